@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from loadax.loader.host_rows import HostRows
     from loadax.loader.inspection.certificate import Certificate
     from loadax.loader.iterator import DataIterator, Epoch
+    from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.metrics.stats import Stats
     from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
@@ -56,6 +57,7 @@ _HOME = {
     "Headroom": "loadax.loader.headroom",
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
+    "MaskErrors": "loadax.loader.mask_errors",
     "Replay": "loadax.loader.headroom",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
@@ -96,6 +98,7 @@ __all__ = [
     "Headroom",
     "HostRows",
     "LoadaxError",
+    "MaskErrors",
     "Replay",
     "Report",
     "Source",

@@ -1,19 +1,21 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
+import copy
 import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, final, overload
 
 import numpy as np
 
 from loadax.core.arguments import (
     MOST_POSITIONS,
     choice,
+    dimensions,
     flag,
     function,
     integer,
@@ -31,6 +33,7 @@ from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.flat_map import FlatMapped
 from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.repeat import Repeated
@@ -38,8 +41,10 @@ from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split as split_order
+from loadax.plan.split import split_counts
+from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
-from loadax.protocols import Integers, Order, Tree
+from loadax.protocols import ArraySpec, Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
@@ -54,7 +59,7 @@ from loadax.sources.adapters.grain_transforms import (
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.path_overlap import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform
+from loadax.transforms import BatchMap, Map, Pad, Padding, Transform
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _log = logging.getLogger("loadax")
@@ -63,6 +68,8 @@ _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
+_FRACTION = "a number between 0 and 1, the fraction in the first part"
+_SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
 _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
@@ -124,6 +131,13 @@ class Dataset:
         # A mixture that is scheduled by step has rows, but no length yet.
         return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
 
+    def probed_at(self, position: int) -> "Dataset":
+        """The same dataset, with its spec inferred from the example at this position instead of the first one."""
+        visits = self.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
+        made = copy.copy(self)
+        vars(made)["reader"] = replace(self.reader, first=visits)
+        return made
+
     @property
     def _by_step(self) -> bool:
         schedule = self.order.schedule
@@ -165,12 +179,15 @@ class Dataset:
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """`ds[i]`: the example at position i of epoch 0. `ds[a:b:c]`: a dataset of these positions."""
+        """The example at position i of epoch 0, `ds[i]`, or a dataset of several positions.
+
+        `ds[a:b:c]` is the dataset of these positions, and `ds[[3, 1, 4]]` is `ds.select([3, 1, 4])`.
+        """
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
-        if isinstance(index, list | np.ndarray):
-            raise ArgumentError("an index is an int or a slice; for several positions, use ds.read(positions)")
+        if isinstance(index, list | range) or dimensions(index):
+            return self._select(index, "index")
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
@@ -246,6 +263,64 @@ class Dataset:
         )
         return self._with(BlockShuffled(self.order, seed, *sizes))
 
+    def select(self, rows: Any) -> "Dataset":
+        """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.
+
+        Like a slice, it is about positions: `ds.select(rows).shuffle(0)` shuffles fixed rows, and
+        `ds.shuffle(0).select(rows)` has other rows in each epoch. Keeps the list in memory (8 bytes per entry; none for
+        a range). A row that is listed twice gets the same random numbers from a random map both times.
+
+        Args:
+            rows: Positions as a list, a range or int64[n], negative ones counted from the end, or bool[len(self)], True
+                for positions to keep. Or the path of a file of positions: `.npy`, or `.txt` with one per line.
+
+        Raises:
+            ArgumentError: If it is not such a list, or a mask of another length.
+            RowIndexError: If a position is out of range.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays(np.array([10, 11, 12, 13, 14]))
+            >>> [int(value) for value in data.select([3, 1, -1, 3])]
+            [13, 11, 14, 13]
+            >>> [int(value) for value in data[data.read(range(5)) > 12]]
+            [13, 14]
+        """
+        return self._select(rows, "rows")
+
+    def sample(self, weights: Any, size: int | None = None, seed: int = 0) -> "Dataset":
+        """Draws rows with replacement, each in proportion to its weight, in another way in each epoch.
+
+        Every position is an independent draw that depends only on (seed, epoch, position), so any position can be read
+        directly. Draws are in random order: a shuffle before it is refused, and one after it changes nothing that
+        matters. A row that is drawn again gets other random numbers from a random map. `Dataloader.find` looks at every
+        position of the steps that it searches.
+
+        Args:
+            weights: A weight of at least 0 for each row, as a list or an array; rows of weight 0 are never drawn. They
+                become integers once: exactly, if they are integers with a sum of at most 2**44, else rounded to a
+                2**44th of their sum. Keeps 8 bytes per row.
+            size: Number of draws in an epoch. None: as many as there are rows.
+            seed: Seed of the draws, any int.
+
+        Raises:
+            ArgumentError: If a weight is negative or not finite, all are zero, their number is not that of the rows, or
+                the order before it changes every epoch.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> labels = np.array([0] * 90 + [1] * 10)
+            >>> balanced = from_arrays({"label": labels}).sample(1 / np.bincount(labels)[labels], size=1000)
+            >>> bool(450 < balanced.read(range(1000))["label"].sum() < 550)
+            True
+        """
+        from loadax.row_index.verbs import sample
+
+        size = len(self) if size is None else integer("size", size, 1, MOST_POSITIONS)
+        return self._with(sample(self.order, weights, size, integer("seed", seed, most=None)))
+
     def zip(self, other: "Dataset") -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
 
@@ -309,15 +384,19 @@ class Dataset:
         method: Method = "split",
         long: Long = "error",
         window: int | None = None,
+        align: int = 1,
+        most_documents: int | None = None,
+        value: Any = 0,
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
 
         A document is a one-dimensional array, or a dict of such arrays of equal length. An example is a dict of the
-        documents' leaves (a bare array becomes `tokens`), padded to `seq_len` with zeros, and of `segment_ids` (int32:
-        1, 2, … for the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and
-        `loss_mask` (bool: whether the previous entry is in the same segment, so that this one can be predicted).
+        documents' leaves (a bare array becomes `tokens`), padded to `seq_len`, and of `segment_ids` (int32: 1, 2, … for
+        the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and `loss_mask` (bool:
+        whether the previous entry is in the same segment, so that this one can be predicted). Documents may have a leaf
+        `loss_mask` of their own (bool), such as False for the entries of a prompt: where it is False, the row's is too.
 
         Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
@@ -331,6 +410,11 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576.
+            align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
+                an attention kernel. It divides `seq_len`.
+            most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
+            value: Value of the padding of the documents' leaves. Or a dict of values by leaf, 0 for the others:
+                `{"labels": -100}`.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -362,8 +446,9 @@ class Dataset:
             if window is None
             else integer("window", window, 1)
         )
-        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted)
-        source = pack(self.reader, self.order, options, index, progress)
+        most = None if most_documents is None else integer("most_documents", most_documents, 1)
+        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted, integer("align", align, 1), most)
+        source = pack(self.reader, self.order, options, index, progress, _checked_fills(value))
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -448,26 +533,75 @@ class Dataset:
             raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
         return self._with(Repeated(self.order, times))
 
-    def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]:
-        """Splits the dataset into two that share no row: about `fraction` of the rows, and the rest.
+    @overload
+    def split(self, fraction: int | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]: ...
 
-        The side of a row depends only on its number and `seed`: it is the same before and after `shuffle`, and does not
-        change when rows are appended. Keeps a list of the rows of each side (8 bytes per row).
+    @overload
+    def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]: ...
+
+    def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
+        """Splits the dataset at random into parts that share no row.
+
+        The part of a row depends on its number and `seed`: it is the same before and after `shuffle`. With a fraction,
+        it never changes when rows are appended, and sizes are approximate. With counts, sizes are exact, and each
+        appended row moves few others to another part. Keeps a list of the rows of each part (8 bytes per row).
+
+        Args:
+            fraction: Fraction of the rows in the first of two parts, such as 0.9. Or exact counts, such as
+                `[800, 100, 100]`, which add up to the number of rows. Or a number of parts of equal size, such as 5:
+                the first parts have one row more if it does not divide the number of rows.
+            seed: Seed of the split, any int.
 
         Raises:
-            ArgumentError: If `fraction` is not between 0 and 1, or the set of rows changes every epoch.
+            ArgumentError: If `fraction` is none of these, the counts don't add up, a part would be empty, or the set of
+                rows changes every epoch.
+
+        Warns:
+            UserWarning: If a fraction leaves a part without rows.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import concat, from_arrays
+            >>> data = from_arrays(np.arange(1000))
+            >>> [len(part) for part in data.split([800, 100, 100])]
+            [800, 100, 100]
+            >>> folds = data.split(5)
+            >>> train, test = concat(folds[1:]), folds[0]
+            >>> len(train), len(test)
+            (800, 200)
         """
-        first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
+        seed = integer("seed", seed, most=None)
+        if (counts := self._counts(fraction)) is not None:
+            return tuple(map(self._with, split_counts(self.order, self.reader.num_rows, counts, seed)))
+        first, rest = split_order(self.order, _fraction(fraction, _SPLITS), seed)
         parts = self._with(first), self._with(rest)
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
-                    "since each row is drawn independently; pass another seed, or slice: data[:n] and data[n:]",
+                    f"since each row is drawn independently; pass another seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
                     stacklevel=2,
                 )
         return parts
+
+    def _counts(self, fraction: Any) -> list[int] | None:
+        """Number of rows of each part of a split; None for a split by a fraction."""
+        if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
+            if not len(fraction):
+                raise ArgumentError(f"fraction={fraction!r}: pass {_SPLITS}", argument="fraction")
+            remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
+            return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
+        if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
+            return None
+        parts = integer("fraction", fraction, 2, remedy=_SPLITS)
+        rows = int(met_rows(self.order, "split", self.reader.num_rows).sum())
+        if parts > rows:
+            raise ArgumentError(
+                f"fraction={parts}: {parts} parts of {rows} rows would leave some empty; pass at most {rows}",
+                argument="fraction",
+            )
+        return [rows // parts + (index < rows % parts) for index in range(parts)]
 
     def filter(
         self,
@@ -580,6 +714,7 @@ class Dataset:
         rng: bool = False,
         seed: int = 0,
         spec: Tree | None = None,
+        with_index: bool = False,
     ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
@@ -590,13 +725,25 @@ class Dataset:
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
             seed: Seed of the generators.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
+            with_index: Whether to pass the row number, an int: `fn(example, row)`, or `fn(example, row, rng)`. It is
+                the row of the source, as `Dataloader.rows` tells it, and not the position, which a shuffle or a slice
+                changes: the same record has the same number in every epoch.
 
         Raises:
-            ArgumentError: If `fn` can't be called with an example (and a generator), or `seed` is given without `rng`.
+            ArgumentError: If `fn` can't be called with what it gets, or `seed` is given without `rng`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays(np.array([1.5, 2.5, 3.5]))
+            >>> names = ["a.png", "b.png", "c.png"]
+            >>> data[::-1].map(lambda value, row: {"value": value, "size": len(names[row])}, with_index=True)[0]
+            {'value': np.float64(3.5), 'size': np.int64(5)}
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        checked = _map_function(fn, rng, "one example", "a generator")
-        return self._mapped(Map(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec)))
+        with_index = flag("with_index", with_index)
+        checked = _map_function(fn, ("an example", "its row", "a generator"), with_index, rng)
+        return self._mapped(Map(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
 
     def map_batch(
         self,
@@ -605,6 +752,7 @@ class Dataset:
         seed: int = 0,
         spec: Tree | None = None,
         elementwise: bool = False,
+        with_index: bool = False,
     ) -> "Dataset":
         """Applies `fn(batch)` to many rows at once: some rows of some step, not necessarily a whole batch.
 
@@ -617,19 +765,114 @@ class Dataset:
             spec: Spec of the result for one row. None: inferred by mapping one row.
             elementwise: Promise that each element depends only on the same element of the same leaf. Then `fn` may be
                 called with some columns of the rows, and only the columns of this process's devices are read.
+            with_index: Whether to pass the row numbers as int64[n]: `fn(batch, rows)`, or `fn(batch, rows, rngs)`; see
+                `map`.
 
         Raises:
-            ArgumentError: If `fn` can't be called with a batch (and generators), `seed` is given without `rng`, or both
-                `elementwise` and `rng`.
+            ArgumentError: If `fn` can't be called with what it gets, `seed` is given without `rng`, or `elementwise`
+                with `rng` or `with_index`.
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
+        with_index = flag("with_index", with_index)
         if elementwise and rng:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
+        if elementwise and with_index:
+            raise ArgumentError(
+                "elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one"
+            )
         refuse_transform(fn, "map_batch")
-        checked = _map_function(fn, rng, "a batch", "a list of generators")
-        return self._mapped(BatchMap(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec), elementwise))
+        checked = _map_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
+        seed = _map_seed(seed, rng)
+        return self._mapped(BatchMap(checked, rng, seed, self.reader.depth, _spec(spec), elementwise, with_index))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Sequence[Tree]],
+        fan_out: int,
+        rng: bool = False,
+        seed: int = 0,
+        with_index: bool = False,
+    ) -> "Dataset":
+        """Makes `fan_out` examples of every row.
+
+        Example p is entry `p % fan_out` of what `fn` returns for the example at position `p // fan_out`, so any example
+        has random access, and the length is exact. Consecutive examples of a row read and map it once, as far as they
+        are in one batch and on one host: a shuffle before `flat_map` keeps them together, and one after it separates
+        them, so that each reads its row.
+
+        Args:
+            fn: Function of one example, as in `map`, that returns a list of `fan_out` examples.
+            fan_out: Number of examples of every row.
+            rng: As in `map`.
+            seed: As in `map`.
+            with_index: As in `map`.
+
+        Raises:
+            ArgumentError: If a value can't be used.
+            LeafError: On reading a row of which `fn` makes more or fewer examples. Names the row.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> days = from_arrays(np.arange(12).reshape(3, 4))
+            >>> halves = days.flat_map(lambda day: [day[:2], day[2:]], fan_out=2)
+            >>> halves.read([0, 1, 5]).tolist()
+            [[0, 1], [2, 3], [10, 11]]
+        """
+        fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
+        if len(self) * fan_out > MOST_POSITIONS:
+            raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
+        from loadax.sources.wrappers.flat_map import FlatMapSource
+
+        # The lists are never stacked, so they need no spec of their own.
+        lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
+        name = name_of(lists.maps[-1].function)
+        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out))
+
+    def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
+        """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.
+
+        Args:
+            lengths: Length of each padded leaf by name, such as `{"tokens": 512}`; the leaf "tokens_length" (int32) is
+                added. Or an int for examples that are bare arrays, which become dicts of "data" and "length". Padding
+                is at the end of the first dimension.
+            value: Value of the padding. Or a dict of values by name, 0 for the others.
+            truncate: Whether to truncate longer leaves, whose lengths then are those of the rest. Otherwise they are an
+                error.
+
+        Raises:
+            ArgumentError: If a value can't be used, or `value` does not fit a leaf's dtype.
+            LeafError: On reading a longer leaf, or one that is missing or not numeric. Names the row and the leaf.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_source
+            >>> rows = [{"tokens": np.arange(3), "label": 0}, {"tokens": np.arange(5), "label": 1}]
+            >>> padded = from_source(rows).pad({"tokens": 6}, value=-1)
+            >>> padded.read([0, 1])["tokens"].tolist()
+            [[0, 1, 2, -1, -1, -1], [0, 1, 2, 3, 4, -1]]
+            >>> padded[0]["tokens_length"]
+            np.int32(3)
+        """
+        remedy = "a length for each leaf by name, such as {'tokens': 512}, or one int for bare arrays"
+        checked: dict[str, int] | int
+        if isinstance(lengths, Mapping):
+            if not lengths or not all(isinstance(name, str) for name in lengths):
+                raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
+            checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
+        else:
+            checked = integer("lengths", lengths, 1, remedy=remedy)
+        value = _checked_fills(value)
+        for name in value if isinstance(value, dict) else ():
+            if name not in (checked if isinstance(checked, dict) else ("data",)):
+                raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
+        truncate = flag("truncate", truncate)
+        padded = None
+        if isinstance(checked, int) and not self.maps:
+            padded = self.source.padded(checked, value, truncate)
+        return Dataset(padded, self.order) if padded else self._mapped(Pad(Padding(checked, value, truncate)))
 
     def _chunk_rows(self) -> int | None:
         """The most common chunk size of the source in rows; None if it has no chunks."""
@@ -658,6 +901,11 @@ class Dataset:
             UserWarning,
             stacklevel=3,
         )
+
+    def _select(self, rows: Any, name: str) -> "Dataset":
+        from loadax.row_index.verbs import select
+
+        return self._with(select(self.order, rows, name))
 
     def _with(self, order: Order) -> "Dataset":
         return Dataset(self.source, order, self.maps)
@@ -753,26 +1001,37 @@ def _threads(workers: Any) -> int | None:
     return None if workers is None else integer("workers", workers, 1)
 
 
-def _fraction(fraction: Any) -> float:
-    remedy = "a number between 0 and 1, the fraction in the first part"
+def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     share = number("fraction", fraction, remedy)
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
     return share
 
 
-def _map_function(fn: Any, rng: bool, rows: str, generators: str) -> Callable[..., Any]:
-    """The function of a map, if it takes what it is called with: checked now, not on the first row."""
-    if takes(fn, 2 if rng else 1) is False and takes(fn, 1 if rng else 2):
-        name = name_of(fn)
-        raise ArgumentError(
-            f"fn={name} takes one argument, but rng=True also passes {generators}; "
-            "add a second argument, or leave rng out"
-            if rng
-            else f"fn={name} takes two arguments; pass rng=True to pass {generators} as the second one"
-        )
-    wanted = f"a function of {rows} and {generators}" if rng else f"a function of {rows}"
-    return function("fn", fn, wanted, rows.rsplit(maxsplit=1)[-1], *["rng"] * rng)
+def _map_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng: bool) -> Callable[..., Any]:
+    """The function of a map, if it takes what it is called with: checked now, not on the first row.
+
+    Args:
+        fn: What the user passed.
+        gets: What it is called with: examples, rows and generators.
+        with_index: Whether it gets rows.
+        rng: Whether it gets generators.
+    """
+    example, rows, rngs = gets
+    options = {"with_index": (with_index, rows), "rng": (rng, rngs)}
+    given = [example, *(what for passed, what in options.values() if passed)]
+    taken = next((count for count in (1, 2, 3) if takes(fn, count)), None) if callable(fn) else None
+    if taken is None or takes(fn, len(given)) is not False:
+        names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
+        return function("fn", fn, f"a function of {' and '.join(given)}", *names)
+    missing = [f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed]
+    if taken > len(given):
+        remedy = f"pass {(' and ' if taken - len(given) == len(missing) else ' or ').join(missing)}"
+    else:
+        passed = " or ".join(name for name, (passed, _) in options.items() if passed)
+        remedy = f"take {len(given)}, or leave {passed} out"
+    takes_text = f"takes {taken} argument{'s' * (taken > 1)}, but gets {len(given)}"
+    raise ArgumentError(f"fn={name_of(fn)} {takes_text}: {', '.join(given)}; {remedy}")
 
 
 def _map_seed(seed: Any, rng: bool) -> int:
@@ -780,9 +1039,21 @@ def _map_seed(seed: Any, rng: bool) -> int:
     if checked and not rng:
         raise ArgumentError(
             f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
-            "or pass rng=True and a function of two arguments"
+            "or pass rng=True and a function that takes them"
         )
     return checked
+
+
+def _checked_fills(value: Any) -> Any:
+    """Values of padding: a number, or a dict of numbers by leaf."""
+    if isinstance(value, Mapping):
+        return {name: _checked_fill(f"value[{name!r}]", fill) for name, fill in value.items()}
+    return _checked_fill("value", value)
+
+
+def _checked_fill(name: str, fill: Any) -> int | float:
+    checked = number(name, fill, "a number")
+    return int(fill) if hasattr(fill, "__index__") else checked
 
 
 def _spec(spec: Tree | None) -> Tree | None:
@@ -790,6 +1061,9 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 
 def _map_text(transform: Transform) -> str:
+    if isinstance(transform, Pad):
+        return repr(transform.function)
     verb = "map" if isinstance(transform, Map) else "map_batch"
-    options = ", rng=True" * transform.rng + ", elementwise=True" * transform.elementwise
+    options = ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
+    options += ", elementwise=True" * transform.elementwise
     return f"{verb}({name_of(transform.function)}{options})"

@@ -8,6 +8,7 @@
     ├── LeafError (ValueError)                  a leaf that can't be placed: ragged, wrong shape, value out of range
     │   └── LeafTypeError (TypeError)           a leaf with a dtype that JAX lacks: strings, objects, dates
     ├── SourceError (ValueError)                data that can't be read, or a source that breaks its contract
+    │   └── StorageError                        storage that does not answer, or refuses
     ├── RowIndexError (IndexError)              a row, position or step out of range
     ├── ClosedError (RuntimeError)              a batch requested from a closed iterator or a finished epoch
     ├── ScheduleError (TypeError)               a length that is unknown, because a schedule counts steps
@@ -70,6 +71,10 @@ class LeafTypeError(LeafError, TypeError):
 
 class SourceError(LoadaxError, ValueError):
     """Data can't be read, or a source breaks its contract."""
+
+
+class StorageError(SourceError):
+    """Storage does not answer, or refuses; the same read may succeed later, or on another host."""
 
 
 class RowIndexError(LoadaxError, IndexError):

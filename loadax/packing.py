@@ -43,6 +43,14 @@ class PackOptions(NamedTuple):
     method: Method
     long: Long
     window: int
+    align: int = 1
+    most_documents: int | None = None
+
+    @property
+    def described(self) -> list[Any]:
+        """The options as JSON; later ones only where they are used, so that states of earlier runs stay as they are."""
+        later = {"align": self.align, "most_documents": self.most_documents}
+        return [*self[:4], *([name, value] for name, value in later.items() if value != self._field_defaults[name])]
 
     def check(self) -> None:
         """Raises an ArgumentError if a value can't be used."""
@@ -58,6 +66,17 @@ class PackOptions(NamedTuple):
         if self.method == "split" and self.long != "error":
             raise ArgumentError(
                 f"long={self.long!r} is for best_fit and first_fit: method='split' always cuts documents; leave it out"
+            )
+        for name in ("align", "most_documents"):
+            if self.method == "split" and getattr(self, name) != self._field_defaults[name]:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)} is for best_fit and first_fit: method='split' fills every row with "
+                    "whatever comes next; leave it out",
+                    argument=name,
+                )
+        if self.seq_len % self.align:
+            raise ArgumentError(
+                f"align={self.align} does not divide seq_len={self.seq_len}; pass a divisor of it", argument="align"
             )
         if self.seq_len >= 1 << 31:
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
@@ -242,7 +261,9 @@ class Documents:
                 )
 
 
-def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
+def pack(
+    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any
+) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
     folder = None if index is None else IndexFolder(index)
@@ -259,12 +280,13 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     described = [
         "pack",
         PACK_VERSION,
-        *options,
+        *options.described,
         lengths.facts["digest"],
         documents.describe_order(),
         documents.describe_maps(),
+        *([["value", value]] if value else []),  # states of runs without it stay as they are
     ]
-    rows = packed(options.method, options.seq_len, plan.arrays)
+    rows = packed(options.method, options.seq_len, plan.arrays, options.align)
     summary = (
         f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
         f"{facts['entries'] / rows.size / options.seq_len:.1%} full"
@@ -272,7 +294,7 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
             f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
         )
     )
-    return PackedSource(documents, rows, options.seq_len, described, summary)
+    return PackedSource(documents, rows, options.seq_len, described, summary, value)
 
 
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
@@ -293,7 +315,8 @@ def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
 
 def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
-    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
+    later = [part for option in options.described[4:] for part in option]
+    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window, *later)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     cached = None if folder is None else folder.get(name, identity)
     if cached is not None:

@@ -18,7 +18,7 @@ from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Transform, blame
+from loadax.transforms import RAISED, BatchMap, Map, Pad, Transform, blame
 
 _Read = TypeVar("_Read")
 
@@ -134,8 +134,11 @@ class Reader:
 
     @property
     def depth(self) -> int:
-        """Number of maps that a row goes through, including those inside a concatenation: the next map's index."""
-        return self.source.num_maps + len(self.maps)
+        """Number of maps that a row goes through, including those inside a concatenation: the next map's index.
+
+        Padding does not count, since some sources do it as they read.
+        """
+        return self.source.num_maps + sum(not isinstance(transform, Pad) for transform in self.maps)
 
     def describe(self) -> list[Any]:
         """The maps as JSON, including those inside a concatenation."""
@@ -192,6 +195,10 @@ class Reader:
                 batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
                 read = transform(batch, visits, self.specs[index + 1])
                 continue
+            if isinstance(transform, Pad):
+                given = read.items if isinstance(read, Examples) else split_rows(read, len(visits.rows))
+                read = transform(given, visits, self.specs[index + 1])
+                continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
             elif index:  # the user's function may still reference what it returned
@@ -212,7 +219,7 @@ class Reader:
 
     @property
     def _maps_examples_first(self) -> bool:
-        return self.source.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map)
+        return self.source.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map | Pad)
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
@@ -254,6 +261,10 @@ class Reader:
                 result = transform.raw(batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
+            elif isinstance(transform, Pad):
+                example = _single_example(read)
+                specs.append(transform.spec_of(example, int(first.rows[0])))
+                read = transform([example], first, specs[-1])
             else:
                 example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
                 stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.casting import fill_value
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.spec import check_batch, same_memory
+from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
-from loadax.protocols import Tree, Visits
+from loadax.protocols import ArraySpec, Tree, Visits
 
 RAISED = (Exception, SystemExit, GeneratorExit)
 """Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
@@ -71,11 +73,13 @@ class Map:
     """A function that is applied to each row.
 
     Args:
-        function: `function(example)`, or `function(example, rng)`.
+        function: `function(example)`, `function(example, rng)`, `function(example, row)` or
+            `function(example, row, rng)`.
         rng: Whether it takes a `numpy.random.Generator`, one per row.
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of its result; None: inferred by calling it once.
+        with_index: Whether it takes the row number, a Python int.
     """
 
     function: Callable[..., Tree]
@@ -83,6 +87,7 @@ class Map:
     seed: int
     place: int
     spec: Tree | None
+    with_index: bool = False
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
     elementwise = False
 
@@ -95,7 +100,7 @@ class Map:
         first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
             other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
-        elif self.rng:
+        elif self.rng or self.with_index:
             calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
             other_results = [self.one(*call) for call in calls]
         else:
@@ -129,7 +134,7 @@ class Map:
         return results, reused
 
     def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
-        """Applies a function without rng to the inputs, which start at index `first` of `visits`."""
+        """Applies a function of examples alone to the inputs, which start at index `first` of `visits`."""
         results: list[Tree] = []
         function, keep = self.function, results.append
         try:
@@ -174,8 +179,9 @@ class Map:
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """Applies the function to one example. An exception gets a note with the row."""
         try:
-            arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
-            result = self.function(example, *arguments)
+            index = (row,) if self.with_index else ()
+            rng = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
+            result = self.function(example, *index, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
             raise
@@ -192,7 +198,7 @@ class Map:
         )
 
     def describe(self) -> list[Any]:
-        return ["map", self.rng, self.seed if self.rng else None]
+        return ["map", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
 
 @final
@@ -201,13 +207,15 @@ class BatchMap:
     """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
-        function: `function(batch)`, or `function(batch, rngs)` with one generator per row.
+        function: `function(batch)`, `function(batch, rngs)` with one generator per row, `function(batch, rows)` with
+            the row numbers, int64[n], or `function(batch, rows, rngs)`.
         rng: Whether it takes generators.
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of one row of its result; None: inferred by calling it once.
         elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
             then be called with some columns of the rows, and with leaves of different numbers of rows.
+        with_index: Whether it takes row numbers.
     """
 
     function: Callable[..., Tree]
@@ -216,6 +224,7 @@ class BatchMap:
     place: int
     spec: Tree | None
     elementwise: bool
+    with_index: bool = False
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
@@ -225,11 +234,10 @@ class BatchMap:
     def raw(self, batch: Tree, visits: Visits) -> Tree:
         """Calls the function without checking its result. An exception gets a note with the rows."""
         try:
-            if self.rng:
-                pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-                result = self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
-            else:
-                result = self.function(batch)
+            index = (visits.rows.copy(),) if self.with_index else ()  # the function may change its argument
+            pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
+            rngs = ([generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
+            result = self.function(batch, *index, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"
             blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
@@ -239,7 +247,154 @@ class BatchMap:
         return result
 
     def describe(self) -> list[Any]:
-        return ["map_batch", self.rng, self.seed if self.rng else None]
+        return ["map_batch", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
 
-Transform = Map | BatchMap
+@final
+@dataclass(frozen=True, repr=False)
+class Padding:
+    """Arguments of `Pad`, by which fingerprints and messages know it.
+
+    Args:
+        lengths: Length of each padded leaf by name; an int for bare arrays.
+        value: Value of the padding; or a dict of values by name, 0 for other leaves.
+        truncate: Whether to truncate longer leaves; False: they are an error.
+    """
+
+    lengths: dict[str, int] | int
+    value: Any
+    truncate: bool
+
+    def __repr__(self) -> str:
+        return f"pad({self.lengths}, value={self.value}{', truncate=True' * self.truncate})"
+
+
+@final
+@dataclass(frozen=True)
+class Pad:
+    """Pads leaves of ragged rows at the end of their first dimension, and stacks the rows.
+
+    Examples are dicts, and each padded leaf "x" gets a leaf "x_length" (int32) beside it. Or they are bare arrays,
+    which become dicts of "data" and "length".
+
+    Args:
+        function: Its arguments, a `Padding`, where other transforms have their function.
+    """
+
+    function: Any
+    spec = None
+    rng = elementwise = with_index = False
+
+    @property
+    def _leaves(self) -> list[tuple[str, str, int]]:
+        """Name, name of its length, and padded length of every leaf."""
+        lengths = self.function.lengths
+        if isinstance(lengths, int):
+            return [("data", "length", lengths)]
+        return [(name, f"{name}_length", most) for name, most in lengths.items()]
+
+    def spec_of(self, example: Tree, row: int) -> Tree:
+        """The spec of an example after padding.
+
+        Raises:
+            LeafError: When a leaf is missing, exists already, or can't be padded; names the row.
+            ArgumentError: When the value does not fit its dtype.
+        """
+        named = self._named(example, row)
+        padded = {}
+        for name, length_name, most in self._leaves:
+            if name not in named or length_name in named:
+                raise LeafError(
+                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, "
+                    f"and adds {length_name!r} with its length, which must not exist yet"
+                )
+            array = _paddable(named.pop(name), f"row {row}: leaf {name!r}")
+            padded[name] = ArraySpec((most, *array.shape[1:]), array.dtype.newbyteorder("="))
+            padded[length_name] = ArraySpec((), np.dtype(np.int32))
+            fill_value(name, self.function.value, array.dtype)
+        return {**spec_of(named), **padded}
+
+    def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
+        """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
+
+        Raises:
+            LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
+        """
+        rows = visits.rows.tolist()
+        named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
+        made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
+        others = {name: leaf for name, leaf in spec.items() if name not in made}
+        expected = {*others, *(name for name, _, _ in self._leaves)}
+        for row, example in zip(rows, named, strict=True):
+            if example.keys() != expected:
+                raise LeafError(
+                    f"row {row} has the leaves {sorted(example)}, and the first row had {sorted(expected)}; "
+                    "return the same leaves for every row"
+                )
+        batch = {}
+        for name, length_name, most in self._leaves:
+            columns = [example.pop(name) for example in named]
+            batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
+        return {**(stack(named, others, rows) if others else {}), **batch}
+
+    def _named(self, example: Tree, row: int) -> dict[str, Any]:
+        """A copy of an example, as a dict."""
+        if isinstance(self.function.lengths, int):
+            if isinstance(example, dict):
+                raise LeafError(
+                    f"row {row} is a dict of {list(example)}; pass the lengths of its leaves by name: "
+                    f"pad({{{next(iter(example), 'tokens')!r}: {self.function.lengths}}})"
+                )
+            return {"data": example}
+        if not isinstance(example, dict):
+            raise LeafError(
+                f"row {row} is a {type(example).__name__}; pad() by name needs dicts: pass one int for bare arrays"
+            )
+        return example.copy()
+
+    def _pad(
+        self, leaves: list[Any], rows: list[int], name: str, most: int, spec: ArraySpec
+    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        trailing = spec.shape[1:]
+        for index, leaf in enumerate(leaves):
+            if type(leaf) is not np.ndarray or leaf.dtype != spec.dtype or leaf.shape[1:] != trailing or not leaf.ndim:
+                label = f"row {rows[index]}: leaf {name!r}"
+                array = _paddable(leaf, label)
+                if not array.size:  # NumPy makes an empty list float64
+                    array = np.empty((0, *trailing), spec.dtype)
+                if array.dtype.newbyteorder("=") != spec.dtype or array.shape[1:] != trailing:
+                    raise LeafError(
+                        f"{label} is {array.dtype}{list(array.shape)}, and in the first row {spec.dtype} with the "
+                        f"dimensions {list(trailing)} after the first; give all rows one dtype and these in a map"
+                    )
+                leaves[index] = array
+        lengths = np.fromiter(map(len, leaves), np.int64, len(leaves))
+        if not self.function.truncate and lengths.max(initial=0) > most:
+            worst = int(np.argmax(lengths))
+            raise LeafError(
+                f"row {rows[worst]}: leaf {name!r} has {lengths[worst]} entries, more than {most}, its padded length; "
+                "pass a larger length, or truncate=True to drop the excess entries"
+            )
+        padded = np.full((len(leaves), *spec.shape), fill_value(name, self.function.value, spec.dtype), spec.dtype)
+        for row, leaf in zip(padded, leaves, strict=True):
+            row[: len(leaf)] = leaf[:most]
+        return padded, np.minimum(lengths, most).astype(np.int32)
+
+    def describe(self) -> list[Any]:
+        return ["pad", self.function.lengths, self.function.value, self.function.truncate]
+
+
+def _paddable(leaf: Any, label: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(leaf)
+    except ValueError:  # lists of different lengths
+        array = np.empty((), object)
+    if not array.ndim or array.dtype.kind in "OSUMm":
+        raise LeafError(
+            f"{label} is {array.dtype}{list(array.shape)}, but pad() pads the first dimension of numeric arrays; "
+            "leave it out of pad()"
+        )
+    return array
+
+
+Transform = Map | BatchMap | Pad

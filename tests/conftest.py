@@ -29,6 +29,9 @@ STDERR = pytest.StashKey[int]()
 LATE = ("laws", "servers", "processes", "scripts")
 """Folders whose tests run behind all others, in this order. The last three are markers too."""
 
+LONG = ("test_language_model.py", "test_run.py", "test_docs.py", "test_digits.py", "test_volumes.py")
+"""Files of the last folder that take longest. They begin first, so that none of them runs alone at the end."""
+
 # `ci` is the breadth that the laws were written with; `dev` finds most of what it finds in a quarter of the time;
 # `soak` takes hours.
 hypothesis.settings.register_profile("ci", deadline=None)
@@ -50,13 +53,14 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests by their folder, and puts those that show least about loadax itself, and take longest, last."""
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, int]:
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if folder not in LATE:
-            return 0
+            return 0, 0
         if folder != "laws":
             item.add_marker(folder)
-        return LATE.index(folder) + 1
+        name = item.path.name
+        return LATE.index(folder) + 1, LONG.index(name) if folder == LATE[-1] and name in LONG else len(LONG)
 
     items.sort(key=rank)
 

@@ -17,6 +17,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from tests.limits import HANG
+from tests.stacks import abort
 
 ROOT = Path(__file__).parents[1]
 NAME = "test-forkserver"
@@ -126,7 +128,11 @@ class Child:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What the program has still to say on the pipes, after its end."""
+        """What the program has still to say on the pipes, after its end.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout` seconds, with the stacks of the program, which is ended.
+        """
         said = ["", ""]
 
         def read(number: int, pipe: IO[str]) -> None:
@@ -136,7 +142,14 @@ class Child:
         readers = [threading.Thread(target=read, args=each, daemon=True) for each in pipes]
         for reader in readers:
             reader.start()
-        self.wait(timeout)
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired as expired:
+            stacks = abort(self.pid)
+            for reader in readers:
+                reader.join(HANG)
+            expired.add_note("\n".join([*said, stacks]))
+            raise
         for reader in readers:
             reader.join(HANG)  # what the program started may still hold the pipe
         for _, pipe in pipes:
@@ -162,7 +175,7 @@ def run(arguments: Sequence[str | os.PathLike[str]], **options: Any) -> "subproc
         options: of `Child`.
 
     Raises:
-        subprocess.TimeoutExpired: after `HANG` seconds; the program is killed.
+        subprocess.TimeoutExpired: after `HANG` seconds; the program is ended, and its stacks are in a note.
     """
     with Child(arguments, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}) as child:
         try:
@@ -325,6 +338,7 @@ def _become(request: dict[str, Any], outputs: list[int], base: list[str]) -> Non
             value = os.environ[name]
             jax.config.update(name.lower(), int(value) if value.isdecimal() else value)
     faulthandler.enable()
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # for the interpreters that the program starts
     warnings.simplefilter("error")
 
     kind, *further = request["arguments"]
@@ -352,6 +366,7 @@ def _call_it(name: str) -> None:
 
 def _main(descriptor: int) -> None:
     _call_it(NAME)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # see tests/stacks.py
     base = [path for path in sys.path if path not in ("", str(ROOT))]
     for module in PRELOADED:
         importlib.import_module(module)

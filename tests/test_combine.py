@@ -74,6 +74,8 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code({5: (1, 1)}), r"scheduled from the examples \[5\]; begin at 0, in ascending order"),
         (lambda: web_and_code({0: (1, 1), 9: (1, 2), 5: (1, 1)}), "begin at 0, in ascending order"),
         (lambda: web_and_code(3), "weights=3: pass a dict of weights by name, or a sequence"),
+        (lambda: web_and_code(version=3), "version=3: pass 1 or 2"),
+        (lambda: web_and_code(version="2"), "version='2': pass an int"),
         (lambda: web_and_code(stop="last"), "stop='last': pass 'first', 'all' or 'never'"),
         (lambda: web_and_code(by="batch"), "by='batch': pass 'example' or 'step': what a schedule counts"),
         (lambda: web_and_code(seed="0"), "seed='0': pass an int"),
@@ -357,3 +359,17 @@ def test_zips_are_joined_as_any_dataset() -> None:
     assert documents.pack(4).read([0])["marks"].tolist() == [[1, 1, 1, 0]]
     nested = loadax.zip((pairs(), [pairs(), np.zeros(40)]))
     assert nested[3][1][0]["y"] == 9
+
+
+def test_a_state_is_of_the_version_that_it_began_with() -> None:
+    old, new = (Dataloader(web_and_code((3, 1), version=version), 8, num_workers=0) for version in (1, 2))
+    with new.iterate(3) as batches:
+        state = batches.get_state()
+        expected = np.asarray(next(batches)["x"]).tolist()
+    with new.iterate(state) as batches:
+        assert np.asarray(next(batches)["x"]).tolist() == expected
+    with pytest.raises(StateError, match=r"mix\(seed=0, stop='first'\) 3:1.* differs from the saved run"):
+        old.iterate(state)
+    assert old.rows(0).tolist() != new.rows(0).tolist()
+    for loader in (old, new):
+        assert [int((loader.rows(step) >= 600).sum()) for step in range(20)] == [2] * 20

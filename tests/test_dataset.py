@@ -99,6 +99,18 @@ def test_split_means_the_same_before_and_after_shuffle() -> None:
     assert sorted(values(first) + values(rest)) == list(range(200))
 
 
+def test_split_by_counts_and_into_parts() -> None:
+    large = from_arrays(np.arange(103))
+    assert [len(part) for part in large.split([80, 13, 10])] == [80, 13, 10]
+    assert [len(part) for part in large.split(5)] == [21, 21, 21, 20, 20]
+    folds = large.shuffle(3).split(4, seed=7)
+    assert sorted(value for fold in folds for value in values(fold)) == list(range(103))
+    assert values(large.split(np.array([53, 50]).tolist())[0]) == values(large.split((53, 50))[0])
+    described = [part.describe() for part in (*large.split([53, 50]), *large.split([53, 50], seed=1), *large.split(2))]
+    assert len({json.dumps(part) for part in described}) == 6
+    assert repr(large.split([53, 50])[1]).endswith(".split([53, 50], seed=0, part 1, 50 rows))")
+
+
 def test_maps_commute_with_every_other_verb() -> None:
     def draw(row: Any, rng: np.random.Generator) -> Any:
         return row["x"] * 1000 + rng.integers(1000)
@@ -124,6 +136,48 @@ def test_maps_may_have_randomness_of_their_own_even_around_a_concatenation() -> 
     for made in (part.map(draw, rng=True), concat([part, part]).map(draw, rng=True)):
         for row in made.read(range(len(made))):
             assert len(set(row.tolist())) == 3
+
+
+def pow3(one: Any, two: Any, three: Any) -> Any:
+    return one
+
+
+def test_the_index_of_a_row_is_the_sources_and_stays_in_every_order_and_epoch() -> None:
+    def beside(value: Any, row: int) -> Any:
+        assert type(row) is int
+        return value * 100 + row
+
+    def beside_all(batch: Any, rows: Any) -> Any:
+        assert rows.dtype == np.int64
+        result = batch * 100 + rows
+        rows[:] = -1
+        return result
+
+    plain = from_arrays(VALUES)
+    for indexed in (plain.map(beside, with_index=True), plain.map_batch(beside_all, with_index=True)):
+        expected = [value * 100 + row for row, value in enumerate(VALUES.tolist())]
+        assert values(indexed) == expected
+        for epoch in (0, 3):
+            assert sorted(values(indexed.shuffle(0), epoch)) == expected
+        assert values(indexed[::-2]) == expected[::-2]
+        assert values(indexed.filter(lambda value: value > 5500)) == expected[6:]
+        assert values(concat([indexed, indexed])) == expected * 2
+    joined = concat([plain, plain]).map(beside, with_index=True)
+    assert [value % 100 for value in values(joined)] == list(range(20))
+
+
+def test_the_index_comes_before_the_generator() -> None:
+    def draw(value: Any, row: int, rng: np.random.Generator) -> Any:
+        return value * 0 + row + rng.random()
+
+    def draw_all(batch: Any, rows: Any, rngs: Any) -> Any:
+        return batch * 0 + rows + [rng.random() for rng in rngs]
+
+    plain = from_arrays(VALUES)
+    one = plain.map(draw, rng=True, with_index=True)
+    assert values(one, 2) == values(plain.map_batch(draw_all, rng=True, with_index=True), 2)
+    assert [int(value) for value in values(one.shuffle(0), 1)] == values(plain.shuffle(0).map(lambda v: v // 10), 1)
+    assert repr(one).endswith(", rng=True, with_index=True))")
 
 
 def test_random_maps_draw_anew_each_epoch_and_the_same_each_time() -> None:
@@ -262,26 +316,62 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.repeat(None), r"times=None: pass an int"),
         (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the fraction in the first part"),
         (lambda ds: ds.split(1.0), r"fraction=1\.0: pass a number between 0 and 1"),
+        (
+            lambda ds: ds.split(1),
+            r"fraction=1: pass a number between .*; a number of equal parts, 2 or more; or a list of",
+        ),
+        (lambda ds: ds.split([]), r"fraction=\[\]: pass a number between"),
+        (lambda ds: ds.split([9, 0, 1]), r"fraction\[1\]=0: pass a number of rows, at least 1"),
+        (lambda ds: ds.split([0.8, 0.2]), r"fraction\[0\]=0\.8: pass .* for fractions, split twice: split\(0\.8\)"),
+        (lambda ds: ds.split([9, 2]), r"fraction=\[9, 2\]: the counts add up to 11, and the dataset has 10 rows; pass"),
+        (lambda ds: ds.split(11), r"fraction=11: 11 parts of 10 rows would leave some empty; pass at most 10"),
+        (lambda ds: ds.split({8, 2}), r"fraction=\{8, 2\}: pass a number between"),
+        (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after a slice of a shuffle"),
         (lambda ds: ds.split("half"), r"fraction='half': pass a number between 0 and 1"),
         (lambda ds: ds.split(float("nan")), r"fraction=nan: pass a number between 0 and 1"),
         (lambda ds: ds.split(0.5, seed="a"), r"seed='a': pass an int"),
         (lambda ds: ds.shuffle(0)[:3].split(0.5), r"split\(\) after a slice of a shuffle"),
-        (lambda ds: ds.map(3), r"fn=3 can't be called; pass a function of one example"),
+        (lambda ds: ds.map(3), r"fn=3 can't be called; pass a function of an example"),
         (lambda ds: ds.map_batch(None), r"fn=None can't be called"),
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
         (
             lambda ds: ds.map(divmod),
-            r"fn=divmod takes two arguments; pass rng=True to pass a generator as the second one",
+            r"fn=divmod takes 2 arguments, but gets 1: an example; pass with_index=True for its row or rng=True",
         ),
         (
             lambda ds: ds.map(len, rng=True),
-            r"fn=len takes one argument, but rng=True also passes .* a second argument, or leave rng out",
+            r"fn=len takes 1 argument, but gets 2: an example, a generator; take 2, or leave rng out",
+        ),
+        (
+            lambda ds: ds.map_batch(divmod),
+            r"but gets 1: a batch; pass with_index=True for their rows or rng=True for a list of generators",
+        ),
+        (lambda ds: ds.map_batch(len, rng=True), r"gets 2: a batch, a list of generators; take 2, or leave rng out"),
+        (
+            lambda ds: ds.map(divmod, True, with_index=True),
+            r"gets 3: an example, its row, a generator; take 3, or leave",
+        ),
+        (
+            lambda ds: ds.map(pow3, with_index=True),
+            r"takes 3 arguments, but gets 2: .*its row; pass rng=True for a gen",
+        ),
+        (lambda ds: ds.map(len, with_index=1), r"with_index=1: pass True or False"),
+        (
+            lambda ds: ds.map_batch(divmod, with_index=True, elementwise=True),
+            r"elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one",
         ),
         (
             lambda ds: ds.map(lambda a, b, c: a),
-            r"the arguments \(a, b, c\), but is called as fn\(example\); pass",
+            r"takes 3 arguments, but gets 1: an example; pass with_index=True for its row and rng=True for a gen",
         ),
-        (lambda ds: ds.map(lambda: 0, rng=True), r"\(\), but .* fn\(example, rng\); .* one example and a generator$"),
+        (
+            lambda ds: ds.map(lambda a, b, c, d: a),
+            r"the arguments \(a, b, c, d\), but is called as fn\(example\); pass",
+        ),
+        (
+            lambda ds: ds.map(lambda: 0, rng=True),
+            r"\(\), but .* fn\(example, rng\); .* an example and a generator$",
+        ),
         (lambda ds: ds.map_batch(lambda a, *, b: a), r"the arguments \(a, \*, b\), but is called as fn\(batch\); pass"),
         (lambda ds: ds.filter(lambda a, b: True), r"the arguments \(a, b\), but is called as fn\(example\); pass"),
         (
@@ -289,9 +379,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             r"key=divmod has the arguments .*, but is called as key\(example\);",
         ),
         (lambda ds: ds.map(len, seed=3), r"seed=3 is for random generators, and fn gets none; leave seed out, or pass"),
-        (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True and a function of two arguments$"),
-        (lambda ds: ds.map_batch(divmod), r"pass rng=True to pass a list of generators as the second one"),
-        (lambda ds: ds.map_batch(len, rng=True), r"rng=True also passes a list of generators"),
+        (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True and a function that takes them$"),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
@@ -514,5 +602,6 @@ def test_what_decides_the_examples_and_their_order_is_described() -> None:
 
 
 def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:
+    """Its own error says it better."""
     assert len(data().map(dict)) == len(data().map(dict, rng=True)) == 10
     assert data().map(lambda row, scale=2: row["x"] * scale)[3] == 60

@@ -870,6 +870,12 @@ GOOD_MAPS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
+def test_maps_that_get_their_rows_are_checked_with_them() -> None:
+    check_map(lambda batch, rows: batch["y"] + rows, EXAMPLES, with_index=True)
+    with pytest.raises(ConformanceError, match="breaks the law 'one row'"):
+        check_map(lambda batch, rows: batch["y"] + rows.min(), EXAMPLES, with_index=True)
+
+
 @pytest.mark.parametrize(("fn", "rng"), GOOD_MAPS.values(), ids=GOOD_MAPS.keys())
 def test_maps_that_act_on_each_row_by_itself_pass(fn: Any, rng: bool) -> None:
     before = {name: leaf.copy() for name, leaf in EXAMPLES.items()}

@@ -177,7 +177,11 @@ def test_maps_describe_what_changes_their_result_but_not_the_function() -> None:
         for kind in (Map, BatchMap)
         for rng, seed in ((False, 0), (True, 0), (True, 1))
     ]
-    assert len({str(each) for each in described}) == 6
+    described += [
+        Map(draw, False, 0, 0, None, with_index=True).describe(),
+        BatchMap(draw, False, 0, 0, None, False, with_index=True).describe(),
+    ]
+    assert len({str(each) for each in described}) == 8
     assert Map(draw, False, 5, 0, None).describe() == Map(len, False, 0, 0, None).describe()
 
 

@@ -48,8 +48,8 @@ def add(commands: Any) -> None:
         "show the arrays of a zarr store or the columns of tables, and the cost of shuffling them",
         "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
         "and the cost of reading rows in random order. Reads metadata only. "
-        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups, "
-        "of files of ArrayRecord, TFRecord or WebDataset (.tar) the leaves of a row.",
+        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups, and of files of ArrayRecord, "
+        "TFRecord or WebDataset (.tar) the leaves of a row.",
         _EXAMPLES,
     )
     command.add_argument(

@@ -32,12 +32,12 @@ from loadax.sources.table_files import kind_of
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
-    "--dtype), a folder of images, Parquet, JSON lines or CSV files, or files of ArrayRecord, TFRecord or WebDataset "
-    "(.tar)"
+    "--dtype), a folder of images, Parquet files, files of JSON lines, CSV files, or files of ArrayRecord, TFRecord or "
+    "WebDataset (.tar)"
 )
 SOURCES = """\
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
-Parquet, JSON lines or CSV files, files of ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
+files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
 MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("variables", "columns", "seq_len", "dtype", "size", "pad_to")
@@ -98,8 +98,8 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
 def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
     table = _table_kind(path, local)
-    known = table is not None or (local is not None and any(kind(local.name) for kind in _SHARDS))
-    if local is not None and not local.exists() and not known:  # these may be a pattern
+    of_rows = table is not None or (local is not None and any(kind(local.name) for kind in _SHARDS))
+    if local is not None and not local.exists() and not of_rows:  # these may be a pattern
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
@@ -131,23 +131,6 @@ def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def open_table(path: str) -> tuple[str, Dataset] | None:
-    """The function that opens a path or URL of tables, and the dataset; None for another kind of data."""
-    kind = _table_kind(path, None if "|" in path else local_path(path))
-    return None if kind is None else (kind, _TABLES[kind](path))
-
-
-def _table_kind(path: str, local: Path | None) -> str | None:
-    """The function that opens a file, folder or pattern of tables; None for another kind of data."""
-    if local is None or not local.is_dir():
-        return None if "|" in path else kind_of([PurePosixPath(urlsplit(path).path if local is None else path).name])
-    names = [file.name for file in local.iterdir()]
-    kind = None if set(names) & set(_ZARR) else kind_of(names)
-    # A list of what is in the other files is not the data.
-    listed = kind is not None and (holds_images(path) or any(one(name) for one in _SHARDS for name in names))
-    return None if listed else kind
-
-
 def open_records(path: str) -> Dataset | None:
     """Opens files of records without options; None if there are none at the path."""
     local = None if "|" in path else local_path(path)
@@ -173,6 +156,23 @@ def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool
     if local is not None and local.is_dir():
         return any(is_one(file.name) for file in local.iterdir())
     return is_one(file_name(path))
+
+
+def open_table(path: str) -> tuple[str, Dataset] | None:
+    """The function that opens a path or URL of tables, and the dataset; None for another kind of data."""
+    kind = _table_kind(path, None if "|" in path else local_path(path))
+    return None if kind is None else (kind, _TABLES[kind](path))
+
+
+def _table_kind(path: str, local: Path | None) -> str | None:
+    """The function that opens a file, folder or pattern of tables; None for another kind of data."""
+    if local is None or not local.is_dir():
+        return None if "|" in path else kind_of([file_name(path)])
+    names = [file.name for file in local.iterdir()]
+    kind = None if set(names) & set(_ZARR) else kind_of(names)
+    # A list of what is in the other files is not the data.
+    listed = kind is not None and (holds_images(path) or any(one(name) for one in _SHARDS for name in names))
+    return None if listed else kind
 
 
 def _is_record(name: str) -> bool:

@@ -49,7 +49,7 @@ def integer(
     Raises:
         ArgumentError: When the value is not an int, or outside the bounds.
     """
-    integer_value = None if _is_bool(value) or _dimensions(value) else _index(value)
+    integer_value = None if _is_bool(value) or dimensions(value) else _index(value)
     if integer_value is None:
         wanted = "an int" if least is None else f"an int of {least} or more"
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}", argument=name)
@@ -67,7 +67,7 @@ def number(name: str, value: Any, remedy: str) -> float:
     Raises:
         ArgumentError: Otherwise.
     """
-    if hasattr(type(value), "__float__") and not _is_bool(value) and not _dimensions(value):
+    if hasattr(type(value), "__float__") and not _is_bool(value) and not dimensions(value):
         try:
             result = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -198,7 +198,7 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
         ArgumentError: When it is not a dtype.
     """
     try:
-        result = None if value is None or _dimensions(value) else np.dtype(value)
+        result = None if value is None or dimensions(value) else np.dtype(value)
     except Exception:  # noqa: BLE001 - NumPy calls methods of the object, which can raise anything
         result = None
     if result is None:
@@ -210,7 +210,7 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool | np.bool) or getattr(value, "dtype", None) == np.bool
 
 
-def _dimensions(value: Any) -> Any:
+def dimensions(value: Any) -> Any:
     """Number of dimensions of an array; 0 for anything else."""
     return 0 if isinstance(value, type) else getattr(value, "ndim", 0)
 

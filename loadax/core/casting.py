@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import LeafError
+from loadax.errors import ArgumentError, LeafError
 
 
 def leaf_name(path: str) -> str:
@@ -59,3 +59,25 @@ def _check_range(dtype: np.dtype[Any], source: NDArray[Any], path: str) -> None:
                 f"{leaf_name(path)}: the {source.dtype} value {value} does not fit {dtype}. "
                 "Set jax_enable_x64, or bring it into range in a map"
             )
+
+
+def fill_value(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """The value of a leaf's padding, cast to its dtype.
+
+    Args:
+        name: Name of the leaf.
+        value: The value; or a dict of values by name, 0 for other leaves.
+        dtype: Dtype of the leaf.
+
+    Raises:
+        ArgumentError: When the value does not fit the dtype.
+    """
+    given = value.get(name, 0) if isinstance(value, dict) else value
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = np.asarray(given if abs(given) < 1 << 63 else float(given)).astype(dtype)
+    if dtype.kind not in "fc" and cast != given:
+        raise ArgumentError(
+            f"value={given!r} does not fit leaf {name!r}, which is {dtype}; pass another value, or cast it in a map",
+            argument="value",
+        )
+    return cast

@@ -3,10 +3,10 @@
 _DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
-    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
+    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn) or data.pad(lengths), "
     "or change many at once in data.map_batch(fn)",
-    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data[a:b], data.filter(fn), or "
-    "loadax.mix(datasets, weights)",
+    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), "
+    "data.sample(weights), or loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
     "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
@@ -32,10 +32,9 @@ _DATASET = {
     "to_iter_dataset": "the Dataloader reads ahead and iterates: loadax.Dataloader(data, batch_size=8)",
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
     "concatenate": "loadax.concat([data, other])",
-    "select": "a range of rows is data[a:b], a rule data.filter(fn), a list of rows to leave out data.exclude(rows)",
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
-    "train_test_split": "train, test = data.split(0.9)",
-    "random_split": "train, test = data.split(0.9)",
+    "train_test_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
+    "random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
     "features": "the shapes and dtypes of an example are data.spec",
     "element_spec": "the shapes and dtypes of an example are data.spec",
     "with_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",

@@ -238,7 +238,7 @@ def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
-        return "rows are ragged: pad or crop them in a map, pass pad_to= if the source accepts it, or pack them"
+        return "rows are ragged: pad them with .pad(lengths), crop them in a map, or pack them with .pack(seq_len)"
     return "give all rows one shape and dtype in a map (pad, crop or cast), or state them with spec="
 
 

@@ -20,22 +20,29 @@ try:
 except ModuleNotFoundError as error:
     raise UnsupportedError(f"loadax.interop.kauldron needs Kauldron ({error}); pip install kauldron") from error
 
+_PLACING = {
+    *("mesh", "partition", "shard_index", "shard_count"),
+    *("device_map", "host_leaves", "key_seed", "microbatches"),
+}
+
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no types
     """A Kauldron pipeline over a loadax dataset.
 
-    Kauldron places batches itself, so each host's batches hold its part of the global batch. On one host they are
-    placed as Kauldron wants them, and it does not copy them. The position is a part of Kauldron's checkpoints, and is
-    restored on any number of hosts. Kauldron's `seed` is not used: the dataset has its own, as in
-    `data.shuffle(seed=0)`.
+    Kauldron places batches itself, so each host's batches hold its part of the global batch. In one process they are
+    placed as Kauldron wants them, and it does not copy them. In several, they are NumPy arrays, read ahead.
+
+    The position is a part of Kauldron's checkpoints, and is restored on any number of hosts. Kauldron's `seed` is not
+    used: the dataset has its own, as in `data.shuffle(seed=0)`.
 
     Args:
         dataset: `Dataset`, or what `loadax.Dataloader` accepts.
         batch_size: Rows of the global batch.
         num_epochs: Number of epochs. None: infinite, as Kauldron requires of its `train_ds`. 1 for an evaluation.
-        options: More arguments of `Dataloader`, such as `{"num_workers": 8, "worker_type": "process"}`.
+        options: More arguments of `Dataloader`, such as `{"num_workers": 8, "worker_type": "process"}`, except those
+            that are about placed batches.
     """
 
     dataset: Any
@@ -47,11 +54,16 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
         """The loader of this host's part of each batch.
 
         Raises:
-            ArgumentError: If there is no batch size.
+            ArgumentError: If there is no batch size, or `options` has an argument that is about placed batches.
         """
         if not self.batch_size:
             raise ArgumentError(
                 f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as batch_size=256"
+            )
+        if placing := sorted(_PLACING & self.options.keys()):
+            raise ArgumentError(
+                f"options has {', '.join(placing)}, but Kauldron places batches itself: leave this out; "
+                "dataset.map(fn) changes rows, and the trainer's sharding= says where they go"
             )
         return _host_loader(self.dataset, self.batch_size, num_epochs=self.num_epochs, **self.options)
 
@@ -64,7 +76,10 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
         return len(self.loader)
 
     def __iter__(self) -> "Iterator":
-        return Iterator(source=self, batches=self.loader.iterate())
+        # In several processes, Kauldron slices each host's arrays, once per device. JAX slices placed arrays by
+        # collective computations, which can deadlock with those of the model.
+        several = jax.process_count() > 1
+        return Iterator(source=self, batches=self.loader.host_batches() if several else self.loader.iterate())
 
 
 @final

@@ -12,6 +12,7 @@ from loadax.loader.metrics.stats import Stats
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
     ("loadax_rows", "Rows that this process read.", lambda stats: stats.rows),
+    ("loadax_masked_rows", "Rows that could not be read, and are masked.", lambda stats: stats.masked),
     ("loadax_bytes", "Bytes of these rows, as placed on the devices.", lambda stats: stats.bytes),
     ("loadax_wait_seconds", "Seconds that training waited for data.", lambda stats: stats.wait),
     ("loadax_train_seconds", "Seconds of training steps, from the third step on.", lambda stats: stats.trained),

@@ -1,11 +1,16 @@
 """loadax in Tunix: hooks that hand a loader's batches to a `PeftTrainer`, from the step that it resumes at."""
 
+import warnings
 from typing import Any, final
+
+import jax
+from jax.sharding import PartitionSpec
 
 from loadax.errors import UnsupportedError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+from loadax.sharding.compat import legacy_mesh
 
 try:
     from tunix.sft import hooks
@@ -20,9 +25,9 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
     A `PeftTrainer` also takes a loader itself, but then resuming reads and drops all batches before the step. With
     hooks, training starts at that step at once.
 
-    The trainer leaves batches where they are if their `PartitionSpec` equals its `data_sharding_axis`, so pass
-    `partition=P(*config.data_sharding_axis)`. One that is merely equivalent, such as `P("fsdp", None)` for
-    `P("fsdp",)`, makes it place every batch again.
+    The trainer leaves batches where they are if they are on its mesh and their `PartitionSpec` equals its
+    `data_sharding_axis`, so pass `partition=P(*config.data_sharding_axis)`. It places all other batches again, also if
+    the spec is merely equivalent, such as `P("fsdp", None)` for `P("fsdp",)`. A `UserWarning` says so, once per loader.
 
     Args:
         loader: Batches to train on.
@@ -39,6 +44,7 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
         self._loader, self._eval_loader = loader, eval_loader
         self._batches: DataIterator | None = None
         self._eval_batches: DataIterator | None = None
+        self._compared: set[str] = set()  # loaders whose placement was compared with the trainer's
 
     def load_next_train_batch(self, train_ctx: Any) -> Tree | None:
         """The batch of the trainer's step; None at the end."""
@@ -46,16 +52,45 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
         if self._batches is None or self._batches.step != train_ctx.iter_steps:
             if self._batches is not None:
                 self._batches.close()
+            self._compare("loader", self._loader, train_ctx)
             self._batches = self._loader.iterate(train_ctx.iter_steps)
         return next(self._batches, None)
 
-    def load_next_eval_batch(self, train_ctx: Any) -> Tree | None:  # noqa: ARG002 - the same in every evaluation
+    def load_next_eval_batch(self, train_ctx: Any) -> Tree | None:
         """The next batch of this evaluation; None at its end."""
         if self._eval_batches is None:
             if self._eval_loader is None:
                 return None
+            self._compare("eval_loader", self._eval_loader, train_ctx)
             self._eval_batches = self._eval_loader.iterate()
         batch = next(self._eval_batches, None)
         if batch is None:
             self._eval_batches = None
         return batch
+
+    def _compare(self, name: str, loader: Dataloader, train_ctx: Any) -> None:
+        if name not in self._compared:
+            self._compared.add(name)
+            if warning := _placed_again(name, loader, PartitionSpec(*train_ctx.config.data_sharding_axis)):
+                warnings.warn(warning, UserWarning, stacklevel=3)
+
+
+def _placed_again(name: str, loader: Dataloader, wanted: PartitionSpec) -> str | None:
+    """A warning if Tunix will place the batches of a loader again: the rules of `tunix.sft.sharding_utils`.
+
+    It compares specs as they are written, and the mesh with that of the enclosing `with mesh:`. Without one, and where
+    arrays span several processes, it places nothing. Leaves of fewer dims than the spec are replicated in any case.
+    """
+    mesh = legacy_mesh()
+    if mesh is None:
+        return None
+    for leaf in jax.tree.leaves(loader.spec):
+        found = leaf.sharding
+        if found.is_fully_addressable and leaf.ndim >= len(wanted) and (found.mesh, found.spec) != (mesh, wanted):
+            elsewhere, remedy = ("", "") if found.mesh == mesh else (" on another mesh", "mesh=mesh, ")
+            return (
+                f"Tunix places every batch of {name} a second time: the loader's partition is {found.spec}{elsewhere}, "
+                f"and the trainer's data_sharding_axis is {wanted}, which Tunix compares as they are written; make the "
+                f"loader by Dataloader(…, {remedy}partition={wanted})"
+            )
+    return None

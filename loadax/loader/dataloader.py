@@ -19,10 +19,10 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
-from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.errors import ArgumentError, RowIndexError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.batch_spec import KEY, MASK, BatchSpec
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
@@ -35,6 +35,7 @@ from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
+from loadax.loader.mask_errors import MaskErrors, check_mask, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
@@ -64,6 +65,12 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
         if hint is None:
             raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
+
+
+def _batch_of(pipeline: Pipeline, shard: HostShard, step: int) -> Tree:
+    """Reads a single step, without reading ahead."""
+    producer = pipeline.one_step(shard, step)
+    return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
 
 @final
@@ -124,7 +131,10 @@ class Dataloader:
             mesh of this process's own devices, batches consist of that part. A mesh that spans processes determines the
             parts, and other values are an error.
         shard_count: Number of parts, see `shard_index`.
-        on_error: "raise": a record that can't be read ends the iteration with an error.
+        on_error: "raise": a row that can't be read ends the iteration with an error. "mask": its place holds zeros, and
+            is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
+        quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
+            `rows`. The order and saved states stay as they are. The same on all hosts.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -165,12 +175,11 @@ class Dataloader:
         cache_bytes: int | None = None,
         shard_index: int | None = None,
         shard_count: int | None = None,
-        on_error: str = "raise",
+        on_error: str | MaskErrors = "raise",
+        quarantine: Any = None,
         **unknown: Never,
     ):
         _refuse(unknown)
-        if not isinstance(on_error, str) or on_error != "raise":
-            raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is supported; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is already a Dataloader; pass its dataset: Dataloader(loader.dataset, …)")
         sizes = schedule("batch_size", batch_size)
@@ -178,6 +187,12 @@ class Dataloader:
         if lengths is not None:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
+        masking = masking_of(on_error)
+        rows = quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows)
+        masks = masking is not None or len(rows) > 0
+        if masks:
+            self.dataset = probe_readable(self.dataset, rows, masking is not None)
+            check_mask(self.dataset.spec)
         self._plan = BatchPlan(
             self.dataset.order,
             sizes[0][1] if len(sizes) == 1 else sizes,
@@ -198,16 +213,23 @@ class Dataloader:
             prefetch=integer("prefetch", prefetch, 0),
             prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
+            masking=masking,
+            quarantine=rows,
         )
         kept = host_leaf_names(host_leaves, self.dataset.spec)
         if options.keep_on_device:
             check_fixed(self.dataset)
+            if masks:
+                raise ArgumentError(
+                    "keep_on_device: all rows are read once, so none can be masked in a batch; "
+                    "leave out keep_on_device, or on_error and quarantine"
+                )
             if kept:
                 raise ArgumentError(
                     f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
                     "keep_on_device"
                 )
-        generated_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        generated_leaves = [MASK] * (masks or remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
             *forms_of(self.dataset, lengths, generated_leaves, kept),
@@ -282,8 +304,8 @@ class Dataloader:
 
         Padding is zeros, or None in place of objects.
         """
-        form = self._pipeline.form(self._checked(step))
-        return self._on_host(step, form.dataset, form.host_batch)
+        step = self._checked(step)
+        return self._on_host(step, self._pipeline.form(step).host_batch)
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.
@@ -307,7 +329,7 @@ class Dataloader:
         mesh = self._mesh_here()  # other threads, and later steps, have the rows of the mesh that is current now
 
         def shard(step: int) -> HostShard:
-            return pipeline.host_shard(self._positions_on(mesh, step), step)
+            return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
         batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, self._step_of(start))
         self._ledger = batches.ledger
@@ -319,13 +341,16 @@ class Dataloader:
         Raises:
             ArgumentError: If the loader has no `host_leaves`.
         """
-        form = self._pipeline.form(self._checked(step))
-        leaves = host_leaves_of(self._on_host(step, form.dataset, form.host_leaves))
-        return HostRows(int(step), self._positions(step), leaves)
+        step = self._checked(step)
+        leaves = self._pipeline.form(step).host_leaves
+        return HostRows(step, self._positions(step), host_leaves_of(self._on_host(step, leaves)))
 
-    def _on_host(self, step: int, dataset: Dataset, batch: BatchSpec) -> Tree:
-        visits = self._plan.visits(step, self._positions(step))
-        return batch.structure.build(self._pipeline.read(dataset, batch, visits))
+    def _on_host(self, step: int, leaves: BatchSpec) -> Tree:
+        """Reads leaves of a step, for the rows of this process."""
+        if not leaves.leaves:
+            return {}
+        pipeline = self._pipeline.on_host()
+        return _batch_of(pipeline, pipeline.host_shard(self._positions(step), step, leaves), step)
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
@@ -356,8 +381,7 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        producer = self._pipeline.one_step(self._shard(step), step)
-        return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
+        return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
         if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):

@@ -1,9 +1,10 @@
 """LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final
 
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, shown
@@ -11,8 +12,9 @@ from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
+from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.metrics.stats import usable_cores
-from loadax.protocols import Tree
+from loadax.protocols import Integers, Tree
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
@@ -30,6 +32,8 @@ class LoaderOptions:
         shard: Part of each batch chosen by `shard_index` and `shard_count`. None: the mesh decides.
         num_workers: Largest number of workers.
         first_workers: Initial number of workers.
+        masking: What to do with rows that can't be read. None: they end the run.
+        quarantine: Rows that are never read: sorted int64[n].
     """
 
     partition: Any = None
@@ -43,6 +47,8 @@ class LoaderOptions:
     prefetch: int = 2
     prefetch_bytes: int = 256 << 20
     cache_bytes: int | None = None
+    masking: MaskErrors | None = None
+    quarantine: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def readers(self) -> int:

@@ -33,6 +33,7 @@ from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
+from loadax.loader.mask_errors import without
 from loadax.loader.options import LoaderOptions, Schedule, value_at
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.protocols import Integers, Tree, Visits
@@ -150,14 +151,15 @@ class Pipeline:
         plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
         return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
 
-    def host_shard(self, positions: Integers, step: int) -> HostShard:
-        """A shard of the batch of a step that places nothing: it has all leaves on the host.
+    def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
+        """A shard of the batch of a step that places nothing.
 
         Args:
             positions: Batch positions of its rows, ascending and unique.
             step: Step of the run.
+            leaves: Leaves that it has on the host.
         """
-        size, leaves = self.plan.segment_of(step)[0].batch_size, self.form(step).host_batch
+        size = self.plan.segment_of(step)[0].batch_size
         rows = tuple(position_ranges(positions))
         return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
 
@@ -191,6 +193,7 @@ class Pipeline:
 
     def read(self, dataset: Dataset, batch: BatchSpec, visits: Visits) -> list[NDArray[Any]]:
         """Reads the rows of these visits with all columns of every leaf, as NumPy arrays."""
+        visits = without(visits, self.options.quarantine)
         present = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if present.any():

@@ -190,8 +190,9 @@ def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
 
 def _map_text(described: Any) -> str:
     match described:
-        case ["map" | "map_batch" as verb, rng, seed]:
-            return f"{verb}(rng=True, seed={seed})" if rng else f"{verb}()"
+        case ["map" | "map_batch" as verb, rng, seed, *indexed]:
+            arguments = [f"rng=True, seed={seed}"] * rng + ["with_index=True"] * bool(indexed)
+            return f"{verb}({', '.join(arguments)})"
         case [verb, *arguments]:
             return f"{verb}({', '.join(map(str, arguments))})"
     return str(described)

@@ -67,6 +67,21 @@ def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int
     return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, shifts, assign_lanes(lane_rows))
 
 
+def batch_variance(blocks: Blocks, batch_size: int) -> float:
+    """How much more the contents of batches vary than those of random rows do, where neighbouring rows are alike.
+
+    It is the variance of the number of rows of a class in a batch, over that of as many random rows, for data sorted by
+    classes: 1 is a full shuffle. A lane gives a batch `batch_size / lanes` of the `window * rows` rows that it mixes,
+    and rows of one block are of one class: so it follows from sampling without replacement, and is at most that of
+    batches of whole blocks. 1.0 if all blocks are open at once.
+    """
+    if blocks.lanes * blocks.window >= blocks.num_blocks or blocks.rows == 1:
+        return 1.0
+    per_lane = max(1.0, batch_size / blocks.lanes)
+    variance = 1 + (per_lane - 1) * (blocks.rows - 1) / (blocks.window * blocks.rows - 1)
+    return min(variance, float(blocks.rows))
+
+
 @final
 @dataclass(frozen=True)
 class BlockShuffled:

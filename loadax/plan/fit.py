@@ -16,10 +16,11 @@ from loadax.protocols import Integers
 
 
 class _Run(NamedTuple):
-    """Rows from `first` to `first + rows` (exclusive), which have equal space left."""
+    """Rows from `first` to `first + rows` (exclusive), which have equal space left, each for `most` more documents."""
 
     first: int
     rows: int
+    most: int
 
 
 class _Open(Protocol):
@@ -101,18 +102,19 @@ class _Earliest:
             node >>= 1
 
 
-def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
+def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
     """Row of each document, int64[n]. Rows are numbered by their first document.
 
     Args:
         lengths: Lengths of the documents, each from 1 to `seq_len`, int64[n].
         seq_len: Entries of a row.
         best: Whether to use best fit; otherwise first fit.
+        most: Largest number of documents of a row.
     """
     narrow = lengths.astype(np.uint16) if seq_len < 1 << 16 else lengths  # NumPy uses radix sort for short integers
     ascending = np.argsort(narrow, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
-    placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best), np.int64)
+    placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best, most), np.int64)
     # Documents by descending length; those of equal length in their order.
     ends = np.cumsum(counts)
     starts = (ends - counts)[::-1]
@@ -127,7 +129,7 @@ def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
     return _numbered(row, int((first + rows).max()))
 
 
-def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> list[tuple[int, int, int]]:
+def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most: int) -> list[tuple[int, int, int]]:
     """Places documents of descending lengths: `(first row, number of rows, documents of this length in each row)`."""
     placed: list[tuple[int, int, int]] = []
     rows = 0
@@ -138,17 +140,17 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> l
             taken = runs.take(length)
             if taken is None:
                 # New rows, all filled with this length; the last one may get fewer.
-                taken = seq_len, _Run(rows, -(-left // (seq_len // length)))
+                taken = seq_len, _Run(rows, -(-left // min(seq_len // length, most)), most)
                 rows += taken[1].rows
-            space, (first, available) = taken
-            per_row = min(space // length, left)
+            space, (first, available, room) = taken
+            per_row = min(space // length, room, left)
             used = min(available, left // per_row)
             placed.append((first, used, per_row))
             left -= used * per_row
-            if space > per_row * length:
-                runs.put(space - per_row * length, _Run(first, used))
+            if space > per_row * length and room > per_row:
+                runs.put(space - per_row * length, _Run(first, used, room - per_row))
             if available > used:
-                runs.put(space, _Run(first + used, available - used))
+                runs.put(space, _Run(first + used, available - used, room))
     return placed
 
 

@@ -2,7 +2,9 @@
 
 Weights are integers, one per part, and their sum is the length of a block: every block of positions holds exactly
 `weights[i]` rows of part i. The order within a block is one of a few patterns, drawn once from the seed. So the part at
-any position, and the number of earlier rows of that part, are looked up and never counted. Each part goes through its
+any position, and the number of earlier rows of that part, are looked up and never counted. In version 2, the pattern of
+every block is rotated by a random number of slots, so that every place of a block is as likely to be of a part as any
+other: in version 1, a place has the share that the few patterns happen to give it. Each part goes through its
 own epochs at its own pace. An epoch of the mixture ends as `stop` says; the next one continues the mixture, and every
 part, at that point.
 
@@ -31,6 +33,7 @@ ENDLESS = MOST_POSITIONS
 
 _VERSION = 1  # of this order, in saved states
 _ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64
+_ROTATED_VERSION = 3  # of a mixture of version 2
 # positions between the epochs of an endless mixture, and number of distinct epochs
 _FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
 _PATTERN_CELLS = 1 << 18  # total size of a block's patterns
@@ -51,11 +54,20 @@ class _Patterns(NamedTuple):
         part: Part of each slot.
         rank: Number of earlier slots of that part in the block.
         slots: Slots sorted by part.
+        keys: Each slot of `slots` with its pattern and part as one number, ascending, int64[patterns * block size].
     """
 
     part: NDArray[np.int64]
     rank: NDArray[np.int64]
     slots: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+    def before(self, pattern: Integers, part: Any, slot: Integers, weights: tuple[int, ...]) -> Integers:
+        """Number of slots of a part before a slot of a pattern."""
+        size = self.part.shape[1]
+        first = (np.cumsum(weights) - weights)[part]
+        found = np.searchsorted(self.keys, (pattern * len(weights) + part) * size + slot)
+        return found - pattern * size - first
 
 
 @lru_cache(maxsize=64)
@@ -68,8 +80,10 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
     order = np.argsort(part, axis=1, kind="stable")
     before = np.cumsum(weights) - weights
     rank = np.empty_like(part)
-    np.put_along_axis(rank, order, np.arange(size) - before[np.take_along_axis(part, order, axis=1)], axis=1)
-    return _Patterns(part, rank, order)
+    sorted_parts = np.take_along_axis(part, order, axis=1)
+    np.put_along_axis(rank, order, np.arange(size) - before[sorted_parts], axis=1)
+    keys = (np.arange(count)[:, None] * len(weights) + sorted_parts) * size + order
+    return _Patterns(part, rank, order, keys.reshape(-1))
 
 
 @final
@@ -87,6 +101,7 @@ class Mixed:
         stop: End of an epoch: "first": before a part would start its next epoch; "all": when every part has finished
             one; "never".
         by_step: Whether segments begin at steps instead, which only a run can convert: see `at_positions`.
+        version: Version of the order within blocks, 1 or 2.
     """
 
     parts: tuple[Order, ...]
@@ -96,6 +111,7 @@ class Mixed:
     seed: int
     stop: Stop
     by_step: bool = False
+    version: int = 1
     varies = True
     changing_rows = parent = row_range = shuffle = None
 
@@ -190,10 +206,14 @@ class Mixed:
             chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
             patterns = _patterns(self.seed, segment.weights)
             block, slot = np.divmod(positions[chosen] - segment.start, sum(segment.weights))
-            pattern = self._pattern(block, patterns)
-            drawn = patterns.part[pattern, slot]
+            pattern, turn = self._pattern(block, patterns)
+            slot = (slot + turn) % sum(segment.weights)
+            drawn, weights = patterns.part[pattern, slot], np.asarray(segment.weights)
+            rank = patterns.rank[pattern, slot]
+            if self.version > 1:
+                rank = (rank - patterns.before(pattern, drawn, turn, segment.weights)) % weights[drawn]
             part[chosen] = drawn
-            draws[chosen] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
+            draws[chosen] = before[drawn] + block * weights[drawn] + rank
         return part, draws
 
     def counts(self, position: int) -> Integers:
@@ -219,7 +239,10 @@ class Mixed:
                 chosen = np.flatnonzero(which == index)
                 patterns = _patterns(self.seed, segment.weights)
                 block, rank = np.divmod(draws[chosen] - firsts[index], share)
-                slots = patterns.slots[self._pattern(block, patterns), sum(segment.weights[:part]) + rank]
+                pattern, turn = self._pattern(block, patterns)
+                if self.version > 1:
+                    rank = (rank + patterns.before(pattern, part, turn, segment.weights)) % share
+                slots = (patterns.slots[pattern, sum(segment.weights[:part]) + rank] - turn) % sum(segment.weights)
                 positions[chosen] = segment.start + block * sum(segment.weights) + slots
         return positions
 
@@ -261,6 +284,8 @@ class Mixed:
             [name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)
         ]
         version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
+        if self.version > 1:
+            version = _ROTATED_VERSION
         return [
             [
                 "mix",
@@ -278,7 +303,8 @@ class Mixed:
             for segment in self.segments
         )
         parts = parts_text(zip(self.names, self.parts, strict=True))
-        return [f"mix(seed={self.seed}, stop={self.stop!r}) {weights}: {parts}"]
+        version = f", version={self.version}" * (self.version > 1)
+        return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -314,11 +340,17 @@ class Mixed:
     def _counts(self, segment: Segment, before: Integers, position: int) -> Integers:
         block, slot = divmod(position - segment.start, sum(segment.weights))
         patterns = _patterns(self.seed, segment.weights)
-        begun = patterns.part[self._pattern(np.array([block]), patterns)[0], :slot]
+        pattern, turn = (int(values[0]) for values in self._pattern(np.array([block]), patterns))
+        begun = np.roll(patterns.part[pattern], -turn)[:slot]
         return before + block * np.asarray(segment.weights) + np.bincount(begun, minlength=len(self.parts))
 
-    def _pattern(self, block: Integers, patterns: _Patterns) -> Integers:
-        return (seeds.derive(self.seed, "pattern", block) % np.uint64(len(patterns.part))).astype(np.int64)
+    def _pattern(self, block: Integers, patterns: _Patterns) -> tuple[Integers, Integers]:
+        """Pattern of each block, and the slot of it that the block begins with."""
+        pattern = (seeds.derive(self.seed, "pattern", block) % np.uint64(len(patterns.part))).astype(np.int64)
+        if self.version == 1:
+            return pattern, np.zeros_like(pattern)
+        turn = seeds.derive(self.seed, "rotation", block) % np.uint64(patterns.part.shape[1])
+        return pattern, turn.astype(np.int64)
 
 
 def _seed_of(part: Order) -> int | None:

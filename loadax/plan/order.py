@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from loadax.errors import ArgumentError
-from loadax.protocols import Hits, Order
+from loadax.protocols import Hits, Integers, Order
 
 _SHOWN_PARTS = 8
 
@@ -59,6 +59,14 @@ def no_hits() -> Hits:
 def join_hits(hits: Sequence[Hits]) -> Hits:
     """Concatenates the hits of several inverses."""
     return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *hits, strict=True)))
+
+
+def equal_pairs(ascending: Integers, values: Integers) -> tuple[Integers, Integers]:
+    """Indices of all pairs of equal entries: `ascending[first] == values[second]`, both int64[pairs]."""
+    start = np.searchsorted(ascending, values, side="left")
+    counts = np.searchsorted(ascending, values, side="right") - start
+    turns = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(start, counts) + turns, np.repeat(np.arange(len(values)), counts)
 
 
 def parts_text(named: Iterable[tuple[str, Order]]) -> str:

@@ -70,12 +70,13 @@ class Fitted:
     """Whole documents, several per row; the rest of a row is empty.
 
     Args:
-        seq_len: Entries of a row.
+        align: Divisor of the first column of every segment.
         arrays: `bounds`, int64[rows + 1]: index of each row's first segment in the others; `documents`: document of
             each segment; `lengths`: its length; `skips`, only if long documents were cut: its first entry.
     """
 
-    def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):  # noqa: ARG002 - as `Split`
+    def __init__(self, align: int, arrays: Mapping[str, NDArray[Any]]):
+        self._align = align
         self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
         self._skips = arrays.get("skips")
         self.size = len(self._bounds) - 1
@@ -102,19 +103,27 @@ class Fitted:
         owners, within = _spread(self._bounds[rows + 1] - first)
         places = first[owners] + within
         lengths = self._lengths[places].astype(np.int64)
-        before = np.cumsum(lengths) - lengths
+        widths = -(-lengths // self._align) * self._align
+        before = np.cumsum(widths) - widths
         columns = before - before[np.searchsorted(owners, owners)]
         skips = np.zeros_like(lengths) if self._skips is None else self._skips[places].astype(np.int64)
         return Segments(owners, self._documents[places].astype(np.int64), skips, columns, lengths, within + 1)
 
 
-def packed(method: Method, seq_len: int, arrays: Mapping[str, NDArray[Any]]) -> Packed:
+def packed(method: Method, seq_len: int, arrays: Mapping[str, NDArray[Any]], align: int = 1) -> Packed:
     """The plan with these arrays, which `plan_arrays` made."""
-    return Split(seq_len, arrays) if method == "split" else Fitted(seq_len, arrays)
+    return Split(seq_len, arrays) if method == "split" else Fitted(align, arrays)
 
 
 def plan_arrays(
-    lengths: Integers, seq_len: int, method: Method, long: Long, window: int, row_of: Callable[[int], int] = int
+    lengths: Integers,
+    seq_len: int,
+    method: Method,
+    long: Long,
+    window: int,
+    align: int = 1,
+    most_documents: int | None = None,
+    row_of: Callable[[int], int] = int,
 ) -> Arrays:
     """Arrays of a plan, by name.
 
@@ -124,6 +133,8 @@ def plan_arrays(
         method: "split", "best_fit" or "first_fit".
         long: Handling of documents longer than a row, unless `method` is "split".
         window: Number of documents that are packed together.
+        align: Divisor of the first column of every document, unless `method` is "split". It divides `seq_len`.
+        most_documents: Largest number of documents of a row, unless `method` is "split".
         row_of: Function that returns the row of a document, for errors.
 
     Raises:
@@ -145,10 +156,17 @@ def plan_arrays(
         raise ArgumentError(
             f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={seq_len}; pass a larger one"
         )
-    return _fitted_arrays(lengths, seq_len, method == "best_fit", long, window)
+    most = seq_len if most_documents is None else most_documents
+
+    def rows_of(sizes: Integers) -> Integers:
+        return fit(-(-sizes // align) * align, seq_len, method == "best_fit", most)
+
+    return _fitted_arrays(lengths, seq_len, rows_of, long, window)
 
 
-def _fitted_arrays(lengths: Integers, seq_len: int, best: bool, long: Long, window: int) -> Arrays:
+def _fitted_arrays(
+    lengths: Integers, seq_len: int, rows_of: Callable[[Integers], Integers], long: Long, window: int
+) -> Arrays:
     small = np.int32 if len(lengths) < 1 << 31 else np.int64
     cut = bool(long == "cut" and (lengths > seq_len).any())
     parts: dict[str, list[NDArray[Any]]] = {"bounds": [np.zeros(1, np.int64)], "documents": [], "lengths": []}
@@ -159,7 +177,7 @@ def _fitted_arrays(lengths: Integers, seq_len: int, best: bool, long: Long, wind
         documents, skips, sizes = _items(lengths[start : start + window], seq_len, drop=long == "drop")
         if not len(documents):
             continue
-        rows = fit(sizes, seq_len, best)
+        rows = rows_of(sizes)
         by_row = np.argsort(rows.astype(np.int32), kind="stable")
         parts["documents"].append((documents[by_row] + start).astype(small))
         parts["lengths"].append(sizes[by_row].astype(np.int32))

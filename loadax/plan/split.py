@@ -1,13 +1,19 @@
-"""Random splits: a row's side depends on the row and the seed alone, so appended rows never change it."""
+"""Random splits, by a hash of each row's number and the seed.
 
+A split by fraction compares each hash with a threshold, so appended rows never change a row's side. A split by counts
+sorts by the hashes, so appended rows move only a few others.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
-from loadax.plan.subset import Subset, rows_of
+from loadax.plan.subset import Subset, keep_rows, met_rows, rows_of
 from loadax.protocols import Integers, Order
 
 
@@ -31,6 +37,36 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
         return order.narrow("split", leave)
 
     return side(True), side(False)
+
+
+def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) -> list[Order]:
+    """Splits an order into parts of exactly `counts` rows: the rows with the lowest hashes are the first part.
+
+    Args:
+        order: Order to split.
+        num_rows: Number of rows of its source.
+        counts: Number of rows of each part.
+        seed: Seed of the hashes, which are those of `split`.
+
+    Raises:
+        ArgumentError: When the rows depend on the epoch, or the counts don't add up to the number of rows.
+    """
+    rows = np.flatnonzero(met_rows(order, "split", num_rows))
+    if sum(counts) != len(rows):
+        repeats = f" in {order.size} positions" if len(rows) < order.size else ""
+        raise ArgumentError(
+            f"fraction={list(counts)}: the counts add up to {sum(counts)}, "
+            f"and the dataset has {len(rows)} rows{repeats}; pass counts that add up to it",
+            argument="fraction",
+        )
+    ranking = np.argsort(np.asarray(seeds.derive(seed, "split", *again(order, "split"), rows)), kind="stable")
+    parts, start = [], 0
+    for index, count in enumerate(counts):
+        chosen = np.sort(rows[ranking[start : start + count]])
+        arguments = f"{list(counts)}, seed={seed}, part {index}"
+        parts.append(keep_rows(order, "split", chosen, ("split", list(counts), seed, index), arguments))
+        start += count
+    return parts
 
 
 def again(order: Order, verb: str) -> tuple[int, ...]:

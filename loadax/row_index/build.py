@@ -16,7 +16,7 @@ from loadax.core.distributed import Process, this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
 from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
@@ -135,17 +135,23 @@ def _known_as(question: Question, reader: Reader, path: Path, process: Process) 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
     """Everything besides the question that the values depend on: rows and maps, but not shuffles and repeats."""
-    specs, structure = flatten_spec(reader.spec)
     data = {
         "rows": len(met),
         "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
         "functions": [fingerprint(transform.function).digest for transform in reader.maps],
-        "examples": [
-            [path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)
-        ],
+        "examples": _leaves(reader),
     }
     return {"dataset": data, "contents of a sample": _sample(reader, met), **identify(reader.source)}
+
+
+def _leaves(reader: Reader) -> list[Any] | None:
+    """Path, shape and dtype of each leaf; None if the datasets that were joined differ, so that no row tells them."""
+    try:
+        specs, structure = flatten_spec(reader.spec)
+    except LeafError:
+        return None
+    return [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
 
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:

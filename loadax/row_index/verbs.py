@@ -1,4 +1,4 @@
-"""`filter`, `exclude` and `split_by` on orders."""
+"""Verbs on orders that keep lists of rows: `filter`, `exclude`, `select`, `sample`, `split_by`."""
 
 import os
 from collections.abc import Callable
@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import function as checked_function
+from loadax.core.arguments import shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
+from loadax.plan.sample import Sampled, integer_weights
+from loadax.plan.select import Selected
+from loadax.plan.slice import Sliced
 from loadax.plan.split import again, below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
@@ -69,7 +73,8 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
         ArgumentError: When it is not a list of row numbers, or contains all rows.
         RowIndexError: When a row is out of range.
     """
-    listed, origin = _listed(rows)
+    given, origin = _listed(rows, "rows")
+    listed = _integers(given, "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
         raise RowIndexError(
@@ -81,6 +86,87 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     if not left.size:
         raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
     return left
+
+
+def select(order: Order, rows: Any, name: str) -> Order:
+    """The listed positions of an order.
+
+    Args:
+        order: Any order.
+        rows: Positions; negative ones count from the end. Or a mask of bools.
+        name: Name of the argument, for messages.
+
+    Raises:
+        ArgumentError: When it is neither.
+        RowIndexError: When a position is out of range.
+    """
+    if isinstance(rows, range):  # evenly spaced: no list is kept
+        ends = rows[:1].start, rows[-1:].start
+        _check_positions(np.array(ends[: len(rows)], object), order.size, name, "")
+        if len(rows) == 0:
+            return Sliced(order, 0, 1, 0)
+        if (ends[0] < 0) == (ends[1] < 0):
+            return Sliced(order, ends[0] % order.size, rows.step, len(rows))
+    if isinstance(rows, set | frozenset):
+        raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})", argument=name)
+    listed, origin = _listed(rows, name)
+    if listed.ndim != 1:
+        raise ArgumentError(f"{name} has {listed.ndim} dimensions; pass a flat list of positions", argument=name)
+    if listed.dtype.kind == "b":
+        if len(listed) != order.size:
+            raise ArgumentError(
+                f"{name} is a mask of {len(listed)} bools{origin}, and the dataset has {order.size} rows; "
+                "pass one for each row, or a list of positions",
+                argument=name,
+            )
+        listed = np.flatnonzero(listed)
+    given = _integers(listed, name)
+    _check_positions(listed, order.size, name, origin)
+    positions = np.where(given < 0, given + order.size, given)
+    return Selected(order, positions, digest_values(positions))
+
+
+def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
+    """Draws positions of an order with replacement, in proportion to weights.
+
+    Args:
+        order: Order to draw from.
+        weights: A weight for each position.
+        size: Number of draws in an epoch.
+        seed: Seed of the draws.
+
+    Raises:
+        ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
+    """
+    if order.varies:
+        raise ArgumentError(
+            "sample() draws positions by their weights, but here other rows are at a position in every epoch; "
+            "leave the shuffle before sample() out: draws are in random order by themselves"
+        )
+    if not order.size:
+        raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
+    try:
+        given = np.asarray(weights)
+    except ValueError:  # ragged
+        given = np.asarray(None)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"weights={shown(weights)}: pass a flat list or array of numbers, one for each row", argument="weights"
+        )
+    if len(given) != order.size:
+        raise ArgumentError(
+            f"weights has {len(given)} entries, and the dataset has {order.size} rows; pass one for each",
+            argument="weights",
+        )
+    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    if len(wrong):
+        raise ArgumentError(
+            f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers of at least 0", argument="weights"
+        )
+    if not given.any():
+        raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
+    ends = np.cumsum(integer_weights(given))
+    return Sampled(order, ends, size, seed, digest_values(ends))
 
 
 def split_groups(
@@ -121,8 +207,17 @@ def _truth(answer: Any, name: str, row: int) -> bool:
     raise LeafTypeError(f"filter {name} returned {answer!r:.80} for row {row}; return True or False{hint}")
 
 
-def _listed(rows: Any) -> tuple[Integers, str]:
-    """Returns the rows of a list, and its origin for messages."""
+def _check_positions(listed: NDArray[Any], size: int, name: str, origin: str) -> None:
+    wrong = listed[(listed < -size) | (listed >= size)]
+    if len(wrong):
+        raise RowIndexError(
+            f"{name}: position {wrong[0]}{origin} is out of range for a dataset of length {size}; "
+            "pass positions of its rows, counted from 0, or from -1 backwards"
+        )
+
+
+def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
+    """Returns the rows of a list, unchecked, and its origin for messages."""
     if isinstance(rows, str | os.PathLike):
         path = local_path(rows)
         if path is None:
@@ -134,9 +229,9 @@ def _listed(rows: Any) -> tuple[Integers, str]:
         listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"rows={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
+            f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
         ) from None
-    return _integers(listed, "rows"), ""
+    return listed, ""
 
 
 def _of_file(path: Path) -> Integers:

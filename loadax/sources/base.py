@@ -132,6 +132,10 @@ class BaseSource(ABC):
             f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
         )
 
+    def padded(self, length: int, value: Any, truncate: bool) -> "BaseSource | None":  # noqa: ARG002
+        """This source with rows padded as they are read, see `Dataset.pad`; None: they are padded afterwards."""
+        return None
+
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002
         """Files that a row comes from; empty if unknown."""
         return []

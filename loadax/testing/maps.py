@@ -35,7 +35,15 @@ _CUTS = 4
 _PERMUTATIONS = 4
 
 
-def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, seed: int = 0, rtol: float = 0.0) -> None:
+def check_map(
+    fn: Callable[..., Tree],
+    examples: Tree,
+    *,
+    rng: bool = False,
+    seed: int = 0,
+    rtol: float = 0.0,
+    with_index: bool = False,
+) -> None:
     """Checks that a function for `Dataset.map_batch` treats each row independently.
 
     Cutting the batch and permuting its rows must not change the results.
@@ -46,6 +54,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         rng: Whether `fn` also takes a list of generators, one per row.
         seed: Seed of the generators, and of the cuts.
         rtol: Relative tolerance of floating-point results. 0: bitwise equality; NaN equals NaN.
+        with_index: Whether `fn` also takes the row numbers, int64[n].
 
     Raises:
         ConformanceError: When a law is broken; shows the rows, the leaf and both values.
@@ -66,7 +75,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
     count = len(source)
     if count < 2:
         raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
-    check = _Check(BatchMap(fn, rng, seed, 0, None, elementwise=False), source, rtol)
+    check = _Check(BatchMap(fn, rng, seed, 0, None, False, with_index), source, rtol)
     random = np.random.default_rng(seed)
     every = np.arange(count, dtype=np.int64)
     check.same(AGAIN, every)

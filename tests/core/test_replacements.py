@@ -44,7 +44,7 @@ def test_an_argument_that_nobody_has() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "take", "skip", "seed", "random_map", "to_iter_dataset", "prefetch", "select", "shard"]
+    "name", ["batch", "take", "skip", "seed", "random_map", "to_iter_dataset", "prefetch", "shard"]
 )
 def test_methods_of_other_datasets(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"^'Dataset' object has no attribute '{name}': ") as caught:
@@ -131,8 +131,11 @@ def test_arguments_that_are_missing(call: Callable[[], Any], match: str) -> None
 
 def test_a_small_split_that_leaves_a_part_empty() -> None:
     seed = next(seed for seed in range(100) if not len(_quietly(seed)[1]))
-    with pytest.warns(UserWarning, match=rf"split\(0.9, seed={seed}\) of 5 rows leaves none for the second part"):
+    with pytest.warns(
+        UserWarning, match=rf"split\(0.9, seed={seed}\) of 5 rows leaves none for the second part.*: split\(\[4, 1\]\)"
+    ):
         DATA[:5].split(0.9, seed=seed)
+    assert [len(part) for part in DATA[:5].split([4, 1])] == [4, 1]  # the advice
 
 
 @pytest.mark.filterwarnings("ignore:split")

@@ -93,7 +93,7 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
             {"x": np.zeros(3, np.float32), "y": 1},
             (
                 r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; "
-                r"rows are ragged: pad .* pass pad_to="
+                r"rows are ragged: pad them with \.pad\(lengths\), crop"
             ),
         ),
         (

@@ -22,6 +22,7 @@ NAMES = {
     "loadax_steps_total": "counter",
     "loadax_rows_total": "counter",
     "loadax_bytes_total": "counter",
+    "loadax_masked_rows_total": "counter",
     "loadax_wait_seconds_total": "counter",
     "loadax_train_seconds_total": "counter",
     "loadax_cpu_seconds_total": "counter",

@@ -3,8 +3,10 @@
 `python -m tests.interop.trainers` trains with the real ones. MaxText can't be installed from the package index.
 """
 
+import dataclasses
 import importlib
 import sys
+import warnings
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays
-from loadax.errors import UnsupportedError
+from loadax.errors import ArgumentError, UnsupportedError
 from loadax.sharding import data_parallel
 
 
@@ -49,10 +51,15 @@ def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
     return adapter
 
 
+def stand_in_for_tunix_trainer(iter_steps: int = 0, axis: tuple[str, ...] = ("data",)) -> Any:
+    """The members of Tunix' `PeftTrainer` that hooks see."""
+    return SimpleNamespace(iter_steps=iter_steps, config=SimpleNamespace(data_sharding_axis=axis))
+
+
 def stand_in_for_tunix_train(hooks: Any, iter_steps: int, max_steps: int) -> list[list[int]]:
     """Asks for batches as Tunix' `PeftTrainer.train` does: one more than it uses."""
     used = []
-    while (batch := hooks.load_next_train_batch(SimpleNamespace(iter_steps=iter_steps))) is not None:
+    while (batch := hooks.load_next_train_batch(stand_in_for_tunix_trainer(iter_steps))) is not None:
         if iter_steps >= max_steps:
             break
         used.append(values(batch))
@@ -72,10 +79,113 @@ def test_tunix_evaluates_all_batches_each_time(tunix: Any) -> None:
     hooks = tunix.DataHooks(loader(), loader())
     for _ in range(2):
         used = []
-        while (batch := hooks.load_next_eval_batch(None)) is not None:
+        while (batch := hooks.load_next_eval_batch(stand_in_for_tunix_trainer())) is not None:
             used += values(batch)
         assert sorted(used) == list(range(64))
-    assert tunix.DataHooks(loader()).load_next_eval_batch(None) is None
+    assert tunix.DataHooks(loader()).load_next_eval_batch(stand_in_for_tunix_trainer()) is None
+
+
+def warnings_of_tunix_hooks(adapter: Any, training: Dataloader, axis: tuple[str, ...]) -> list[str]:
+    """What hooks say while a trainer trains, is started again at another step, and evaluates twice."""
+    hooks = adapter.DataHooks(training, training)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in (0, 1, 3):
+            hooks.load_next_train_batch(stand_in_for_tunix_trainer(step, axis))
+        while hooks.load_next_eval_batch(stand_in_for_tunix_trainer(4, axis)) is not None:
+            pass
+        hooks.load_next_eval_batch(stand_in_for_tunix_trainer(4, axis))
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.filterwarnings("ignore:.with mesh.. context manager:DeprecationWarning")  # the form that Tunix needs
+def test_tunix_hooks_say_once_a_loader_that_batches_are_placed_again(tunix: Any) -> None:
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    rows = from_arrays({"tokens": np.zeros((64, 4), np.int32), "weights": np.zeros(64, np.float32)})
+
+    def loader_of(partition: Any, mesh: Any = mesh) -> Dataloader:
+        return Dataloader(rows, 16, mesh=mesh, partition=partition)
+
+    with mesh:
+        for partition, axis, remedy in (
+            (P("fsdp", None), ("fsdp",), P("fsdp")),  # equivalent
+            (P("tp"), ("fsdp",), P("fsdp")),
+            ({"tokens": P("fsdp"), "weights": P()}, ("fsdp",), P("fsdp")),  # one leaf of several
+            (P("fsdp"), ("fsdp", "tp"), P("fsdp", "tp")),
+        ):
+            said = warnings_of_tunix_hooks(tunix, loader_of(partition), axis)
+            assert len(said) == 2, said
+            for name, text in zip(("loader", "eval_loader"), said, strict=True):
+                assert text.startswith(f"Tunix places every batch of {name} a second time: the loader's partition is ")
+                assert f"data_sharding_axis is {remedy}, which" in text
+                assert text.endswith(f"make the loader by Dataloader(…, partition={remedy})")
+            assert not warnings_of_tunix_hooks(tunix, loader_of(remedy), axis), "the advice works"
+        text, _ = warnings_of_tunix_hooks(tunix, loader_of(P("fsdp", None)), ("fsdp",))
+        assert f"the loader's partition is {P('fsdp', None)}, and" in text
+        elsewhere = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+        text, _ = warnings_of_tunix_hooks(tunix, loader_of(P("fsdp"), elsewhere), ("fsdp",))
+        assert f"partition is {P('fsdp')} on another mesh, and" in text
+        assert text.endswith(f"Dataloader(…, mesh=mesh, partition={P('fsdp')})")
+    assert not warnings_of_tunix_hooks(tunix, loader_of(P("tp")), ("fsdp",)), "Tunix places nothing without a mesh"
+    with jax.set_mesh(mesh):
+        assert not warnings_of_tunix_hooks(tunix, loader_of(P("tp")), ("fsdp",)), "nor under jax.set_mesh"
+
+
+@pytest.mark.filterwarnings("ignore:.with mesh.. context manager:DeprecationWarning")
+def test_tunix_places_no_arrays_that_span_processes(tunix: Any) -> None:
+    mesh = data_parallel()
+    leaf = jax.ShapeDtypeStruct((16,), np.int32, sharding=NamedSharding(mesh, P()))
+    spanning = SimpleNamespace(is_fully_addressable=False, mesh=mesh, spec=P())
+    for shape, count in ((leaf, 1), (SimpleNamespace(ndim=1, sharding=spanning), 0)):
+        hooks = tunix.DataHooks(SimpleNamespace(spec=shape, iterate=lambda start: iter(range(start))))
+        with mesh, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            hooks.load_next_train_batch(stand_in_for_tunix_trainer())
+        assert len(caught) == count
+
+
+@pytest.fixture
+def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter over stand-ins of Kauldron's two base classes."""
+    modules = {name: ModuleType(name) for name in ("kauldron", "kauldron.data", "etils")}
+    pipeline = dataclasses.make_dataclass("Pipeline", [("batch_size", Any, None)], frozen=True, kw_only=True)
+    iterator = dataclasses.make_dataclass("Iterator", [("source", Any)], frozen=True, kw_only=True)
+    modules["kauldron.data"].pipelines = SimpleNamespace(Pipeline=pipeline)  # type: ignore[attr-defined]
+    modules["kauldron.data"].iterators = SimpleNamespace(Iterator=iterator)  # type: ignore[attr-defined]
+    modules["etils"].enp = SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)  # type: ignore[attr-defined]
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    adapter = importlib.import_module("loadax.interop.kauldron")
+    del sys.modules["loadax.interop.kauldron"]
+    return adapter
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_kauldron_gets_numpy_arrays_in_several_processes(
+    kauldron: Any, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    pipeline = kauldron.Pipeline(dataset=data(), batch_size=16)
+    batches = iter(pipeline)
+    with batches.batches:
+        first, second = next(batches), next(batches)
+    for step, batch in enumerate((first, second)):
+        assert isinstance(batch["inputs"], jax.Array if processes == 1 else np.ndarray)
+        assert values(batch) == loader().rows(step)[: 16 // processes].tolist(), "the rows of process 0"
+    assert pipeline.element_spec["inputs"].shape == (16 // processes,)
+
+
+@pytest.mark.parametrize("name", ["mesh", "shard_count", "device_map", "host_leaves"])
+def test_kauldron_places_by_itself(kauldron: Any, name: str) -> None:
+    message = (
+        rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes rows"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={name: None, "num_workers": 2}))
+    with iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={"num_workers": 2})).batches as batches:
+        next(batches)
+    with pytest.raises(ArgumentError, match=r"^batch_size=None: pass the rows of the global batch"):
+        iter(kauldron.Pipeline(dataset=data()))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.laws.chain_rows import (
     named,
     noisy,
     noisy_batch,
+    numeric,
     padded,
     paired,
     placeable,
@@ -108,6 +109,8 @@ class Choices:
         table: list[tuple[str, Callable[[], Chain]]] = [
             ("slice", lambda: self.slice(chain)),
             ("slice", lambda: self.slice(chain)),
+            ("select", lambda: self.select(chain)),
+            ("sample", lambda: self.sample(chain)),
             ("shuffle", lambda: self.shuffle(chain)),
             ("shuffle blocks", lambda: self.shuffle_blocks(chain)),
             ("repeat", lambda: self.repeat(chain)),
@@ -122,6 +125,8 @@ class Choices:
             ("map", lambda: self.map(chain)),
             ("map", lambda: self.map(chain)),
             ("map_batch", lambda: self.map_batch(chain)),
+            ("pad", lambda: self.pad(chain)),
+            ("flat_map", lambda: self.flat_map(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
             ("zip", lambda: self.zip(chain, depth)),
@@ -155,6 +160,20 @@ class Choices:
         step = self.random.choice([None, None, 1, 2, 3, 7, -1, -2, -5])
         return verbs.cut(chain, self.random.choice(end), self.random.choice(end), step)
 
+    def select(self, chain: Chain) -> Chain:
+        size = len(chain)
+        rows = [self.random.randrange(-size, size) for _ in range(self.random.randint(0, 12))] if size else []
+        if self.random.random() < 0.1:
+            return self._without_meaning(chain, "select", lambda: chain.dataset.select([*rows, size]))
+        return verbs.select(chain, rows)
+
+    def sample(self, chain: Chain) -> Chain:
+        weights = [self.random.randint(0, 3) for _ in range(len(chain))]
+        size, seed = self.random.randint(1, 20), self.seed()
+        if chain.varies or not any(weights):
+            return self._without_meaning(chain, "sample", lambda: chain.dataset.sample(weights, size, seed))
+        return verbs.sample(chain, weights, size, seed)
+
     def shuffle(self, chain: Chain) -> Chain:
         seed = self.seed()
         if chain.mixed:
@@ -178,6 +197,12 @@ class Choices:
         fraction, seed, side = self.random.choice([0.1, 0.5, 0.9]), self.seed(), self.random.randint(0, 1)
         if not chain.splittable:
             return self._without_meaning(chain, "split", lambda: chain.dataset.split(fraction, seed))
+        rows = len({visit.row for visit in chain.visits(0)})
+        if rows > 1 and self.random.random() < 0.5:
+            first = self.random.randint(1, rows - 1)
+            if self.random.random() < self.share_refused:
+                self.tally.refused("split", lambda: chain.dataset.split([first, rows - first + 1]))
+            return verbs.split_counts(chain, [first, rows - first], seed, side)
         return verbs.split(chain, fraction, seed, side)
 
     def split_by(self, chain: Chain) -> Chain:
@@ -213,16 +238,28 @@ class Choices:
         lead = self.random.choice([None, None, 2 - length, 0 if length > 1 else 1, 1, 2])
         if chain.stride != 1 or chain.mapped or len(chain) < verbs.window_span(length, lead, targets):
             return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(length, stride, lead, targets))
-        return verbs.windows(chain, length, stride, lead, targets) if chain.alike(*EPOCHS) else chain
+        # Windows of a zip with random parts differ in each epoch, which is not in the oracle.
+        known = chain.alike(*EPOCHS) and not chain.random
+        return verbs.windows(chain, length, stride, lead, targets) if known else chain
 
     def pack(self, chain: Chain) -> Chain:
         if not self._documents(chain) and len(chain) and self.random.random() < 0.6:
             chain = verbs.map_rows(chain, to_document, "to_document")
             self.tally.verbs["map"] += 1
-        method = self.random.choice(["split", "best_fit", "first_fit"])
-        long = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
+        if any(
+            isinstance(leaf, dict | tuple | list)
+            for leaf in (chain.like.values() if isinstance(chain.like, dict) else ())
+        ):
+            return chain  # nested documents are not in the oracle
+        method: Any = self.random.choice(["split", "best_fit", "first_fit"])
+        long: Any = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
         window = None if method == "split" else self.random.choice([None, 1, 3, 8])
-        packing: Any = (self.random.randint(1, 12), method, long, window)
+        seq_len = self.random.randint(1, 12)
+        align, most = 1, None
+        if method != "split" and self.random.random() < 0.5:
+            align = self.random.choice([divisor for divisor in range(1, seq_len + 1) if seq_len % divisor == 0])
+            most = self.random.choice([None, 1, 2, 5])
+        packing = verbs.Packing(seq_len, method, long, window, align, most, self.random.randint(0, 1))
         lengths = [len(leaves(each)[0]) for each in chain.values()] if self._documents(chain) else []
         fits = (
             long == "cut"
@@ -232,8 +269,7 @@ class Choices:
         )
         some = any(length and (long != "drop" or length <= packing[0]) for length in lengths)
         if chain.random or chain.batch_mapped or not some or not fits:
-            options: Any = {"method": method, "long": long, "window": window, "progress": False}
-            return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(packing[0], **options))
+            return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(**packing._asdict(), progress=False))
         index = self.index()
         if index is not None:
             verbs.pack(chain, packing, index)  # what follows is found there
@@ -288,10 +324,40 @@ class Choices:
             lambda: verbs.map_rows(chain, to_document, "to_document"),
             lambda: verbs.map_random(chain, noisy, self.seed()),
             lambda: verbs.map_random(chain, noisy, self.seed()),
+            lambda: verbs.map_indexed(chain, lambda row, index: scaled(index % 10)(row), "scaled by its row"),
         ]
         if isinstance(chain.like, str):
             table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5
         return self.random.choice(table)() if self._answers(chain) else chain
+
+    def flat_map(self, chain: Chain) -> Chain:
+        functions = [scaled(number) for number in range(self.random.randint(1, 3))]
+        if len(chain) * len(functions) > MOST or not len(chain) or not self._answers(chain) or chain.maps >= FEW_MAPS:
+            return chain
+        return verbs.flat_map(chain, functions)
+
+    def pad(self, chain: Chain) -> Chain:
+        most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7
+        named = isinstance(chain.like, dict)
+        lengths: Any = most
+        if named:
+            lengths = {name: most for name, leaf in chain.like.items() if isinstance(leaf, np.ndarray) and leaf.ndim}
+        rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
+        if not self._answers(chain) or not lengths or len({_leaves_of(row) for row in rows}) > 1:
+            return chain
+        if named and any(f"{name}_length" in chain.like for name in lengths):
+            return chain
+        columns = [[row[name] for row in rows] for name in lengths] if named else [rows]
+        if not all(_alike_but_for_lengths(column) for column in columns):
+            return chain
+        if len({form(verbs.padded_row(row, lengths, value)) for row in rows}) > 1:
+            return chain
+        if not truncate and max(len(leaf) for column in columns for leaf in column[1:]) > most:
+            dataset = chain.dataset.pad(lengths, value)
+            return self._without_meaning(
+                chain, "pad", lambda: [dataset.read(range(len(chain)), epoch) for epoch in EPOCHS]
+            )
+        return verbs.pad(chain, lengths, value, truncate)
 
     def spec(self, chain: Chain, function: Callable[[Any], Any]) -> dict[str, Any]:
         """What the function returns, where that is one thing, and now and then."""
@@ -362,7 +428,7 @@ class Choices:
                 segments[21] = tuple(1 for _ in parts)
         if not all(map(len, parts)) or (verbs.joined_differ(parts) and not any(part.one_by_one for part in parts)):
             return self._without_meaning(chain, "mix", lambda: mix([part.dataset for part in parts], segments[0], seed))
-        made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30))
+        made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30), self.random.choice([1, 2]))
         return made if len(made) <= MOST else verbs.cut(made, 0, MOST // 2, None)
 
     def zip(self, chain: Chain, depth: int) -> Chain:
@@ -381,3 +447,13 @@ class Choices:
         if not size:
             return chain
         return verbs.zipped([part if len(part) == size else verbs.cut(part, 0, size, None) for part in parts], make)
+
+
+def _leaves_of(row: Any) -> str:
+    return str(each_leaf(lambda _: 0, row))
+
+
+def _alike_but_for_lengths(column: list[Any]) -> bool:
+    """Whether arrays of numbers differ in their first dimension at most."""
+    arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim and numeric(leaf) for leaf in column)
+    return arrays and len({(str(leaf.dtype), leaf.shape[1:]) for leaf in column}) == 1

@@ -204,6 +204,29 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
     )
 
 
+def select(chain: Chain, rows: list[int] | range) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        found = chain.epoch(number, ())
+        chosen = [found[position]._replace(lane=None) for position in rows]
+        return [visit for visit in chosen if all(each(visit.row) for each in keep)]
+
+    dataset = chain.dataset.select(rows)
+    return chain.then(f".select({rows})", dataset, epoch, splittable=not chain.varies, stride=None)
+
+
+def sample(chain: Chain, weights: list[int], size: int, seed: int) -> Chain:
+    urn = [position for position, weight in enumerate(weights) for _ in range(weight)]
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not keep
+        drawn = [urn[int(derive(seed, "sample", number, position)) % len(urn)] for position in range(size)]
+        return [chain.visits(number * size + position)[at]._replace(lane=None) for position, at in enumerate(drawn)]
+
+    dataset = chain.dataset.sample(weights, size, seed)
+    verb = f".sample({weights}, {size}, {seed})"
+    return chain.then(verb, dataset, epoch, splittable=False, varies=True, stride=None)
+
+
 def repeat(chain: Chain, times: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return [visit for turn in range(times) for visit in chain.epoch(number * times + turn, keep)]
@@ -221,6 +244,18 @@ def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
 
     dataset = chain.dataset.split(fraction, seed)[side]
     return chain.then(f".split({fraction}, {seed})[{side}]", dataset, epoch, splits=chain.splits + 1, stride=None)
+
+
+def split_counts(chain: Chain, counts: list[int], seed: int, part: int) -> Chain:
+    depth = [chain.splits] if chain.splits else []
+    by_hash = sorted({visit.row for visit in chain.visits(0)}, key=lambda row: int(derive(seed, "split", *depth, row)))
+    chosen = set(by_hash[sum(counts[:part]) : sum(counts[: part + 1])])
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, chosen.__contains__))
+
+    dataset = chain.dataset.split(counts, seed)[part]
+    return chain.then(f".split({counts}, {seed})[{part}]", dataset, epoch, splits=chain.splits + 1, stride=None)
 
 
 def kept(chain: Chain, rest: int) -> set[int]:
@@ -275,6 +310,59 @@ def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> C
     """A map of single rows."""
     dataset = chain.dataset.map(function, **arguments)
     return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
+
+
+def pad(chain: Chain, lengths: int | dict[str, int], value: int, truncate: bool) -> Chain:
+    def made(visit: Visit) -> Row:
+        return padded_row(visit.value, lengths, value)
+
+    dataset = chain.dataset.pad(lengths, value, truncate)
+    return replace(_mapped(chain, f".pad({lengths}, {value})", dataset, made), one_by_one=False, maps=chain.maps)
+
+
+def padded_row(row: Row, lengths: int | dict[str, int], value: int) -> Row:
+    made = {"data": row} if isinstance(lengths, int) else dict(row)
+    for name, most in {"data": lengths}.items() if isinstance(lengths, int) else lengths.items():
+        kept = made[name][:most]
+        made[name] = np.full((most, *kept.shape[1:]), value, kept.dtype)
+        made[name][: len(kept)] = kept
+        made["length" if isinstance(lengths, int) else f"{name}_length"] = np.int32(len(kept))
+    return made
+
+
+def flat_map(chain: Chain, functions: Sequence[Function]) -> Chain:
+    """Every function makes one example of each row."""
+    fan_out = len(functions)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not (keep and chain.varies)
+        found = [
+            visit._replace(row=visit.row * fan_out + part, value=owned(function(deepcopy(visit.value))), lane=None)
+            for visit in chain.epoch(number, ())
+            for part, function in enumerate(functions)
+        ]
+        return [visit for visit in found if all(each(visit.row) for each in keep)]
+
+    dataset = chain.dataset.flat_map(lambda row: [function(deepcopy(row)) for function in functions], fan_out)
+    return chain.then(
+        f".flat_map({fan_out})",
+        dataset,
+        epoch,
+        rows=chain.rows * fan_out,
+        like=owned(functions[0](deepcopy(chain.like))),
+        one_by_one=True,
+        differs=False,
+        stride=None,
+        maps=chain.maps + 1,
+        batch_mapped=False,
+        splittable=not chain.varies,
+    )
+
+
+def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
+    """A map that gets the row's number in its source."""
+    dataset = chain.dataset.map(function, with_index=True)
+    return _mapped(chain, f".map({name}, with_index)", dataset, lambda v: function(deepcopy(v.value), v.row))
 
 
 def map_random(chain: Chain, function: Function, seed: int) -> Chain:
@@ -342,13 +430,18 @@ Segments = dict[int, tuple[int, ...]]
 
 
 def mixed(
-    parts: Sequence[Chain], segments: Segments, seed: int, stop: Literal["first", "all", "never"], cut_at: int
+    parts: Sequence[Chain],
+    segments: Segments,
+    seed: int,
+    stop: Literal["first", "all", "never"],
+    cut_at: int,
+    version: int = 1,
 ) -> Chain:
     """A mixture; of one that never ends the first so many positions."""
     names = [f"part {number}" for number in range(len(parts))]
     named = {name: part.dataset for name, part in zip(names, parts, strict=True)}
     weights = {start: dict(zip(names, each, strict=True)) for start, each in segments.items()}
-    dataset = loadax.mix(named, weights if len(weights) > 1 else weights[0], seed, stop)
+    dataset = loadax.mix(named, weights if len(weights) > 1 else weights[0], seed, stop, version=version)
     firsts = [sum(each.rows for each in parts[:number]) for number in range(len(parts))]
     sizes = [len(part) for part in parts]
 
@@ -359,7 +452,7 @@ def mixed(
         for start, end in zip(starts, [*starts[1:], position], strict=True):
             units = tuple(each // gcd(*segments[start]) for each in segments[start])
             block, slot = divmod(end - start, sum(units))
-            begun = pattern(seed, units, block)
+            begun = pattern(seed, units, block, version)
             counts = [count + block * units[part] + begun[:slot].count(part) for part, count in enumerate(counts)]
         return begun[slot], counts[begun[slot]]
 
@@ -374,22 +467,21 @@ def mixed(
             found.append(visit._replace(row=visit.row + firsts[part], lane=None))
         return found
 
-    text = f"mix[{segments}, {seed}, {stop}]"
+    text = f"mix[{segments}, {seed}, {stop}, {version}]"
     chain = _joined(parts, text, dataset if stop != "never" else dataset[:cut_at], epoch)
     return replace(chain, mixed=True, varies=True, splittable=False)
 
 
 @remembered
-def pattern(seed: int, units: tuple[int, ...], block: int) -> list[int]:
+def pattern(seed: int, units: tuple[int, ...], block: int, version: int) -> list[int]:
     """Which parts stand in a block."""
     size = sum(units)
     which = derive(seed, "pattern", block) % max(1, min(64, (1 << 18) // size))
     numbers = [part for part, count in enumerate(units) for _ in range(count)]
-    return (
-        shuffled(numbers, 0)
-        if size == 1
-        else [numbers[at] for at in permute(np.arange(size), size, derive(seed, "mix", *units, which))]
-    )
+    if size > 1:
+        numbers = [numbers[at] for at in permute(np.arange(size), size, derive(seed, "mix", *units, which))]
+    turn = derive(seed, "rotation", block) % size if version == 2 else 0
+    return numbers[turn:] + numbers[:turn]
 
 
 def end_of(drawn: Any, sizes: list[int], stop: str) -> int:
@@ -472,17 +564,23 @@ def window_span(length: int, lead: int | None, targets: int) -> int:
     return length if lead is None else max(length, length - 1 + lead + targets)
 
 
-Packing = tuple[int, Literal["split", "best_fit", "first_fit"], Literal["error", "cut", "drop"], int | None]
+class Packing(NamedTuple):
+    seq_len: int
+    method: Literal["split", "best_fit", "first_fit"]
+    long: Literal["error", "cut", "drop"]
+    window: int | None
+    align: int = 1
+    most_documents: int | None = None
+    value: int = 0
 
 
 def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
-    seq_len, method, long, window = packing
-    dataset = chain.dataset.pack(seq_len, method=method, long=long, window=window, index=index, progress=False)
+    dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
     documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
     rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
     like = next(each for each in documents if len(leaves(each)[0]))
-    found = [packed_row(documents, parts, seq_len, like) for parts in rows]
-    verb = f".pack({seq_len}, {method}, {long}, {window})"
+    found = [packed_row(documents, parts, packing, like) for parts in rows]
+    verb = f".pack({', '.join(map(str, packing))})"
     return anew(chain, verb, dataset, found, chain.maps + 1)
 
 
@@ -492,7 +590,7 @@ Part = tuple[int, int, int]
 
 def packed_rows(lengths: list[int], packing: Packing) -> list[list[Part]]:
     """What each packed row holds."""
-    seq_len, method, long, window = packing
+    seq_len, method, long, window, *_ = packing
     if method == "split":
         stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
         cuts = [stream[start : start + seq_len] for start in range(0, len(stream), seq_len)]
@@ -512,46 +610,49 @@ def packed_rows(lengths: list[int], packing: Packing) -> list[list[Part]]:
             if long != "drop" or lengths[document] <= seq_len
             for start in range(0, lengths[document], seq_len)
         ]
-        found += fitted(parts, seq_len, method == "best_fit")
+        found += fitted(parts, packing)
     return found
 
 
-def fitted(parts: list[Part], seq_len: int, best: bool) -> list[list[Part]]:
+def fitted(parts: list[Part], packing: Packing) -> list[list[Part]]:
     """Parts placed one at a time from the longest to the shortest; rows by their first part."""
     rows: list[list[Part]] = []
     spaces: list[int] = []
-    for part in sorted(parts, key=lambda part: -part[2]):
-        fits = [row for row, space in enumerate(spaces) if space >= part[2]]
+    most = packing.most_documents or packing.seq_len
+    for part in sorted(parts, key=lambda part: -width(part, packing)):
+        fits = [row for row, space in enumerate(spaces) if space >= width(part, packing) and len(rows[row]) < most]
         if not fits:
             rows.append([])
-            spaces.append(seq_len)
+            spaces.append(packing.seq_len)
             fits = [len(rows) - 1]
-        chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
+        chosen = min(fits, key=lambda row: (spaces[row], row)) if packing.method == "best_fit" else fits[0]
         rows[chosen].append(part)
-        spaces[chosen] -= part[2]
+        spaces[chosen] -= width(part, packing)
     return sorted(sorted(row) for row in rows)
 
 
-def packed_row(documents: list[Row], parts: list[Part], seq_len: int, like: Row) -> Row:
-    def filled(values: list[Any], dtype: Any) -> Any:
-        row = np.zeros(seq_len, dtype)
-        row[: len(values)] = values
-        return row
+def width(part: Part, packing: Packing) -> int:
+    """How many entries a part takes, with what comes before the next one."""
+    return -(-part[2] // packing.align) * packing.align
 
-    def entries(key: str) -> list[Any]:
-        return [
-            value
-            for document, start, count in parts
-            for value in documents[document][key][start : start + count].tolist()
-        ]
 
-    positions = [entry for _, _, count in parts for entry in range(count)]
-    return {
-        **{key: filled(entries(key), like[key].dtype) for key in like},
-        "segment_ids": filled([number for number, part in enumerate(parts, 1) for _ in range(part[2])], np.int32),
-        "positions": filled(positions, np.int32),
-        "loss_mask": filled([entry > 0 for entry in positions], bool),
-    }
+def packed_row(documents: list[Row], parts: list[Part], packing: Packing, like: Row) -> Row:
+    def blank(value: Any, dtype: Any) -> Any:
+        return np.full(packing.seq_len, value, dtype)
+
+    row = {key: blank(packing.value, like[key].dtype) for key in like}
+    row |= {"segment_ids": blank(0, np.int32), "positions": blank(0, np.int32), "loss_mask": blank(0, bool)}
+    column = 0
+    for number, part in enumerate(parts, 1):
+        document, start, count = part
+        for entry in range(count):
+            for key in like:
+                row[key][column + entry] = documents[document][key][start + entry]
+            row["segment_ids"][column + entry] = number
+            row["positions"][column + entry] = entry
+            row["loss_mask"][column + entry] = entry > 0
+        column += width(part, packing)
+    return row
 
 
 def cached(chain: Chain, path: Path) -> Chain:

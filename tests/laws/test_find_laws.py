@@ -15,8 +15,11 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
 from loadax.plan.find import StepPosition, find
+from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.repeat import Repeated
+from loadax.plan.sample import Sampled
+from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.skips import Skips, joined
@@ -32,7 +35,20 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix", "zip"]
+VERBS = [
+    "shuffle",
+    "blocks",
+    "slice",
+    "repeat",
+    "split",
+    "without",
+    "select",
+    "sample",
+    "flat_map",
+    "concat",
+    "mix",
+    "zip",
+]
 
 
 @st.composite
@@ -50,8 +66,12 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             start, stop = sorted((choose(st.integers(0, order.size)), choose(st.integers(0, order.size))))
             chosen = range(start, stop)[:: choose(st.sampled_from([1, 1, 2, 3, -1, -2]))]
             order = Sliced(order, chosen.start, chosen.step, len(chosen))
-        elif verb == "repeat" and order.size <= MOST // 3:
-            order = Repeated(order, choose(st.integers(1, 3)))
+        elif verb in ("select", "sample") and order.size:
+            order = choose(listed(order, verb))
+        elif verb in ("repeat", "flat_map") and order.size <= MOST // 3:
+            times = choose(st.integers(1, 3))
+            order = Repeated(order, times) if verb == "repeat" else FlatMapped(order, times)
+            rows *= 1 if verb == "repeat" else times
         elif verb == "split" and not order.varies:
             order = split(order, choose(st.sampled_from([0.2, 0.5, 0.8])), choose(SMALL))[choose(st.integers(0, 1))]
         elif verb == "without" and not order.varies and order.size:
@@ -70,6 +90,16 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
 
 
 @st.composite
+def listed(choose: st.DrawFn, order: Order, verb: str) -> Order:
+    """Positions of an order, listed or drawn."""
+    if verb == "select" or order.varies:
+        positions = choose(st.lists(st.integers(0, order.size - 1), max_size=12))
+        return Selected(order, np.array(positions, np.int64), "digest")
+    weights = choose(st.lists(st.integers(1, 3), min_size=order.size, max_size=order.size))
+    return Sampled(order, np.cumsum(weights), choose(st.integers(1, 20)), choose(SMALL), "digest")
+
+
+@st.composite
 def mixtures(choose: st.DrawFn, one: Order, rows: int, other: Order, others: int) -> Order:
     stop: Stop = choose(st.sampled_from(["first", "all"]))
     weights = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -79,7 +109,8 @@ def mixtures(choose: st.DrawFn, one: Order, rows: int, other: Order, others: int
         segments.append(Segment(start, share))
     if stop == "all":
         segments.append(Segment(60, (1, 1)))
-    order = Mixed((one, other), (rows, others), ("one", "other"), tuple(segments), choose(SMALL), stop)
+    version = choose(st.sampled_from([1, 2]))
+    order = Mixed((one, other), (rows, others), ("one", "other"), tuple(segments), choose(SMALL), stop, version=version)
     if order.size > MOST:
         return Sliced(order, 0, 1, MOST // 2)
     return order

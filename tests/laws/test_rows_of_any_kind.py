@@ -268,9 +268,11 @@ def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
     given = [tokens(number) for number in range(COUNT)]
     data = loadax.from_source(given)
     with pytest.raises(
-        LeafError, match=r"pad or crop them in a map, pass pad_to= if the source accepts it, or pack them"
+        LeafError, match=r"pad them with \.pad\(lengths\), crop them in a map, or pack them with \.pack\(seq_len\)"
     ):
         data.read(range(COUNT))
+    assert data.pad(10).read(range(COUNT))["data"].shape == (COUNT, 10)
+    assert data.map(lambda row: row[:1]).read(range(COUNT)).shape == (COUNT, 1)
     assert data.map(pad).read(range(COUNT)).shape == (COUNT, 10)
     assert data.pack(10).read([0])["tokens"].shape == (1, 10)
     with pytest.raises(LeafError, match=r"give all rows one shape and dtype in a map \(pad, crop or cast\)"):
@@ -294,11 +296,12 @@ def test_the_advice_of_documents_followed(tmp_path: Path) -> None:
     data = loadax.from_documents(np.arange(6), [0, 2, 6])
     with pytest.raises(
         SourceError,
-        match=r"pack them into rows of one length with \.pack\(seq_len\), pad or crop them in a map, or look at",
+        match=r"pack them into rows of one length with \.pack\(seq_len\), pad them with \.pad\(lengths\), or look at",
     ):
         data.read([0, 1])
     assert data.pack(3).read([0, 1])["tokens"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert data.map(pad).read([0])[0].tolist() == [0, 1] + [0] * 8
+    assert data.pad(3, truncate=True).read([0, 1])["data"].tolist() == [[0, 1, 0], [2, 3, 4]]
     assert data[1].tolist() == [2, 3, 4, 5]
 
 

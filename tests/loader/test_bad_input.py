@@ -27,7 +27,6 @@ from loadax.errors import (
     RowIndexError,
     SourceError,
     StateError,
-    UnsupportedError,
 )
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import plan_mesh
@@ -603,7 +602,6 @@ def test_a_mask_key_without_padding_is_just_a_leaf() -> None:
         ({"prefetch": -1}, ArgumentError, "prefetch=-1: pass 0 or more"),
         ({"prefetch_bytes": 0}, ArgumentError, "prefetch_bytes=0: pass 1 or more"),
         ({"worker_type": "green"}, ArgumentError, "worker_type='green': pass 'thread' or 'process'"),
-        ({"on_error": "skip"}, UnsupportedError, "on_error='skip': only 'raise' is supported; leave it out"),
     ],
 )
 def test_arguments(options: dict[str, Any], error: type[Exception], match: str) -> None:
@@ -750,14 +748,6 @@ def test_a_loader_of_a_loader() -> None:
 def test_an_rng_that_is_no_flag(rng: Any) -> None:
     with pytest.raises(ArgumentError, match=r"rng=.*: pass True or False; pass the seed of the generators as seed="):
         numbers().map(lambda example: example, rng=rng)
-
-
-@pytest.mark.parametrize("index", [[1, 2], np.array([True, False])])
-def test_an_index_of_many(index: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"an index is an int or a slice; for several positions, use ds.read\(positions\)"
-    ):
-        numbers()[index]
 
 
 def test_a_state_that_is_still_text() -> None:

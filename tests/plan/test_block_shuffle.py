@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from loadax.plan import lanes as lane_module
 from loadax.plan.batches import BatchPlan
-from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.block_shuffle import BlockShuffled, batch_variance
 from loadax.plan.sequential import Sequential
+from loadax.protocols import Blocks
 
 
 def shuffled(size: int, block: int, window: int, lanes: int, seed: int = 0, epoch: int = 0) -> Any:
@@ -219,3 +220,26 @@ def test_nothing_shuffled_is_nothing() -> None:
     order = BlockShuffled(Sequential(0), 0, 2, 4, 128)
     assert (order.size, order.blocks, order.lanes) == (0, 0, 1)
     assert len(order.visits(np.empty(0, np.int64), np.empty(0, np.int64)).rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "lanes", "batch_size"),
+    [(16, 4, 32, 256), (64, 4, 32, 1024), (16, 1, 64, 256), (16, 2, 16, 4096), (64, 8, 32, 1024), (16, 4, 128, 128)],
+)
+def test_the_variance_of_batches_of_sorted_rows_is_as_told(
+    block: int, window: int, lanes: int, batch_size: int
+) -> None:
+    size, classes = 1 << 17, 50
+    order = BlockShuffled(Sequential(size), 3, block, window, lanes)
+    drawn = order.visits(np.zeros(size, np.int64), np.arange(size)).rows * classes // size
+    batches = drawn.reshape(-1, batch_size)
+    counts = np.stack([np.bincount(batch, minlength=classes) for batch in batches])
+    measured = ((counts - batch_size / classes) ** 2).sum(axis=1).mean() / (batch_size * (1 - 1 / classes))
+    blocks = order.shuffle.blocks
+    assert blocks is not None
+    assert measured == pytest.approx(batch_variance(blocks, batch_size), rel=0.15)
+
+
+def test_the_variance_of_what_is_mixed_wholly_is_that_of_random_rows() -> None:
+    for blocks in (Blocks(64, 512, 4, 128), Blocks(1, 10**6, 1, 1), Blocks(64, 10**6, 1, 4096)):
+        assert batch_variance(blocks, 4096) == 1.0

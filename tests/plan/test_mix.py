@@ -1,5 +1,6 @@
 """Mixtures of orders: exact shares in every block, each part in its own order and epochs, any position at once."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,13 @@ from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 
 
-def mixed(sizes: list[int], *segments: tuple[int, tuple[int, ...]], seed: int = 0, stop: Stop = "never") -> Mixed:
+def mixed(
+    sizes: list[int],
+    *segments: tuple[int, tuple[int, ...]],
+    seed: int = 0,
+    stop: Stop = "never",
+    version: int = 1,
+) -> Mixed:
     # Every third part is no plain shuffle of a source, and every fourth has a seed that no word holds.
     parts: list[Order] = [
         Shuffled(
@@ -28,7 +35,8 @@ def mixed(sizes: list[int], *segments: tuple[int, tuple[int, ...]], seed: int = 
         for number, size in enumerate(sizes)
     ]
     names = tuple("abcdefgh"[: len(sizes)])
-    return Mixed(tuple(parts), tuple(sizes), names, tuple(Segment(*each) for each in segments), seed, stop)
+    scheduled = tuple(Segment(*each) for each in segments)
+    return Mixed(tuple(parts), tuple(sizes), names, scheduled, seed, stop, version=version)
 
 
 def walk(order: Mixed, positions: int) -> list[tuple[int, int, int]]:
@@ -55,7 +63,8 @@ def mixtures(choose: st.DrawFn) -> Mixed:
     weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any).map(tuple)
     starts = [0, *sorted(choose(st.sets(st.integers(1, 60), max_size=3)))]
     sizes = [choose(st.integers(1, 20)) for _ in range(count)]
-    return mixed(sizes, *((start, choose(weights)) for start in starts), seed=choose(st.integers(-2, 2)))
+    segments = ((start, choose(weights)) for start in starts)
+    return mixed(sizes, *segments, seed=choose(st.integers(-2, 2)), version=choose(st.sampled_from([1, 2])))
 
 
 @settings(deadline=None)
@@ -89,7 +98,11 @@ def test_each_part_goes_through_its_own_epochs_in_its_own_order(order: Mixed) ->
 def test_what_is_scheduled_later_changes_nothing_before(order: Mixed, changed: int) -> None:
     other = tuple(range(1, len(order.parts) + 1))
     future = mixed(
-        list(order.rows), *(each for each in order.segments if each.start < changed), (changed, other), seed=order.seed
+        list(order.rows),
+        *(each for each in order.segments if each.start < changed),
+        (changed, other),
+        seed=order.seed,
+        version=order.version,
     )
     assert walk(future, changed) == walk(order, changed)
     assert future.until(0, changed).describe() == order.until(0, changed).describe()
@@ -124,7 +137,7 @@ def test_an_epoch_ends_before_the_first_part_begins_anew_or_when_all_are_through
             if len(through) == len(order.parts):
                 ends["all"] = position + 1
     for stop, end in ends.items():
-        cut = Mixed(order.parts, order.rows, order.names, order.segments, order.seed, stop)
+        cut = replace(order, stop=stop)
         if end is not None:
             assert cut.size == end
         elif stop == "first":
@@ -221,3 +234,35 @@ def test_a_slice_of_what_never_ends_has_any_number_of_epochs(stop: Stop) -> None
         assert (epoch, 3) in found
         met.append(tuple(visits.rows.tolist()))
     assert len(set(met)) == len(met)
+
+
+def shares_by_place(order: Mixed, blocks: int, size: int) -> Any:
+    """The share of the last part at every place of a block."""
+    part, _ = order.draws(np.arange(blocks * size))
+    return (part.reshape(blocks, size) == len(order.parts) - 1).mean(axis=0)
+
+
+@pytest.mark.parametrize("weights", [(9, 1), (7, 3), (1, 1), (50, 13, 1)])
+def test_every_place_of_a_block_has_its_share_in_version_2(weights: tuple[int, ...]) -> None:
+    blocks, size = 40_000, sum(weights)
+    sizes = [10**9] * len(weights)
+    share = weights[-1] / size
+    limit = 5 * (share * (1 - share) / blocks) ** 0.5
+    assert abs(shares_by_place(mixed(sizes, (0, weights), version=2), blocks, size) - share).max() < limit
+    if size > 2:
+        assert abs(shares_by_place(mixed(sizes, (0, weights)), blocks, size) - share).max() > limit
+
+
+def test_versions_are_told_apart() -> None:
+    one, two = (mixed([9, 9], (0, (2, 1)), version=version, stop="first") for version in (1, 2))
+    assert [order.describe()[0][-1] for order in (one, two)] == [1, 3]
+    assert [replace(order, stop="never").describe()[0][-1] for order in (one, two)] == [2, 3]
+    assert one.text()[0].startswith("mix(seed=0, stop='first') ")
+    assert two.text()[0].startswith("mix(seed=0, stop='first', version=2) ")
+
+
+def test_golden_version_2() -> None:
+    order = mixed([9, 9, 9], (0, (3, 2, 1)), (10, (1, 1, 1)), version=2)
+    assert [part for part, _, _ in walk(order, 24)] == [
+        *(0, 0, 2, 1, 1, 0, 1, 0, 0, 2, 0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2, 0, 1),
+    ]

@@ -19,25 +19,36 @@ from tests.work import lines_of, peak_of
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any)
 
 
-def fitted_one_by_one(lengths: list[int], seq_len: int, best: bool) -> list[int]:
+def fitted_one_by_one(lengths: list[int], seq_len: int, best: bool, most: int) -> list[int]:
     """How many documents' entries each row has, when they are placed one at a time from the longest to the shortest."""
     spaces: list[int] = []
+    counts: list[int] = []
     for length in sorted(lengths, reverse=True):
-        fits = [row for row, space in enumerate(spaces) if space >= length]
+        fits = [row for row, space in enumerate(spaces) if space >= length and counts[row] < most]
         if not fits:
             spaces.append(seq_len)
+            counts.append(0)
             fits = [len(spaces) - 1]
         chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
         spaces[chosen] -= length
+        counts[chosen] += 1
     return sorted(seq_len - space for space in spaces)
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=80), st.integers(40, 100), st.booleans())
-def test_a_histogram_gives_the_rows_that_one_by_one_gives(lengths: list[int], seq_len: int, best: bool) -> None:
-    rows = fit(np.array(lengths), seq_len, best)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=80),
+    st.integers(40, 100),
+    st.booleans(),
+    st.sampled_from([1, 2, 3, 5, 100]),
+)
+def test_a_histogram_gives_the_rows_that_one_by_one_gives(
+    lengths: list[int], seq_len: int, best: bool, most: int
+) -> None:
+    rows = fit(np.array(lengths), seq_len, best, most)
+    assert np.bincount(rows).max() <= most
     filled = np.bincount(rows, weights=lengths).astype(int).tolist()
-    assert sorted(filled) == fitted_one_by_one(lengths, seq_len, best)
+    assert sorted(filled) == fitted_one_by_one(lengths, seq_len, best, most)
     firsts = [int(np.argmax(rows == row)) for row in range(max(rows) + 1)]
     assert firsts == sorted(firsts)  # rows stand in the order of their first documents
 
@@ -138,9 +149,9 @@ def test_a_million_documents_take_little_work_and_little_memory(method: Any) -> 
 def test_the_cost_is_that_of_the_distinct_lengths() -> None:
     few, many = (np.tile([700, 300, 1100, 5], count) for count in (2500, 250_000))
     for best in (True, False):
-        rows = fit(many, 2048, best)
+        rows = fit(many, 2048, best, 2048)
         assert np.bincount(rows, weights=many).max() <= 2048
-        assert lines_of(partial(fit, many, 2048, best)) == lines_of(partial(fit, few, 2048, best))
+        assert lines_of(partial(fit, many, 2048, best, 2048)) == lines_of(partial(fit, few, 2048, best, 2048))
 
 
 @pytest.mark.parametrize(

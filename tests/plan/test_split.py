@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
+from loadax import seeds
 from loadax.errors import ArgumentError
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
 from loadax.plan.repeat import Repeated
+from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.split import split
+from loadax.plan.split import split, split_counts
 from loadax.protocols import Order
 from tests.plan.visited import rows
 
@@ -26,6 +28,52 @@ def test_the_sides_share_no_row_and_miss_none(fraction: float, seed: int) -> Non
 
 def test_seeds_choose_other_rows() -> None:
     assert len({tuple(rows(split(Sequential(100), 0.5, seed)[0])) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("counts", [[300], [1, 299], [240, 30, 30], [100, 100, 99, 1]])
+@pytest.mark.parametrize("seed", [-1, 0])
+def test_parts_of_exact_sizes_are_the_rows_by_their_hashes(counts: list[int], seed: int) -> None:
+    parts = split_counts(Sequential(300), 300, counts, seed)
+    by_hash = sorted(range(300), key=lambda row: int(seeds.derive(seed, "split", row)))
+    ends = np.cumsum(counts).tolist()
+    assert [rows(part) for part in parts] == [
+        sorted(by_hash[end - count : end]) for end, count in zip(ends, counts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_counts_mean_the_same_before_and_after_a_shuffle_or_a_repeat(epoch: int) -> None:
+    plain = split_counts(Sequential(100), 100, [70, 30], 1)[1]
+    for shuffle in (lambda order: Shuffled(order, 5), lambda order: Repeated(BlockShuffled(order, 5, 4, 2, 3), 2)):
+        order = shuffle(Sequential(100))
+        assert rows(split_counts(order, 100, [70, 30], 1)[1], epoch) == rows(shuffle(plain), epoch)
+
+
+def test_counts_are_of_the_rows_that_are_left_whatever_holds_them() -> None:
+    listed = Selected(Sequential(40), np.array([5, 9, 5, 1, 30]), "digest")
+    one, other = split_counts(listed, 40, [1, 3], 0)
+    assert sorted(rows(one) + rows(other)) == [1, 5, 5, 9, 30]
+    assert not set(rows(one)) & set(rows(other))
+    parts = Concatenated((Sequential(20), Sliced(Sequential(40), 1, 2, 20)), (20, 40))
+    halves = split_counts(Shuffled(parts, 2), 60, [20, 20], 0)
+    assert sorted(rows(halves[0]) + rows(halves[1])) == sorted(rows(parts))
+    assert [half.size for half in halves] == [20, 20]
+
+
+def test_counts_that_do_not_add_up() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"fraction=\[8, 1\]: the counts add up to 9, and the dataset has 10 rows; pass"
+    ):
+        split_counts(Sequential(10), 10, [8, 1], 0)
+    with pytest.raises(ArgumentError, match="add up to 20, and the dataset has 10 rows in 20 positions; pass counts"):
+        split_counts(Selected(Sequential(10), np.arange(20) % 10, "digest"), 10, [10, 10], 0)
+
+
+def test_a_second_split_by_counts_cuts_anew() -> None:
+    first, _ = split_counts(Sequential(100), 100, [50, 50], 0)
+    again = split_counts(first, 100, [25, 25], 0)[0]
+    assert rows(again) != rows(split_counts(Sequential(100), 100, [25, 75], 0)[0])
+    assert set(rows(again)) < set(rows(first))
 
 
 def test_more_rows_leave_the_others_where_they_are() -> None:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, from_arrays
+from loadax import Dataloader, MaskErrors, from_arrays
 from tests.meshes import zoo
 
 ROWS, BATCH = 90, 16
@@ -49,3 +49,27 @@ def parts() -> None:
         np.testing.assert_array_equal(next(batches)["x"], part.rows(3)[low : low + size])
     alone = Dataloader(part.dataset, BATCH, shard_index=0, shard_count=1, host_leaves="name", num_epochs=None)
     np.testing.assert_array_equal(next(alone.host_batches(state))["x"], part.rows(3))
+
+
+def masked() -> None:
+    """Every process masks the same rows, also where several read the same ones or other columns of them."""
+
+    def check(row: dict[str, Any]) -> dict[str, Any]:
+        if int(row["x"][0]) % 7 == 3:
+            raise ValueError("broken")
+        return row
+
+    rows = np.repeat(np.arange(ROWS)[:, None], 8, axis=1)
+    data = from_arrays({"x": rows}).map(check).shuffle(seed=4)
+    for case in zoo(jax.process_count()):
+        mesh, (first, *rest) = case.real(), case.axes
+        masking = MaskErrors(max_in_a_row=ROWS, max_share=1)
+        loader = Dataloader(
+            data, BATCH, mesh=mesh, partition={"x": P(first, *rest[:1])}, remainder="pad", on_error=masking
+        )
+        for step, batch in enumerate(loader):
+            ids = loader.rows(step)
+            good = (ids >= 0) & (ids % 7 != 3)
+            for leaf, expected in (("mask", good), ("x", np.where(good[:, None], ids[:, None], 0).repeat(8, 1))):
+                for shard in batch[leaf].addressable_shards:
+                    np.testing.assert_array_equal(shard.data, expected[shard.index])

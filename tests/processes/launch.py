@@ -23,10 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from tests.forkserver import Child
-from tests.limits import HANG
+from tests.limits import HANG, until
+from tests.stacks import abort
 
 ROOT = Path(__file__).parents[2]
 GRACE = 5.0
@@ -90,7 +94,10 @@ def _start(job: dict[str, Any], devices: int, log: Path) -> Child:
 
 
 def _wait(children: list[Child], timeout: float) -> str | None:
-    """Waits for all; says what went wrong, if anything."""
+    """Waits for all; says what went wrong, if anything.
+
+    A process that runs longer than `timeout` seconds has its stacks in its log.
+    """
     deadline = time.monotonic() + timeout
     failed: str | None = None
     while any(child.poll() is None for child in children):
@@ -100,7 +107,10 @@ def _wait(children: list[Child], timeout: float) -> str | None:
             deadline = min(deadline, time.monotonic() + GRACE)
         if time.monotonic() > deadline:
             running = [number for number, code in enumerate(codes) if code is None]
-            return failed or f"the processes {running} still ran after {timeout:g} s"
+            if failed:
+                return failed
+            stacks = "".join(abort(children[number].pid) for number in running)
+            return f"the processes {running} still ran after {timeout:g} s{stacks}"
         time.sleep(0.02)
     codes = [child.poll() for child in children]
     return f"exit codes {codes}" if any(codes) else None
@@ -123,6 +133,8 @@ def _together(outputs: list[str]) -> str:
 
 def main(job: dict[str, Any]) -> None:
     """One of the processes."""
+    if job["process"]:
+        until(lambda: _listens(job["port"]))  # a client that comes too early tries again a second later
     jax.distributed.initialize(
         f"127.0.0.1:{job['port']}",
         num_processes=job["processes"],
@@ -132,6 +144,7 @@ def main(job: dict[str, Any]) -> None:
     module, function = job["body"].split(":")
     try:
         getattr(import_module(module), function)(**job["args"])
+        settle()
     except BaseException:  # noqa: BLE001 - whatever it is, the test shall show it
         traceback.print_exc()
         sys.stdout.flush()
@@ -139,6 +152,24 @@ def main(job: dict[str, Any]) -> None:
         # The usual way out waits for the other processes, which may wait for this one.
         os._exit(1)
     jax.distributed.shutdown()
+
+
+def _listens(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), HANG):
+        return True
+    return False
+
+
+def settle() -> None:
+    """Waits for all collectives that this process takes part in.
+
+    JAX returns a replicated value when one device has it. The other devices may still be connecting to those of other
+    processes, by way of the coordinator: where that shuts down meanwhile, they wait for ever, and the end of the
+    process waits for them. Collectives of a process run one after the other, so the last one is awaited.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("all",))
+    ones = jax.make_array_from_callback((mesh.size,), NamedSharding(mesh, P("all")), lambda _: np.ones(1, np.int32))
+    jax.block_until_ready(jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))(ones))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Expectations come from JAX's own index maps, one device at a time.
 """
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,6 @@ from loadax.sharding import (
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.placement import place
-from tests.limits import ENDLESS
 from tests.meshes import MeshCase, zoo
 from tests.processes.lateness import first_process_last
 
@@ -235,23 +233,3 @@ def late_host(folder: str) -> None:
             global_to_host_array(array)
             global_to_host_array(copies, partition=REPLICATED)
     multihost_utils.sync_global_devices("done")
-
-
-def fails_on_one() -> None:
-    """For the tests of the harness itself."""
-    print(f"hello from {jax.process_index()}", flush=True)  # noqa: T201
-    multihost_utils.sync_global_devices("both have said so")
-    if jax.process_index() == 1:
-        raise ValueError("only here")
-    multihost_utils.sync_global_devices("never")
-
-
-def hangs() -> None:
-    """For the tests of the harness itself."""
-    print("before", flush=True)  # noqa: T201
-    time.sleep(ENDLESS)
-
-
-def prints(word: str) -> None:
-    """For the tests of the harness itself."""
-    print(word, jax.process_index(), jax.process_count(), len(jax.devices()))  # noqa: T201

@@ -487,3 +487,10 @@ def test_an_index_behind_a_map_whose_changes_are_invisible_needs_a_key(
     assert not (tmp_path / "index").exists()
     assert kept(501, key="501") == 999
     assert (tmp_path / "index").is_dir()
+
+
+def test_joined_datasets_that_differ_have_an_index(tmp_path: Path) -> None:
+    unlike = concat([from_source([3, 4]), from_source([np.arange(2), np.arange(3)])])
+    for _ in range(2):  # built, and found again
+        kept = unlike.filter(lambda row: np.ndim(row) == 1, index=tmp_path / "index")
+        assert [row.tolist() for row in kept] == [[0, 1], [0, 1, 2]]

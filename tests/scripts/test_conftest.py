@@ -15,15 +15,20 @@ pytest_plugins = ["pytester"]
 CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace("GRACE = 30.0", "GRACE = 1.0")
 
 
+PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "xdist.plugin")
+
+
 @pytest.fixture(autouse=True)
-def helpers_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests can import their helpers, and no session loads plugins that it does not need: one of them imports JAX."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=HANG)
+    return pytester.runpytest_subprocess(*PLUGINS, *arguments, timeout=HANG)
 
 
 LEAKS = """
@@ -94,7 +99,9 @@ HANGING = """
         4: fails,
     }
 
-    @pytest.mark.parametrize("number", range(6))
+    CASES = [pytest.param(number, marks=[pytest.mark.timeout(1)] * (number in HANGS)) for number in range(6)]
+
+    @pytest.mark.parametrize("number", CASES)
     def test_it(number):
         with open("ran", "a") as file:
             file.write(f"{number}\\n")
@@ -106,12 +113,12 @@ HANGING = """
 
 def test_a_test_whose_time_is_up_fails_alone_and_takes_its_processes_along(pytester: pytest.Pytester) -> None:
     mark = f"left by {pytester.path.name}"
-    result = run(pytester, HANGING.replace("LEFT", mark), "-n", "1", "--timeout", "3")
+    result = run(pytester, HANGING.replace("LEFT", mark), "-n", "1")
     result.assert_outcomes(passed=3, failed=3)
     result.stdout.fnmatch_lines(
         [f"worker 'gw*' crashed while running '*::test_it[[]{number}[]]'" for number in (1, 2, 4)]
     )
-    result.stderr.fnmatch_lines(["Timeout (0:00:03)!", "* in test_it"] * 2 + ["Timeout (0:00:03)!", "* in __str__"])
+    result.stderr.fnmatch_lines(["Timeout (0:00:01)!", "* in test_it"] * 2 + ["Timeout (0:00:01)!", "* in __str__"])
     assert (pytester.path / "ran").read_text().split() == ["0", "1", "2", "3", "4", "5"], "each ran once"
     assert not [each for each in psutil.process_iter(["cmdline"]) if mark in " ".join(each.info["cmdline"] or ())]
 
@@ -122,14 +129,15 @@ def test_unit_tests_come_first_and_folders_are_markers(pytester: pytest.Pytester
         (tests / folder).mkdir()
         (tests / folder / f"test_{folder}.py").write_text("def test_it(): pass\n")
     (tests / "test_first.py").write_text("def test_it(): pass\n")
+    (tests / "scripts" / "test_run.py").write_text("def test_it(): pass\n")
     (tests / "conftest.py").write_text(CONFTEST)
     (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = servers\n  processes\n  scripts\n")
-    order = ["plan", "first", "laws", "servers", "processes", "scripts"]
+    order = ["plan", "first", "laws", "servers", "processes", "run", "scripts"]
     for chosen, expected in {
         "": order,
         "not (scripts or processes or servers)": order[:3],
         "servers": ["servers"],
     }.items():
-        result = pytester.runpytest_subprocess("-q", "--collect-only", "-m", chosen)
+        result = pytester.runpytest_subprocess(*PLUGINS, "-q", "--collect-only", "-m", chosen)
         found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
         assert found == expected

@@ -1,7 +1,7 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -13,11 +13,13 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
+from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
-from loadax.loader.metrics.stats import Timing
+from loadax.loader.metrics.stats import Failure, Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
+from loadax.redaction import redact
 from loadax.transforms import BatchMap
 
 
@@ -43,11 +45,11 @@ class Piece:
 class _PieceView:
     """Maps the rows of a piece to the rows of each tile."""
 
-    def __init__(self, piece: Piece, may_pad: bool):
+    def __init__(self, piece: Piece):
         self.piece = piece
         self.visits = piece.visits
         self.present: NDArray[np.bool_] | None = None  # mask of rows that are not padding; None: all
-        if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
+        if len(piece.visits.rows) and piece.visits.rows.min() < 0:
             self.present = piece.visits.rows >= 0
             self.visits = Visits(piece.visits.rows[self.present], piece.visits.epochs[self.present])
         self._wanted: dict[int, Integers] = {}
@@ -124,10 +126,26 @@ def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[An
 
 @final
 class Assembler:
-    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled concurrently."""
+    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled concurrently.
 
-    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
+    Args:
+        reader: Reader of the rows.
+        layout: Buffer layout of one step.
+        key_seed: Seed of the random keys, if there are any.
+        masking: Whether rows that can't be read become padding.
+        mark: Marks stages for a profiler.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        layout: BufferLayout,
+        key_seed: int | None,
+        masking: bool = False,
+        mark: Mark = unmarked,
+    ):
         self._reader = reader
+        self._masking = masking
         self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, ColumnTile]] = []
@@ -144,8 +162,34 @@ class Assembler:
 
         Raises:
             Exception: Whatever the source or a map raises, with a note; a LeafError if a value does not fit its leaf.
+                With masking, errors that do not come from rows alone.
         """
-        view = _PieceView(piece, may_pad=any(tile.leaf.generated == MASK for _, tile in self._generated))
+        if not self._masking:
+            return self._fill(piece)
+        try:
+            return self._fill(piece)
+        except Exception as error:
+            if not maskable(error):
+                raise
+        return self._fill_row_by_row(piece)
+
+    def _fill_row_by_row(self, piece: Piece) -> Timing:
+        """Reads each row by itself, so that one that can't be read takes no other with it."""
+        timings, failures = [], []
+        for index in range(len(piece.visits.rows)):
+            visits = Visits(piece.visits.rows[index : index + 1], piece.visits.epochs[index : index + 1])
+            row = replace(piece, visits=visits, low=piece.low + index)
+            try:
+                timings.append(self._fill(row))
+            except Exception as error:
+                if not maskable(error):
+                    raise
+                failures.append(Failure(index, redact(" ".join(f"{type(error).__name__}: {error}".split()))))
+                timings.append(self._fill(replace(row, visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
+        return _sum_of(timings)._replace(failures=tuple(failures))
+
+    def _fill(self, piece: Piece) -> Timing:
+        view = _PieceView(piece)
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
             self._only_padding(view)
@@ -251,6 +295,15 @@ class Assembler:
             values.append(value)
         self._reader.read_columns(rows, boxes, out)
         return values
+
+
+def _sum_of(timings: Sequence[Timing]) -> Timing:
+    """The times and amounts of a piece that was read in parts, one after the other."""
+    summed = {name: sum(getattr(timing, name) for timing in timings) for name in _SUMMED}
+    return timings[0]._replace(**summed)
+
+
+_SUMMED = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
 
 
 def _source(tile: ColumnTile) -> int:

@@ -55,13 +55,16 @@ class PieceExecutor(Protocol):
     settling: float
     closed: bool
 
-    def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
+    def load(
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
+    ) -> LoadedJob:
         """Makes a job for the workers.
 
         Args:
             reader: Reader of the rows.
             layout: Buffer layout of one step.
             key_seed: Seed of the random keys, if there are any.
+            masking: Whether rows that can't be read become padding.
             prefetch_bytes: Bytes of idle buffers to keep for reuse.
         """
         ...
@@ -97,8 +100,10 @@ class ThreadExecutor:
         self.workers = self.concurrency = workers
         self.first = first
 
-    def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
-        return _LocalJob(reader, layout, key_seed, prefetch_bytes)
+    def load(
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
+    ) -> LoadedJob:
+        return _LocalJob(reader, layout, key_seed, masking, prefetch_bytes)
 
     def close(self) -> None:
         pass
@@ -106,10 +111,10 @@ class ThreadExecutor:
 
 @final
 class _LocalJob:
-    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int):
+    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int):
         self._layout = layout
         self._pool = BufferPool(prefetch_bytes)
-        self.run: Callable[[Piece], Timing] = Assembler(reader, layout, key_seed, TraceAnnotation).fill
+        self.run: Callable[[Piece], Timing] = Assembler(reader, layout, key_seed, masking, TraceAnnotation).fill
 
     def buffers(self, count: int) -> BatchBuffers:
         return BatchBuffers(self._layout, self._pool.lease(count * self._layout.bytes_per_step), count)

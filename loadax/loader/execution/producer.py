@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -15,6 +16,8 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.executor import PieceExecutor
+from loadax.loader.execution.masked_rows import MaskedRows
+from loadax.loader.mask_errors import without
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
@@ -106,13 +109,17 @@ class BatchProducer:
         self.end = end
         self._layout = buffer_layout(shard)
         self._visits = VisitLookahead(plan, shard.positions, end)
-        self._job = executor.load(reader, self._layout, options.key_seed, options.prefetch_bytes)
+        self._job = executor.load(
+            reader, self._layout, options.key_seed, options.masking is not None, options.prefetch_bytes
+        )
         self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
             Placer(layout, sharding, leaf.dtype, shard.microbatches)
             for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
-        self._host = shard.host
+        self._host, self._positions = shard.host, shard.positions
+        self._quarantine = options.quarantine
+        self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
         self.probed = reader.probed
         self.to_accelerator = any(
             device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
@@ -138,9 +145,16 @@ class BatchProducer:
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
         """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
         visits = self._visits(first, buffers.count)
-        visits = Visits(visits.rows[low:high], visits.epochs[low:high])
+        visits = without(Visits(visits.rows[low:high], visits.epochs[low:high]), self._quarantine)
         timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+        if self._masked_rows is not None:
+            self._masked_rows.count(high - low, timing.failures, partial(self._place_of, first, low))
         return timing._replace(bytes=round((high - low) / max(1, self.rows_per_step) * self.bytes_per_step))
+
+    def _place_of(self, first: int, low: int, row: int) -> tuple[int, int]:
+        """Step and batch position of a row of a piece that begins at row `low` of the steps from `first` on."""
+        step, local = divmod(low + row, self.rows_per_step)
+        return first + step, int(self._positions[local])
 
     def place(self, buffers: BatchBuffers, index: int) -> tuple[Tree, Tree, Timing]:
         """Places the batch of the `index`-th step of full buffers as global arrays. Never communicates.

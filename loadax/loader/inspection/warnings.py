@@ -10,10 +10,12 @@ from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import Batches, Memory, Reading
 from loadax.loader.inspection.hosts import AllHosts
+from loadax.plan.block_shuffle import batch_variance
 from loadax.plan.order import depth_first
 
 _MANY_DECODED = 4  # rows decoded per row used
 _MUCH_DROPPED = 0.1  # share of an epoch
+_MUCH_VARIANCE = 4.0  # variance of a batch's contents, where that of random rows is 1
 _SHARED = 1.5  # number of hosts that decode a chunk
 
 
@@ -24,6 +26,7 @@ def find_warnings(
     yield from _whole_rows(dataset, hosts, reading)
     yield from _chunks(dataset, reading)
     yield from _lanes(dataset, hosts, opened)
+    yield from _mixing(dataset, hosts)
     yield from _hosts(hosts, reading)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
@@ -106,6 +109,29 @@ def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[
                 f"{begin}; pass lanes={shares * -(-blocks.lanes // shares)} to shuffle, "
                 "so that each part of the batch has its own lanes"
             )
+
+
+def _mixing(dataset: Dataset, hosts: AllHosts) -> Iterator[str]:
+    """Warns if a block shuffle draws a batch from so few blocks that batches differ much."""
+    if not dataset.order.lane_assignments(0, 0, 1):  # verbs after the shuffle decide which lanes a batch draws from
+        return
+    below = (below.shuffle for below in depth_first(dataset.order))
+    blocks = next(shuffle.blocks for shuffle in below if shuffle is not None and shuffle.blocks is not None)
+    variance = batch_variance(blocks, hosts.batch_size)
+    if variance < _MUCH_VARIANCE:
+        return
+    lanes = blocks.lanes * -(-hosts.batch_size // blocks.lanes)
+    remedy = (
+        f"pass lanes={lanes} to shuffle, which keeps {min(lanes * blocks.window, blocks.num_blocks):,} blocks open"
+        if lanes <= blocks.num_blocks
+        else "pass a smaller block= to shuffle, write the data in smaller chunks by `loadax convert`, or shuffle rows "
+        "individually: shuffle(seed)"
+    )
+    yield (
+        f"batches of {hosts.batch_size:,} rows draw on {blocks.lanes * blocks.window:,} blocks at a time: where "
+        f"neighbouring rows are alike, their contents vary {variance:.1f} times as much as those of random rows "
+        f"(as in batches of {hosts.batch_size / variance:,.0f}); {remedy}"
+    )
 
 
 def _hosts(hosts: AllHosts, reading: Reading) -> Iterator[str]:

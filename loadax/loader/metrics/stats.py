@@ -14,6 +14,13 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
+class Failure(NamedTuple):
+    """A row that could not be read, by its index in a piece, and the error as text."""
+
+    row: int
+    error: str
+
+
 class Timing(NamedTuple):
     """Times and amounts of one read or placed piece, as plain numbers that can be sent between processes.
 
@@ -23,6 +30,7 @@ class Timing(NamedTuple):
         read_cpu, transform_cpu, assemble_cpu: CPU time of the thread in each stage, in seconds. Low if the stage waits.
         began: Start by `time.perf_counter()`, which all processes of a machine share. 0: unknown.
         worker: Id of the worker process. 0: this process.
+        failures: Rows that could not be read and are masked, ascending.
     """
 
     read: float = 0.0
@@ -36,6 +44,7 @@ class Timing(NamedTuple):
     assemble_cpu: float = 0.0
     began: float = 0.0
     worker: int = 0
+    failures: tuple[Failure, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -61,6 +70,7 @@ class Stats:
         assemble: Time copying rows into the layout of the devices, if reading does not do so directly.
         place: Time creating `jax.Array`s.
         rows: Rows that this process read, for batches handed out or not.
+        masked: Rows that could not be read, in the same batches, and are masked.
         bytes: Bytes of these rows, in the dtypes of the devices.
         ready: Placed batches that are ready now.
         probed: Rows read when the loader was made, to find the spec; not counted in `rows`.
@@ -94,6 +104,7 @@ class Stats:
     assemble: float = 0.0
     place: float = 0.0
     rows: int = 0
+    masked: int = 0
     bytes: int = 0
     ready: int = 0
     probed: int = 0
@@ -172,6 +183,7 @@ class Stats:
         self.assemble += timing.assemble
         self.place += timing.place
         self.rows += timing.rows
+        self.masked += len(timing.failures)
         self.bytes += timing.bytes
         self.read_cpu += timing.read_cpu
         self.transform_cpu += timing.transform_cpu

@@ -54,7 +54,9 @@ class Report:
     look: str | None = None
 
     def __str__(self) -> str:
-        return self.verdict if self.look is None else f"{self.verdict}; {self.look}"
+        masked = f"; {self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
+        look = "" if self.look is None else f"; {self.look}"
+        return f"{self.verdict}{masked if self.stats.masked else ''}{look}"
 
     __repr__ = __str__
 

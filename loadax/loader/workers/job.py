@@ -81,13 +81,16 @@ class Job:
         shared_reader: Reader of the rows.
         layout: Buffer layout of one step.
         key_seed: Seed of the random keys, if there are any.
+        masking: Whether rows that can't be read become padding.
         keep: Bytes of idle memory to keep for reuse.
     """
 
-    def __init__(self, shared_reader: SharedReader, layout: BufferLayout, key_seed: int | None, keep: int):
+    def __init__(
+        self, shared_reader: SharedReader, layout: BufferLayout, key_seed: int | None, masking: bool, keep: int
+    ):
         self._memory = SharedMemoryPool(keep)
         self.shared_reader = shared_reader
-        self._layout, self._key_seed = layout, key_seed
+        self._layout, self._key_seed, self._masking = layout, key_seed, masking
         weakref.finalize(self, self._memory.close)
 
     def buffers(self, count: int) -> BatchBuffers:
@@ -113,9 +116,10 @@ class Job:
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             if has_reader:
-                connection.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
+                load = LoadJob(None, (), self._layout, self._key_seed, self._masking)
+                connection.send(load, (self._memory.descriptor,))
             else:
-                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed)
+                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed, self._masking)
                 connection.send(load, (self._memory.descriptor, payload.descriptor))
             answer, _ = connection.receive()
             if isinstance(answer, Loaded):

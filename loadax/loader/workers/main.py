@@ -101,7 +101,7 @@ class _RequestHandler:
                 os.close(payload)
         assert self._reader is not None
         self._layout = request.layout
-        self._assembler = Assembler(self._reader, request.layout, request.key_seed)
+        self._assembler = Assembler(self._reader, request.layout, request.key_seed, request.masking)
         return Loaded()
 
     def _fill(self, request: ReadPiece) -> PieceRead:

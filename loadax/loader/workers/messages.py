@@ -14,12 +14,14 @@ class LoadJob(NamedTuple):
         arrays: Arrays of the payload.
         layout: Buffer layout of one step.
         key_seed: Seed of the random keys, if there are any.
+        masking: Whether rows that can't be read become padding.
     """
 
     message: bytes | None
     arrays: tuple[tuple[int, int], ...]
     layout: BufferLayout
     key_seed: int | None
+    masking: bool
 
 
 class ReadPiece(NamedTuple):

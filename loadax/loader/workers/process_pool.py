@@ -87,7 +87,9 @@ class ProcessPool:
                     worker.pending -= 1
                     self._free.notify_all()
 
-    def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> "_PoolJob":
+    def load(
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
+    ) -> "_PoolJob":
         """Makes a job for these workers. Consecutive jobs with the same reader send it once.
 
         Raises:
@@ -96,7 +98,7 @@ class ProcessPool:
         if self._shared_reader is None or self._shared_reader.reader is not reader:
             self._shared_reader = None  # free its copy of the data before making the next one
             self._shared_reader = SharedReader(reader)
-        return _PoolJob(self, Job(self._shared_reader, layout, key_seed, prefetch_bytes), self._mark)
+        return _PoolJob(self, Job(self._shared_reader, layout, key_seed, masking, prefetch_bytes), self._mark)
 
     def prepare(self, job: Job, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.

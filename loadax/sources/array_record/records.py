@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.casting import fill_value
 from loadax.core.formatting import type_text, with_article
 from loadax.core.spec import own, spec_of, stack
 from loadax.errors import LeafError, SourceError
@@ -62,13 +63,14 @@ class BytesRecords(BaseSource):
 
 @final
 class PaddedRecords(BaseSource):
-    """Records that are arrays of any length, padded with zeros: `{"data": dtype[pad_to], "length": int32}`.
+    """Records that are arrays of any length, padded: `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
         files: Files of the records.
         dtype: Stored dtype of the entries.
         pad_to: Number of entries of a row.
         truncate: Whether to truncate longer records; False: they are an error.
+        value: Value of the padding, of that dtype.
     """
 
     owns_memory = True
@@ -76,8 +78,9 @@ class PaddedRecords(BaseSource):
     spec: Tree = None
     chunks: Integers | None = None
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool):
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool, value: Any = 0):
         self._files, self._dtype, self._pad_to, self._truncate = files, dtype, pad_to, truncate
+        self._value = value
         self.spec = {DATA: ArraySpec((pad_to,), dtype.newbyteorder("=")), LENGTH: ArraySpec((), _LENGTH_DTYPE)}
         self.chunks = files.chunks
 
@@ -122,8 +125,8 @@ class PaddedRecords(BaseSource):
         if not self._truncate and len(rows) and lengths.max() > self._pad_to:
             worst = int(np.argmax(lengths))
             raise LeafError(
-                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; "
-                "pass a larger pad_to=, or truncate=True to drop the excess entries",
+                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than {self._pad_to}, the "
+                "length of padded rows; pass a larger length, or truncate=True to drop the excess entries",
                 argument="pad_to",
             )
         return lengths
@@ -134,8 +137,8 @@ class PaddedRecords(BaseSource):
         room = data if straight else np.empty(data.shape, self._dtype)
         if room.size:
             # As bytes through a memoryview: one copy per record, without NumPy's larger overhead.
+            room.fill(self._value)
             target: Any = room.view(np.uint8).reshape(-1)
-            target.fill(0)
             view, size = memoryview(target), self._dtype.itemsize
             first, last, width = start * size, stop * size, (stop - start) * size
             for offset, record in zip(range(0, len(view), width), records, strict=True):
@@ -178,6 +181,9 @@ class AlikeRecords(BaseSource):
         """The file of a row, and which of its records it is."""
         return self._files.locate(row)
 
+    def padded(self, length: int, value: Any, truncate: bool) -> PaddedRecords:
+        return PaddedRecords(self._files, self._dtype, length, truncate, fill_value("data", value, self._dtype))
+
     def read(self, rows: Integers) -> NDArray[Any]:
         """Reads the examples at `rows`, which must be equally long."""
         if not len(rows):
@@ -190,8 +196,7 @@ class AlikeRecords(BaseSource):
             row = int(rows[wrong[0]])
             raise LeafError(
                 f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
-                "the rows are ragged; pass pad_to=, the largest length, to from_array_record, "
-                "pad or crop them in a map, or pack them with .pack(seq_len)",
+                "the rows are ragged; pad them with .pad(length), crop them in a map, or pack them with .pack(seq_len)",
                 argument="pad_to",
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)

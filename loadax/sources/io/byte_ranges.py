@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 
 GAP = 64 << 10
 """Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request."""
@@ -54,9 +54,9 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
         yield ByteRange(location, start, stop), within
 
 
-def no_such_file(location: str) -> SourceError:
+def no_such_file(location: str) -> StorageError:
     """Error for a file that does not exist."""
-    return SourceError(f"{location}: there is no such file")
+    return StorageError(f"{location}: there is no such file")
 
 
 def too_short(byte_range: ByteRange) -> SourceError:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorstore as ts
 
 from loadax.core.arguments import path as checked_path
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
 from loadax.sources.io.object_stores import PATIENCE
 from loadax.sources.io.paths import local_path
@@ -116,6 +116,10 @@ def at_endpoint(spec: Any) -> Any:
     return filled
 
 
+_OF_CONTENTS = ("DATA_LOSS", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE")
+"""Status codes of TensorStore for stored bytes that are wrong, wherever they are read."""
+
+
 def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     """Waits for a TensorStore future, with log lines during a long wait, and returns its result.
 
@@ -135,13 +139,16 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
             waited = monotonic() - began
             if waited >= patience:
                 future.cancel()
-                raise SourceError(f"{redact(name)}: no answer after {waited:.0f} s; is the store reachable?") from error
+                raise StorageError(
+                    f"{redact(name)}: no answer after {waited:.0f} s; is the store reachable?"
+                ) from error
             _log.warning("%s: no answer for %.0f s, still waiting", redact(name), waited)
             notice = min(2 * notice, patience - waited)
         except NotImplementedError:
             raise  # the caller handles operations that a store does not support
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, redact(name))) from redacted(error)
+            kind = SourceError if str(error).startswith(_OF_CONTENTS) else StorageError
+            raise kind(failure(error, redact(name))) from redacted(error)
 
 
 def failure(error: Exception, name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
 
 PATIENCE = 300.0
@@ -104,7 +104,7 @@ def open_object_store(url: str) -> Any:
         raise failure(error, url) from cause(error)
 
 
-def failure(error: Exception, name: str) -> SourceError:
+def failure(error: Exception, name: str) -> StorageError:
     """Error of a request: `name`, the cause and a remedy, without the response's body and obstore's own dump."""
     text = str(error).partition("\n\nDebug source")[0]
     status, code = _STATUS.search(text), _CODE.search(text)
@@ -112,7 +112,7 @@ def failure(error: Exception, name: str) -> SourceError:
     if status:
         brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
     remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if re.search(part, text)), "")
-    return SourceError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
+    return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
 
 
 def cause(error: Exception) -> Exception:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar, final
 from urllib.parse import quote, urlsplit
 
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
 from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_object_store, split_url
@@ -155,7 +155,9 @@ async def _second_try(ask: Callable[[], Awaitable[Any]], name: str) -> Any:
                 return None
         except NotSupportedError as error:
             problem = "the server ignores Range requests and sends whole files"
-            raise SourceError(f"{redact(name)}: {problem}; use a server that supports Range requests") from cause(error)
+            raise StorageError(f"{redact(name)}: {problem}; use a server that supports Range requests") from cause(
+                error
+            )
         except (BaseError, ValueError, OSError) as error:
             refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
             if last or refused or _RETRIED.search(str(error)):
@@ -195,7 +197,7 @@ async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, A
             waited = monotonic() - began
             name = redact(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
             if waited >= PATIENCE:
-                raise SourceError(f"{name}: no answer after {waited:.0f} s; is the store reachable?")
+                raise StorageError(f"{name}: no answer after {waited:.0f} s; is the store reachable?")
             _log.warning("%s: no answer for %.0f s, still waiting", name, waited)
             notice = min(2 * notice, PATIENCE - waited)
     finally:

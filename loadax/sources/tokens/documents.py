@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -59,7 +60,7 @@ class DocumentSource(BaseSource):
         if len(np.unique(lengths)) > 1:
             raise SourceError(
                 f"the {len(rows)} requested documents have different lengths and can't be stacked; pack them into "
-                "rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
+                "rows of one length with .pack(seq_len), pad them with .pad(lengths), or look at one as dataset[i]"
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
@@ -78,8 +79,8 @@ class DocumentSource(BaseSource):
         rows = check_rows(rows, len(self))
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
-        cuts = np.cumsum(lengths)[:-1]
-        split = [np.split(part, cuts) for part in parts if part is not None]
+        cuts = [0, *np.cumsum(lengths).tolist()]
+        split = [[part[start:stop] for start, stop in pairwise(cuts)] for part in parts if part is not None]
         return [self._structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
     def read_parts(

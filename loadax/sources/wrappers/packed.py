@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.casting import fill_value
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
@@ -18,7 +19,8 @@ from loadax.sources.wrappers.document_form import Form
 
 _AT_ONCE = 1 << 20  # rows per step of a scan over all rows
 
-_ADDED = {"loss_mask": np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
+_MASK = "loss_mask"
+_ADDED = {_MASK: np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
 
 
 class Plan(Protocol):
@@ -107,11 +109,11 @@ class Part(NamedTuple):
 
 @final
 class PackedSource(BaseSource):
-    """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, padded with zeros.
+    """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, padded.
 
     Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: padding), `positions`
     (from 0 in every segment) and `loss_mask` (whether the previous entry is of the same segment, so that this one can
-    be predicted).
+    be predicted; and, if documents have a leaf of that name, whether that is true).
 
     Args:
         documents: Documents to pack.
@@ -119,15 +121,18 @@ class PackedSource(BaseSource):
         seq_len: Length of a row.
         described: Everything that determines the rows, as JSON.
         summary: Text for `repr`.
+        value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
 
     Raises:
-        ArgumentError: When a leaf of the documents has the name of an added leaf.
+        ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
     """
 
     owns_memory = True
     spec: Tree = None
 
-    def __init__(self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str):
+    def __init__(
+        self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str, value: Any = 0
+    ):
         self._documents, self._plan, self._seq_len, self._described, self._summary = (
             documents,
             plan,
@@ -135,19 +140,44 @@ class PackedSource(BaseSource):
             described,
             summary,
         )
+        self._value = value
         form = documents.form
-        sample = form.build([ArraySpec((seq_len,), dtype) for dtype in form.dtypes])
+        # For every leaf: the index of the document's leaf, or the name of an added one.
+        numbered = form.build(list(range(len(form.dtypes))))
+        # Index of the documents' own loss mask, if they have one.
+        self._own_mask: int | None = numbered.get(_MASK)
         for name in _ADDED:
-            if name in sample:
+            if name in numbered and name != _MASK:
                 raise ArgumentError(
                     f"the documents have a leaf {name!r}, which pack() adds; rename or drop it in a map"
                 )
-        added = {name: ArraySpec((seq_len,), dtype) for name, dtype in _ADDED.items()}
-        self.spec = {**sample, **added}
-        # For every leaf: the index of the document's leaf, or the name of an added one.
-        numbered = {**form.build(list(range(len(form.dtypes)))), **{name: name for name in _ADDED}}
+        if self._own_mask is not None and (
+            not isinstance(self._own_mask, int) or form.dtypes[self._own_mask].kind != "b"
+        ):
+            raise ArgumentError(
+                f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
+                "cast it in a map, or rename it if it is something else"
+            )
+        sample = form.build([ArraySpec((seq_len,), dtype) for dtype in form.dtypes])
+        self.spec = {**sample, **{name: ArraySpec((seq_len,), dtype) for name, dtype in _ADDED.items()}}
         self._specs, self._structure = flatten_spec(self.spec)
-        self._shows: list[Any] = flatten(numbered)[0]
+        self._shows: list[Any] = flatten({**numbered, **{name: name for name in _ADDED}})[0]
+        self._fills = self._fill_values(value)
+
+    def _fill_values(self, value: Any) -> list[Any]:
+        """Value of the padding of every leaf."""
+        names = [path[2:-2] for path in self._structure.paths]
+        own = [name for name, shown in zip(names, self._shows, strict=True) if isinstance(shown, int)]
+        for name in value if isinstance(value, dict) else ():
+            if name not in own:
+                raise ArgumentError(
+                    f"value has the key {name!r}, which is not a leaf of the documents: {own}; leave it out",
+                    argument="value",
+                )
+        return [
+            fill_value(name, value, spec.dtype) if isinstance(shown, int) else 0
+            for name, spec, shown in zip(names, self._specs, self._shows, strict=True)
+        ]
 
     def __len__(self) -> int:
         return self._plan.size
@@ -168,7 +198,7 @@ class PackedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
-        return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary)
+        return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary, self._value)
 
     @property
     def in_order(self) -> bool:
@@ -219,7 +249,10 @@ class PackedSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
 
         rows = check_rows(rows, len(self))
-        out = [np.zeros((len(rows), self._seq_len), spec.dtype) for spec in self._specs]
+        out = [
+            np.full((len(rows), self._seq_len), fill, spec.dtype)
+            for spec, fill in zip(self._specs, self._fills, strict=True)
+        ]
         self._fill(rows, 0, self._seq_len, dict(enumerate(out)))
         return self._structure.build(out)
 
@@ -248,12 +281,12 @@ class PackedSource(BaseSource):
                 for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True))
                 if box is not None and box[0] == (low, high) and destination is not None
             }
-            for destination in same.values():
-                destination[...] = 0
+            for leaf, destination in same.items():
+                destination[...] = self._fills[leaf]
             self._fill(rows, low, high, same)
 
     def _fill(self, rows: Integers, low: int, high: int, out: dict[int, NDArray[Any]]) -> None:
-        """Writes the columns `[low, high)` of some leaves to `out`, which contains zeros."""
+        """Writes the columns `[low, high)` of some leaves to `out`, which contains padding."""
         segments = self._plan.segments(rows)
         first = np.maximum(segments.columns, low)
         lengths = np.minimum(segments.columns + segments.lengths, high) - first
@@ -263,8 +296,9 @@ class PackedSource(BaseSource):
         places = indices(segments.rows[visible] * (high - low) + first - low, lengths)
         wanted = [False] * len(self._documents.form.dtypes)
         for leaf in out:
-            if isinstance(self._shows[leaf], int):
-                wanted[self._shows[leaf]] = True
+            number = self._own_mask if self._shows[leaf] == _MASK else self._shows[leaf]
+            if isinstance(number, int):
+                wanted[number] = True
         parts = (
             self._documents.parts(segments.documents[visible], segments.skips[visible] + begun, lengths, wanted)
             if any(wanted)
@@ -278,6 +312,8 @@ class PackedSource(BaseSource):
                     values = indices(begun, lengths)
                 case "loss_mask":
                     values = indices(begun, lengths) > 0
+                    if self._own_mask is not None:
+                        values &= parts[self._own_mask]
                 case number:
                     values = parts[number]
             _scatter(values, places, destination)

@@ -1,6 +1,10 @@
-"""Trains Tunix' toy transformer with loadax and with Grain: equal losses, also after resuming in the middle."""
+"""Trains Tunix' toy transformer with loadax and with Grain: equal losses, also after resuming in the middle.
+
+By supervised fine-tuning, and by reinforcement learning (GRPO) on prompts that are strings.
+"""
 
 import tempfile
+import warnings
 from collections.abc import Iterable
 from typing import Any, final
 
@@ -11,6 +15,9 @@ import optax
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 from orbax import checkpoint as ocp
+from tunix.rl import rl_cluster
+from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rollout.base_rollout import RolloutConfig
 from tunix.sft import hooks, peft_trainer, sharding_utils
 from tunix.tests import test_common
 
@@ -52,6 +59,11 @@ class Losses(hooks.TrainingHooks):  # type: ignore[misc] # Tunix ships no types
     def on_eval_step_end(self, train_ctx: Any, eval_loss: float) -> None: ...
 
 
+def replicated(mesh: jax.sharding.Mesh, part: Any) -> Any:
+    nnx.update(part, jax.device_put(nnx.state(part), jax.sharding.NamedSharding(mesh, P())))
+    return part
+
+
 def train(
     mesh: jax.sharding.Mesh,
     data: Iterable[Any],
@@ -65,11 +77,9 @@ def train(
         checkpoint_root_directory=folder,
         checkpointing_options=ocp.CheckpointManagerOptions(save_interval_steps=1),
     )
-    model = test_common.ToyTransformer(test_common.ModelConfig(), rngs=nnx.Rngs(0))
+    model = replicated(mesh, test_common.ToyTransformer(test_common.ModelConfig(), rngs=nnx.Rngs(0)))
     trainer = peft_trainer.PeftTrainer(model, optax.sgd(0.1), config)
-    replicated = jax.sharding.NamedSharding(mesh, P())
-    for part in (model, trainer.optimizer):
-        nnx.update(part, jax.device_put(nnx.state(part), replicated))
+    replicated(mesh, trainer.optimizer)
     trainer = trainer.with_gen_model_input_fn(
         lambda batch: {
             "input_tokens": batch.input_tokens,
@@ -84,25 +94,124 @@ def train(
     if data_hooks is not None:
         trainer.with_data_hooks(data_hooks)
         evaluations = ["from the hooks"]
-    with mesh:  # as Tunix has it; under jax.set_mesh it places nothing
-        trainer.train(data, evaluations)
+    trainer.train(data, evaluations)
     return losses.losses
 
 
-def main() -> None:
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+def fine_tune(mesh: jax.sharding.Mesh) -> None:
     expected = train(mesh, of_grain(), STEPS)
     assert len(expected) == STEPS
     assert train(mesh, loader(mesh), STEPS) == expected
-    batch = next(iter(loader(mesh)))
-    with mesh:
-        assert sharding_utils.shard_input(batch, ("fsdp",)) is batch, "placed once"
     evaluation = loadax.Dataloader(loadax.from_arrays(inputs()), 16, mesh=mesh, partition=P("fsdp"))
     with tempfile.TemporaryDirectory() as folder:
         first = train(mesh, [], STEPS // 2, folder, DataHooks(loader(mesh), evaluation))
         rest = train(mesh, [], STEPS, folder, DataHooks(loader(mesh), evaluation))
     assert first + rest == expected, (first, rest, expected)
     print("tunix: losses", expected)
+
+
+def say_what_is_placed_twice(mesh: jax.sharding.Mesh) -> None:
+    """`DataHooks` warns of the partitions that Tunix places a second time, and of no other."""
+    trainer = peft_trainer.PeftTrainer(
+        replicated(mesh, test_common.ToyTransformer(test_common.ModelConfig(), rngs=nnx.Rngs(0))),
+        optax.sgd(0.1),
+        peft_trainer.TrainingConfig(eval_every_n_steps=2),
+    )
+    data = loadax.from_arrays(inputs())
+    for partition in (P("fsdp"), P("fsdp", None), P(("fsdp", "tp")), P("tp")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            data_hooks = DataHooks(loadax.Dataloader(data, BATCH, mesh=mesh, partition=partition))
+            batch = data_hooks.load_next_train_batch(trainer)
+        placed_once = sharding_utils.shard_input(batch, trainer.config.data_sharding_axis) is batch
+        assert len(caught) == (not placed_once), (partition, caught)
+        assert placed_once == (partition == P("fsdp"))
+        print(f"tunix: {partition} is placed", "once" if placed_once else "twice, and DataHooks says so")
+
+
+# Tunix' toy tokenizer knows them.
+WORDS = ["input", "string", "hello", "world", "Hello", "there", "My", "name", "is", "library"]
+
+
+def questions() -> dict[str, Any]:
+    drawn = np.random.default_rng(0).choice(WORDS, (ROWS, 4))
+    return {"prompts": np.array([" ".join(words) for words in drawn[:, 1:]]), "answer": drawn[:, 0]}
+
+
+def host_loader(mesh: jax.sharding.Mesh) -> loadax.Dataloader:
+    data, names = loadax.from_arrays(questions()), ("prompts", "answer")
+    return loadax.Dataloader(data, BATCH, mesh=mesh, partition=P("fsdp"), num_epochs=None, host_leaves=names)
+
+
+def questions_of_grain() -> Iterable[Any]:
+    whole = questions()
+    rows = [{name: str(leaf[row]) for name, leaf in whole.items()} for row in range(ROWS)]
+    return grain.MapDataset.source(rows).repeat().to_iter_dataset().batch(BATCH)
+
+
+def reinforce(
+    mesh: jax.sharding.Mesh, data: Iterable[Any], steps: int, folder: str | None = None
+) -> tuple[list[Any], Any]:
+    """Trains by GRPO; returns what the reward function was asked, and the weights."""
+    asked = []
+
+    def reward(prompts: Any, completions: Any, answer: Any, **_: Any) -> list[float]:
+        asked.append((list(prompts), list(answer)))
+        return [(word in text) + len(text) / 100 for word, text in zip(answer, completions, strict=True)]
+
+    def model() -> Any:
+        config = test_common.ModelConfig(vocab_size=vocabulary.GetPieceSize(), num_layers=1)
+        return replicated(mesh, test_common.ToyTransformer(config, rngs=nnx.Rngs(0)))
+
+    vocabulary = test_common.MockVocab()
+    role = rl_cluster.Role
+    cluster = rl_cluster.RLCluster(
+        actor=model(),
+        reference=model(),
+        tokenizer=vocabulary,
+        cluster_config=rl_cluster.ClusterConfig(
+            role_to_mesh=dict.fromkeys((role.ACTOR, role.REFERENCE, role.ROLLOUT), mesh),
+            training_config=rl_cluster.RLTrainingConfig(
+                actor_optimizer=optax.sgd(0.1),
+                eval_every_n_steps=steps + 1,
+                max_steps=steps,
+                checkpoint_root_directory=folder,
+                checkpointing_options=ocp.CheckpointManagerOptions(save_interval_steps=1),
+            ),
+            rollout_config=RolloutConfig(max_tokens_to_generate=4, max_prompt_length=8, kv_cache_size=16),
+        ),
+    )
+    replicated(mesh, cluster.actor_trainer.optimizer)
+    GRPOLearner(cluster, GRPOConfig(num_generations=2), reward).train(data)
+    return asked, jax.tree.map(np.asarray, nnx.state(cluster.actor_trainer.model))
+
+
+def equal(weights: Any, others: Any) -> bool:
+    return bool(jax.tree.all(jax.tree.map(np.array_equal, weights, others)))
+
+
+def learn_from_rewards(mesh: jax.sharding.Mesh) -> None:
+    expected, weights = reinforce(mesh, questions_of_grain(), 3)
+    assert len(expected) == 3
+    asked, own_weights = reinforce(mesh, host_loader(mesh).host_batches(), 3)
+    assert asked == expected
+    assert equal(own_weights, weights)
+    with tempfile.TemporaryDirectory() as folder:
+        first, weights_then = reinforce(mesh, host_loader(mesh).host_batches(), 2, folder)
+        rest, resumed = reinforce(mesh, host_loader(mesh).host_batches(), 3, folder)  # Tunix drops two batches itself
+    assert first + rest == expected
+    assert equal(resumed, weights)
+    assert not equal(weights_then, weights), "it learns"
+    print("tunix: GRPO asked", *map(str, expected[-1][0]), sep="; ")
+
+
+def main() -> None:
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    warnings.filterwarnings("ignore", "`with mesh:` context manager", DeprecationWarning)
+    with mesh:  # as Tunix has it; under jax.set_mesh it places nothing
+        fine_tune(mesh)
+        say_what_is_placed_twice(mesh)
+        learn_from_rewards(mesh)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ class Elsewhere:
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)
 
-    def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
-        return Job(self, ThreadExecutor().load(reader, layout, key_seed, prefetch_bytes))
+    def load(
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
+    ) -> LoadedJob:
+        return Job(self, ThreadExecutor().load(reader, layout, key_seed, masking, prefetch_bytes))
 
     def close(self) -> None:
         self.closed = True

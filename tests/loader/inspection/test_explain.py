@@ -175,7 +175,7 @@ def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
 
 def test_what_a_block_shuffle_has_open() -> None:
     data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)).shuffle(0, block="chunks", window=2, lanes=8)
-    found = Dataloader(data, 64, mesh=plan_mesh({"data": 8}, hosts=8)).explain()
+    found = Dataloader(data, 32, mesh=plan_mesh({"data": 8}, hosts=8)).explain()
     assert found.reading.kept_open
     assert found.reading.decoded == Spread(1, 1.0, 1)
     assert found.memory.open_chunks == Spread(2 * 64 * 8, 2.0 * 64 * 8, 2 * 64 * 8)
@@ -208,6 +208,34 @@ def test_lanes_that_hosts_share_are_warned_of(verb: Any, advice: str) -> None:
     assert any(re.search(advice, warning) for warning in found.warnings), found.warnings
     assert found.reading.decoded is not None
     assert found.reading.decoded.most >= 4
+
+
+def test_a_block_shuffle_that_mixes_few_blocks_is_warned_of() -> None:
+    data = from_source(ChunkedSource(np.zeros((65_536, 2), np.float32), 64))
+
+    def warnings(dataset: Dataset, batch_size: int = 512) -> list[str]:
+        found = Dataloader(dataset, batch_size, mesh=plan_mesh({"data": 8}, hosts=8)).explain().warnings
+        return [warning for warning in found if "neighbouring rows" in warning]
+
+    few = data.shuffle(0, block="chunks", lanes=8)
+    expected = (
+        "batches of 512 rows draw on 32 blocks at a time: where neighbouring rows are alike, their contents vary 16.6 "
+        "times as much as those of random rows (as in batches of 31); pass lanes=512 to shuffle, which keeps 1,024 "
+        "blocks open"
+    )
+    assert warnings(few) == [expected]
+    assert warnings(few.repeat(2)[64:]) == warnings(few)
+    assert not warnings(data.shuffle(0, block="chunks", lanes=512))  # the advice
+    (short,) = warnings(few, 2048)
+    assert short.endswith(
+        "pass a smaller block= to shuffle, write the data in smaller chunks by `loadax convert`, or shuffle rows "
+        "individually: shuffle(seed)"
+    )
+    assert not warnings(data.shuffle(0, block=1, lanes=8), 2048)  # the advice
+    assert not warnings(data.shuffle(0, block="chunks", lanes=256), 512)
+    # What a batch draws on is not known here, or not a block shuffle.
+    assert not warnings(few[::2])
+    assert not warnings(data[:4096].shuffle(0))
 
 
 def test_lanes_are_not_shared_by_copies() -> None:

@@ -1,7 +1,6 @@
 """The main job trains the same in one process and in two, and says so with numbers."""
 
 import json
-import os
 import re
 import signal
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from tests import forkserver
 from tests.limits import HANG
+from tests.scripts.examples import quick
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.py"
 
@@ -26,7 +26,7 @@ def train(folder: Path, at_least: float, *arguments: str, devices: int = 8) -> R
     result = forkserver.run(
         [DIGITS, "--epochs", "2", "--at-least", str(at_least), "--losses", losses, *arguments],
         cwd=folder,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)},
+        env={**quick.ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(devices)},
     )
     return json.loads(losses.read_text()) if losses.exists() else [], result.stdout, result.returncode
 
@@ -69,7 +69,11 @@ def test_interrupting_ends_every_process(tmp_path: Path) -> None:
     """The fork server gives a program the usual signal handlers, also where this process ignores an interrupt."""
     with (tmp_path / "output").open("w") as output:
         script = forkserver.Child(
-            [DIGITS, "--processes", "2", "--epochs", "1000"], cwd=tmp_path, stdout=output, stderr=output
+            [DIGITS, "--processes", "2", "--epochs", "1000"],
+            cwd=tmp_path,
+            env=quick.ENVIRONMENT,
+            stdout=output,
+            stderr=output,
         )
     children: list[psutil.Process] = []
     deadline = time.monotonic() + HANG

@@ -17,6 +17,7 @@ from flax import nnx
 
 import loadax
 from tests import forkserver
+from tests.scripts.examples import quick
 
 ROOT = Path(__file__).parents[3]
 LANGUAGE_MODEL = ROOT / "examples" / "language_model.py"
@@ -24,7 +25,7 @@ STEPS = 8
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder, env={**os.environ, **environment})
+    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder, env={**quick.ENVIRONMENT, **environment})
 
 
 def train(folder: Path, *arguments: str) -> tuple[list[float], str]:
@@ -120,8 +121,9 @@ def predict(model: nnx.Module, row: dict[str, jax.Array]) -> jax.Array:
     return model(row)
 
 
-def segments(lengths: list[int], padding: int) -> dict[str, jax.Array]:
-    """One row of tokens drawn at random, in segments of these lengths, as `pack` gives it."""
+def segments(lengths: list[int]) -> dict[str, jax.Array]:
+    """One row of 64 tokens drawn at random, in segments of these lengths and padding, as `pack` gives it."""
+    padding = 64 - sum(lengths)
     numbers = [np.full(length, number, np.int32) for number, length in enumerate(lengths, 1)]
     empty = np.zeros(padding, np.int32)
     tokens = np.random.default_rng(sum(lengths)).integers(1, 257, sum(lengths))
@@ -135,30 +137,32 @@ def segments(lengths: list[int], padding: int) -> dict[str, jax.Array]:
     return {name: jnp.asarray(leaf[None]) for name, leaf in row.items()}
 
 
-def cut(row: dict[str, jax.Array], start: int, stop: int) -> dict[str, jax.Array]:
-    return {name: leaf[:, start:stop] for name, leaf in row.items()}
+def cut(row: dict[str, jax.Array], start: int, stop: int, length: int) -> dict[str, jax.Array]:
+    """These tokens, and padding up to a length."""
+    return {name: jnp.pad(leaf[:, start:stop], ((0, 0), (0, length - stop + start))) for name, leaf in row.items()}
 
 
 def test_a_segment_of_a_packed_row_is_predicted_as_if_it_were_alone(example: ModuleType) -> None:
     model = example.LanguageModel(nnx.Rngs(0))
-    row = segments([20, 30, 9], padding=5)
+    row = segments([20, 30, 9])
     together = np.asarray(predict(model, row))
     assert np.isfinite(together).all(), "padding too"
-    for start, stop in ((0, 20), (20, 50), (50, 59)):
-        np.testing.assert_allclose(together[:, start:stop], predict(model, cut(row, start, stop)), atol=1e-4)
+    for start, stop, length in ((0, 20, 64), (20, 50, 64), (50, 59, 64), (20, 50, 30)):
+        alone = np.asarray(predict(model, cut(row, start, stop, length)))[:, : stop - start]
+        np.testing.assert_allclose(together[:, start:stop], alone, atol=1e-4)
 
 
 def test_a_token_is_predicted_from_what_came_before_it_alone(example: ModuleType) -> None:
     model = example.LanguageModel(nnx.Rngs(0))
-    row = segments([20, 12], padding=0)
+    row = segments([20, 12])
     changed = row | {"tokens": row["tokens"].at[0, 10].add(1)}
     differs = (jnp.abs(predict(model, row) - predict(model, changed)).max(axis=-1) > 1e-6)[0]
-    assert differs.tolist() == [10 <= token < 20 for token in range(32)]
+    assert differs.tolist() == [10 <= token < 20 for token in range(64)]
 
 
 def test_the_loss_counts_what_follows_inside_a_segment_and_nothing_else(example: ModuleType) -> None:
     model = example.LanguageModel(nnx.Rngs(0))
-    row = segments([20, 30, 9], padding=5)
+    row = segments([20, 30, 9])
     bits, count = example.bits_and_count(model, row)
     chances = np.asarray(jax.nn.log_softmax(predict(model, row)))[0] / np.log(2)
     numbers, tokens = np.asarray(row["segment_ids"])[0], np.asarray(row["tokens"])[0]

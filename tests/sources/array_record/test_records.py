@@ -457,7 +457,7 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         LeafError,
         match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; "
-        r"pass pad_to=.*or pack them with \.pack",
+        r"pad them with \.pad\(length\), .*or pack them with \.pack",
     ):
         data.source.read(np.array([1, 12, 3]))
     assert data.filter(lambda row: len(row) == 3).read([1, 0]).tolist() == [[0, 1, 2]] * 2
@@ -465,7 +465,7 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     parsed = loadax.from_array_record(path).map(lambda record: np.frombuffer(record, np.uint16))
     with pytest.raises(
         LeafError,
-        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*rows are ragged.*pass pad_to=",
+        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*are ragged.*pad them with \.pad",
     ):
         parsed.read([1, 3])
 
@@ -474,7 +474,9 @@ def test_records_longer_than_they_may_be(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [bytes(length) for length in (2, 6, 12, 8)])
     data = loadax.from_array_record(path, dtype="uint16", pad_to=4)
     assert data[3]["length"] == 4
-    message = r"row 2 \(.*/x, record 2\) has 6 entries, more than pad_to=4; pass a larger pad_to=, or truncate=True"
+    message = (
+        r"row 2 \(.*/x, record 2\) has 6 entries, more than 4, the length of padded rows; pass a larger length, or tru"
+    )
     with pytest.raises(LeafError, match=message):
         data.read([0, 3, 2])
     decoded = loadax.from_array_record(path, decode=count_and_entries, pad_to={"pairs": 9, "tokens": 4})

@@ -273,7 +273,7 @@ def test_documents_are_no_rows() -> None:
     data = from_documents(*flat(documents()))
     with pytest.raises(
         SourceError,
-        match=r"2 requested documents have different lengths .*; pack them .* with \.pack\(seq_len\), pad or crop",
+        match=r"2 requested documents have different lengths .*; pack them .* with \.pack\(seq_len\), pad them",
     ):
         data.read([0, 1])
     assert data.spec.shape == (len(documents()[0]),)  # of one, as it is found for any data that don't say
@@ -328,9 +328,101 @@ def test_what_is_no_document(given: list[Any], message: str) -> None:
 
 
 def test_leaves_that_pack_adds_by_itself() -> None:
-    for name in ("segment_ids", "positions", "loss_mask"):
+    for name in ("segment_ids", "positions"):
         with pytest.raises(ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds; rename"):
             from_source([{"tokens": ONE, name: ONE}]).pack(4)
+
+
+@pytest.mark.parametrize("opened", ["flat", "one by one"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_loss_mask_of_documents_is_part_of_the_rows(method: Any, opened: str) -> None:
+    given = documents()
+    masks = [np.arange(len(document)) % 3 != 1 for document in given]
+    tokens, bounds = flat(given)
+    if opened == "flat":
+        data = from_documents({"tokens": tokens, "loss_mask": np.concatenate(masks)}, bounds)
+    else:
+        data = from_source(
+            [{"tokens": document, "loss_mask": mask} for document, mask in zip(given, masks, strict=True)]
+        )
+    packed = data.pack(16, method=method)
+    without = from_documents(tokens, bounds).pack(16, method=method)
+    rows, expected = packed.read(range(len(packed))), without.read(range(len(packed)))
+    allowed = {
+        token: bool(mask)
+        for each, own in zip(given, masks, strict=True)
+        for token, mask in zip(each.tolist(), own, strict=True)
+    }
+    expected["loss_mask"] &= np.vectorize(lambda token: allowed.get(token, False))(expected["tokens"])
+    assert_equal(rows, expected)
+    assert rows["loss_mask"].any()
+    out = np.zeros((len(packed), 5), bool)
+    packed.source.read_into(np.arange(len(packed)), [((3, 8),), None, None, None], [out, None, None, None])
+    np.testing.assert_array_equal(out, expected["loss_mask"][:, 3:8])
+    check_source(packed, pickled=False, loader=False)
+
+
+def test_the_loss_mask_of_a_prompt() -> None:
+    chat = [{"tokens": np.array([5, 6, 7, 8]), "loss_mask": np.array([False, False, True, True])}]
+    assert from_source(chat).pack(6)[0]["loss_mask"].tolist() == [False, False, True, True, False, False]
+    for wrong in (ONE, {"nested": ONE}):
+        with pytest.raises(ArgumentError, match=r"leaf 'loss_mask' is not an array of bools, .*; cast it in a map, or"):
+            from_source([{"tokens": ONE, "loss_mask": wrong}]).pack(4)
+    cast = from_source([{"tokens": ONE, "loss_mask": ONE}]).map(lambda row: {**row, "loss_mask": row["loss_mask"] > 0})
+    assert cast.pack(4)[0]["loss_mask"].tolist() == [False, True, True, False]
+
+
+def test_the_value_of_padding() -> None:
+    given = [{"tokens": ONE + 1, "labels": ONE - 1}, {"tokens": ONE + 5, "labels": ONE}]
+    packed = from_source(given).pack(8, method="best_fit", value={"labels": -100})
+    assert packed[0]["labels"].tolist() == [-1, 0, 1, 0, 1, 2, -100, -100]
+    assert packed[0]["tokens"].tolist() == [1, 2, 3, 5, 6, 7, 0, 0]
+    assert packed[0]["segment_ids"].tolist() == [1, 1, 1, 2, 2, 2, 0, 0]
+    both = from_source(given).pack(8, method="best_fit", value=-1)
+    assert both[0]["tokens"][-2:].tolist() == both[0]["labels"][-2:].tolist() == [-1, -1]
+    same = from_source(given).pack(8, method="best_fit", value=np.int64(-1))
+    assert same.describe() == both.describe() != packed.describe()
+    assert from_source(given).pack(8, value=0).describe() == from_source(given).pack(8).describe()
+    for value, match in (
+        (0.5, r"value=0\.5 does not fit leaf 'labels', which is int64"),
+        ({"label": 1}, r"value has the key 'label', which is not a leaf of the documents: \['labels', 'tokens'\]"),
+        ({"positions": 1}, r"value has the key 'positions'"),
+        ("x", r"value='x': pass a number"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            from_source(given).pack(8, value=value)
+
+
+def test_documents_begin_at_multiples_and_are_not_too_many() -> None:
+    given = [ONE + 10 * number for number in range(1, 7)]
+    aligned = from_source(given).pack(8, method="best_fit", align=4)
+    assert aligned.read(range(3))["tokens"].tolist()[0] == [10, 11, 12, 0, 20, 21, 22, 0]
+    assert aligned.read(range(3))["segment_ids"].tolist()[0] == [1, 1, 1, 0, 2, 2, 2, 0]
+    few: Any = from_source(given).pack(16, method="first_fit", most_documents=2)
+    assert (few.read(range(len(few)))["segment_ids"].max(axis=1) == 2).all()
+    chosen: list[Any] = [{}, {"align": 4}, {"most_documents": 4}, {"align": 4, "most_documents": 4}]
+    described = [from_source(given).pack(16, method="first_fit", **options).describe() for options in chosen]
+    assert len({str(each) for each in described}) == 4
+    refused: list[tuple[Any, str]] = [
+        ({"align": 3}, r"align=3 does not divide seq_len=16; pass a divisor of it"),
+        ({"align": 0}, r"align=0: pass 1 or more"),
+        ({"most_documents": 0}, r"most_documents=0: pass 1 or more"),
+        ({"method": "split", "align": 4}, r"align=4 is for best_fit and first_fit: method='split' fills every row"),
+        ({"method": "split", "most_documents": 4}, r"most_documents=4 is for best_fit and first_fit"),
+    ]
+    for options, match in refused:
+        with pytest.raises(ArgumentError, match=match):
+            from_source(given).pack(16, **{"method": "best_fit", **options})
+
+
+def test_options_share_an_index(tmp_path: Path) -> None:
+    given = documents()
+    chosen: list[Any] = [{}, {"align": 4}, {"most_documents": 2}]
+    for options in chosen:
+        plain = from_source(given).pack(16, method="best_fit", **options)
+        for _ in range(2):
+            kept = from_source(given).pack(16, method="best_fit", index=tmp_path / "index", **options)
+            assert_equal(kept.read(range(len(kept))), plain.read(range(len(plain))))
 
 
 def test_empty_lists_have_no_dtype_to_speak_of() -> None:

@@ -1,0 +1,87 @@
+"""MaskedRows: counts, records and limits the rows that a run masks."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import final
+
+import numpy as np
+
+from loadax.core.distributed import this_process
+from loadax.errors import SourceError
+from loadax.loader.inspection.trace import trace
+from loadax.loader.mask_errors import MaskErrors, record_path
+from loadax.loader.metrics.stats import Failure
+from loadax.plan.batches import BatchPlan
+from loadax.sources.base import BaseSource
+
+_ALWAYS = 10  # rows that may fail whatever their share is
+
+_log = logging.getLogger("loadax")
+
+
+@final
+class MaskedRows:
+    """The masked rows of one run in this process. Thread-safe.
+
+    Args:
+        masking: Limits and record.
+        plan: Plan of the run.
+        source: Source of the rows.
+    """
+
+    def __init__(self, masking: MaskErrors, plan: BatchPlan, source: BaseSource):
+        self._masking, self._plan, self._source = masking, plan, source
+        self._lock = threading.Lock()
+        self._read = self._masked = self._in_a_row = 0
+
+    def count(self, rows: int, failures: Sequence[Failure], place: Callable[[int], tuple[int, int]]) -> None:
+        """Counts a piece of which some rows could not be read.
+
+        Args:
+            rows: Rows of the piece.
+            failures: Failures in it, ascending.
+            place: Function of a row of the piece: its step, and its position in the batch.
+
+        Raises:
+            SourceError: If there are more than the limits allow.
+        """
+        with self._lock:
+            self._read += rows
+            end = 0  # of the failures that touch the piece's start, or each other
+            for failure in failures:
+                self._in_a_row = 1 if failure.row != end else self._in_a_row + 1
+                end = failure.row + 1
+                self._masked += 1
+                self._note(failure, *place(failure.row))
+            if end != rows:
+                self._in_a_row = 0
+
+    def _note(self, failure: Failure, step: int, position: int) -> None:
+        masking = self._masking
+        record = trace(self._plan, self._source, step, np.array([position]))[position]
+        row = f"row {record.id}" + (f" (row {record.row} of {record.dataset})" if record.dataset else "")
+        _log.warning("step %d: %s is masked: %s", step, row, failure.error)
+        if masking.record is not None:
+            known = {"id": record.id, "rows": len(self._source), "step": step, **record.to_dict()}
+            line = (json.dumps({**known, "error": failure.error}) + "\n").encode()
+            path = record_path(masking.record, this_process().index)
+            # One write of one line, so that several runs may append.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        most = max(_ALWAYS, masking.max_share * self._read)
+        if self._in_a_row > masking.max_in_a_row:
+            raise SourceError(
+                f"{self._in_a_row} rows in a row can't be read, more than max_in_a_row={masking.max_in_a_row} of "
+                f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_in_a_row"
+            )
+        if self._masked > most:
+            raise SourceError(
+                f"{self._masked} of {self._read} rows can't be read, more than max_share={masking.max_share} of "
+                f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_share"
+            )

@@ -1,0 +1,142 @@
+"""MaskErrors: what to do with rows that can't be read, and the rows that are never read."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from loadax.core.arguments import integer, shown
+from loadax.errors import ArgumentError
+from loadax.loader.batch_spec import MASK
+from loadax.protocols import Integers, Tree, Visits
+
+
+@final
+@dataclass(frozen=True)
+class MaskErrors:
+    """Masks rows that can't be read, instead of ending the run: `Dataloader(…, on_error=MaskErrors(…))`.
+
+    A row whose reading or map fails has zeros in its place, and False in the leaf "mask" that every batch then has. All
+    other rows are where they would be without it. What a network, a disk or too little memory does is never masked,
+    since other hosts may have read the row well; neither are interrupts, nor mistakes of loadax itself.
+
+    Args:
+        max_in_a_row: Most rows that may fail one after the other in what this process reads.
+        max_share: Largest share of the rows that this process reads that may fail. The first ten rows always may.
+        record: File to which each masked row is appended as a line of JSON: dataset, row, file and byte range, step and
+            error. Pass it as `quarantine` to later runs, and these rows are never read again. Process i > 0 of several
+            appends "-i" to its name.
+
+    Raises:
+        ArgumentError: If a limit is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax import Dataloader, from_arrays
+        >>> data = from_arrays({"x": np.arange(16.0)}).map(lambda row: {"x": 1 / row["x"]} if row["x"] else 1 / 0)
+        >>> batch = next(iter(Dataloader(data, batch_size=8, on_error=MaskErrors())))
+        >>> batch["mask"].tolist()[:3], batch["x"].tolist()[:3]
+        ([False, True, True], [0.0, 1.0, 0.5])
+    """
+
+    max_in_a_row: int = 100
+    max_share: float = 1e-3
+    record: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        integer("max_in_a_row", self.max_in_a_row, 1)
+        if isinstance(self.max_share, bool) or not isinstance(self.max_share, int | float):
+            raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
+        if not 0 <= self.max_share <= 1:
+            raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
+        if self.record is not None and not isinstance(self.record, str | os.PathLike):
+            raise ArgumentError(f"record={shown(self.record)}: pass the path of a file")
+
+
+def masking_of(on_error: Any) -> MaskErrors | None:
+    """Validates `on_error`; None: errors are raised.
+
+    Raises:
+        ArgumentError: If it is none of the known values.
+    """
+    if isinstance(on_error, MaskErrors):
+        return on_error
+    if isinstance(on_error, str) and on_error in ("raise", "mask"):
+        return MaskErrors() if on_error == "mask" else None
+    raise ArgumentError(f"on_error={shown(on_error)}: pass 'raise', 'mask', or loadax.MaskErrors(…)")
+
+
+def check_mask(example: Tree) -> None:
+    """Checks that a leaf "mask" can be added to examples of this spec.
+
+    Raises:
+        ArgumentError: If it can't.
+    """
+    if type(example) is not dict or MASK in example:
+        problem = f"already has the key {MASK!r}" if isinstance(example, dict) else "is not a dict"
+        raise ArgumentError(
+            f"on_error='mask' and quarantine= add a leaf {MASK!r} to every batch, but an example {problem}; "
+            "make examples dicts without that key in a map, or leave both out"
+        )
+
+
+def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
+    """Validates `quarantine`: sorted int64[n] of rows of a dataset with `num_rows` rows.
+
+    Raises:
+        ArgumentError: If a file is not a record of this dataset, or a row is out of range.
+    """
+    if isinstance(quarantine, str | os.PathLike):
+        rows = [row for path in _records(Path(quarantine)) for row in _rows_of_record(path, num_rows)]
+    elif isinstance(quarantine, Iterable):
+        rows = [integer("a row of quarantine", row, 0, num_rows - 1) for row in quarantine]
+    else:
+        raise ArgumentError(f"quarantine={shown(quarantine)}: pass the record of MaskErrors, or row ids")
+    return np.unique(np.array(rows, np.int64))
+
+
+def without(visits: Visits, quarantine: Integers) -> Visits:
+    """The visits with padding in place of quarantined rows."""
+    if not len(quarantine):
+        return visits
+    return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
+
+
+def record_path(record: str | os.PathLike[str], process: int) -> Path:
+    """File to which a process appends its masked rows."""
+    path = Path(record)
+    return path.with_stem(f"{path.stem}-{process}") if process else path
+
+
+def _records(path: Path) -> list[Path]:
+    """The files of all processes that recorded there."""
+    others = (other for other in path.parent.glob(f"*{path.suffix}") if other.stem.startswith(f"{path.stem}-"))
+    paths = [path, *(other for other in others if other.stem[len(path.stem) + 1 :].isdecimal())]
+    present = sorted(other for other in paths if other.is_file())
+    if not present:
+        raise ArgumentError(
+            f"quarantine={shown(os.fspath(path))}: there is no such file; leave it out of a first run, whose "
+            "on_error=MaskErrors(record=…) makes it"
+        )
+    return present
+
+
+def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            row, rows = int(entry["id"]), int(entry["rows"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; delete that line"
+            ) from error
+        if rows != num_rows or not 0 <= row < num_rows:
+            raise ArgumentError(
+                f"quarantine: line {number} of {path} is about row {row} of a dataset with {rows} rows, "
+                f"and this one has {num_rows}; pass the record of runs of this dataset"
+            )
+        yield row

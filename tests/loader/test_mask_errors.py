@@ -1,0 +1,346 @@
+"""Rows that can't be read keep their positions: `on_error=MaskErrors(…)` and `quarantine=`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadax import Dataloader, MaskErrors, from_arrays, from_source, mix
+from loadax.errors import ArgumentError, SourceError, StorageError
+from loadax.interop import prometheus
+from loadax.sharding import data_parallel
+from tests.limits import HANG
+
+ROWS = 60
+BAD = {3, 4, 17, 31, 59}
+FOUR = data_parallel(jax.devices()[:4])
+LOOSE = MaskErrors(max_in_a_row=ROWS, max_share=1)
+ERRORS: dict[str, Any] = {
+    "ValueError": ValueError,
+    "broken image": lambda text: OSError(f"broken data stream: {text}"),
+    "user's assertion": AssertionError,
+    "user's type": TypeError,
+    "StopIteration": StopIteration,
+    "no class of ours": type("OwnError", (Exception,), {}),
+}
+
+
+def fails(error: Any = ValueError, bad: set[int] = BAD) -> Any:
+    def check(row: dict[str, Any]) -> dict[str, Any]:
+        if int(row["x"]) in bad:
+            raise error(f"row {int(row['x'])} is broken")
+        return row
+
+    return check
+
+
+def data(error: Any = ValueError, bad: set[int] = BAD) -> Any:
+    rows = {"x": np.arange(ROWS), "y": np.arange(ROWS, dtype=np.float32) + 1}
+    return from_arrays(rows).map(fails(error, bad)).shuffle(seed=2)
+
+
+def check(loader: Dataloader, batch: Any, step: int, bad: set[int] = BAD) -> None:
+    """The batch has the rows of the plan, with zeros and False in the places of bad ones."""
+    rows = loader.rows(step)
+    real = np.array([row >= 0 and row not in bad for row in rows.tolist()])
+    np.testing.assert_array_equal(batch["mask"], real)
+    np.testing.assert_array_equal(batch["x"], np.where(real, rows, 0))
+    np.testing.assert_array_equal(batch["y"], np.where(real, rows + 1, 0))
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_row_keeps_its_position_and_takes_no_other_with_it(error: Any, workers: int) -> None:
+    loader = Dataloader(data(error), 16, num_epochs=2, remainder="pad", on_error=LOOSE, num_workers=workers)
+    with loader.iterate() as batches:
+        for batch in batches:
+            check(loader, batch, batches.step - 1)
+        assert batches.stats().masked == 2 * len(BAD)
+        assert f"; {2 * len(BAD)} of " in str(batches.report())
+    check(loader, loader[1], 1)
+    check(loader, loader.host_batch(1), 1)
+    with loader.host_batches() as on_host:
+        check(loader, next(on_host), 0)
+
+
+def test_worker_processes_mask_too() -> None:
+    loader = Dataloader(data(), 16, on_error=LOOSE, num_workers=1, worker_type="process")
+    for step, batch in enumerate(loader):
+        check(loader, batch, step)
+
+
+@given(bad=st.sets(st.integers(0, ROWS - 1), max_size=ROWS - 1), batch=st.sampled_from([8, 16, 24]))
+def test_batches_do_not_depend_on_pieces(bad: set[int], batch: int) -> None:
+    loader = Dataloader(data(bad=bad), batch, on_error=LOOSE)
+    for step, placed in enumerate(loader):
+        check(loader, placed, step, bad)
+
+
+def test_rows_of_a_source_that_fails_by_itself() -> None:
+    def read(row: int) -> dict[str, Any]:
+        return fails()({"x": np.int64(row), "y": np.float32(row + 1)})
+
+    class Rows:
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, row: int) -> dict[str, Any]:
+            return read(row)
+
+    loader = Dataloader(from_source(Rows()).shuffle(seed=1), 16, on_error=LOOSE)
+    for step, batch in enumerate(loader):
+        check(loader, batch, step)
+
+
+def test_a_value_that_does_not_fit_is_masked() -> None:
+    values = np.arange(ROWS)
+    values[17] = 2**40
+    loader = Dataloader(
+        from_arrays({"x": values, "y": np.arange(ROWS, dtype=np.float32) + 1}),
+        20,
+        on_error=LOOSE,
+        mesh=FOUR,
+    )
+    check(loader, loader[0], 0, {17})
+
+
+def test_the_spec_is_that_of_the_first_row_that_can_be_read() -> None:
+    rows = from_arrays({"x": np.arange(ROWS)}).map(fails(bad={0, 1}))
+    assert Dataloader(rows, 8, on_error=LOOSE)[0]["mask"].tolist()[:3] == [False, False, True]
+    assert Dataloader(rows, 8, quarantine=[0, 1])[0]["mask"].tolist()[:3] == [False, False, True]
+    with pytest.raises(ValueError, match="row 0 is broken"):
+        Dataloader(rows, 8)
+    with pytest.raises(ValueError, match="row 0 is broken"):
+        Dataloader(from_arrays({"x": np.arange(ROWS)}).map(fails(bad=set(range(ROWS)))), 8, on_error=LOOSE)
+
+
+def test_saved_states_are_those_without_masks() -> None:
+    masked, plain = Dataloader(data(), 8, on_error="mask"), Dataloader(data(bad=set()), 8)
+    assert masked.iterate(3).get_state() == plain.iterate(3).get_state()
+
+
+NEVER = {
+    "memory": MemoryError(),
+    "no space": OSError(28, "No space left on device"),
+    "file": FileNotFoundError(2, "No such file"),
+    "network": ConnectionResetError("reset"),
+    "time": TimeoutError(),
+    "storage": StorageError("s3://bucket/x: UNAVAILABLE"),
+    "argument": ArgumentError("x=3: no"),
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
+@pytest.mark.parametrize("error", NEVER.values(), ids=NEVER)
+def test_what_one_machine_does_is_never_masked(error: BaseException) -> None:
+    def check(row: Any) -> Any:
+        if row["x"] == 3:
+            raise error
+        return row
+
+    rows = from_arrays({"x": np.arange(16)}).map(check)
+    with (
+        Dataloader(rows, 8, on_error=LOOSE, num_workers=0).iterate() as batches,
+        pytest.raises(BaseException) as caught,
+    ):
+        next(batches)
+    raised = caught.value
+    assert error in (raised, raised.__cause__)
+
+
+def test_what_stands_behind_an_error_counts() -> None:
+    def check(row: Any) -> Any:
+        raise ValueError("can't decode") from OSError(5, "Input/output error")
+
+    with pytest.raises(ValueError, match="can't decode"):
+        Dataloader(from_arrays({"x": np.arange(16)}).map(check), 8, on_error=LOOSE)
+
+
+def test_mistakes_of_loadax_are_never_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadax.loader.assembly import assembler
+
+    def mistaken(*_: Any) -> Any:
+        return None + 1  # type: ignore[operator]
+
+    loader = Dataloader(from_arrays({"x": np.arange(16)}), 8, on_error=LOOSE)
+    mistaken.__code__ = mistaken.__code__.replace(co_filename=assembler.__file__)
+    monkeypatch.setattr(assembler.Assembler, "_plain_columns", mistaken)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = loader[0]
+
+
+def test_too_many_in_a_row_end_the_run() -> None:
+    loader = Dataloader(
+        from_arrays({"x": np.arange(ROWS)}).map(fails(bad={5, *range(20, 30)})),
+        20,
+        on_error=MaskErrors(max_in_a_row=4, max_share=1),
+        mesh=FOUR,
+    )
+    with loader.iterate() as batches:
+        next(batches)
+        with pytest.raises(
+            SourceError,
+            match=r"^5 rows in a row can't be read, more than max_in_a_row=4 of on_error; the last is row 24: "
+            r"ValueError: row 24 is broken; repair the data, or pass a larger max_in_a_row",
+        ):
+            next(batches)
+    assert (
+        sum(
+            1
+            for _ in Dataloader(
+                loader.dataset,
+                20,
+                on_error=MaskErrors(max_in_a_row=10, max_share=1),
+                mesh=FOUR,
+            )
+        )
+        == 3
+    )
+
+
+def test_too_large_a_share_ends_the_run() -> None:
+    rows = from_arrays({"x": np.arange(2000)}).map(fails(bad=set(range(50, 2000, 50))))
+    with pytest.raises(
+        SourceError,
+        match=r"^11 of \d+ rows can't be read, more than max_share=0.001 of on_error; the last is row 550: .*; "
+        r"repair the data, or pass a larger max_share",
+    ):
+        list(Dataloader(rows, 8, on_error="mask", num_workers=0))
+    assert len(list(Dataloader(rows, 8, on_error=MaskErrors(max_share=0.05)))) == 250
+
+
+def test_the_record_is_the_quarantine_of_the_next_run(tmp_path: Path) -> None:
+    record = tmp_path / "bad.jsonl"
+    parts = {"one": data(), "other": data(bad={7})}
+    mixed = mix(parts, weights=[1, 1])
+    loader = Dataloader(mixed, 8, on_error=MaskErrors(record=record, max_share=1), num_workers=0)
+    masked = [np.asarray(batch["mask"]) for batch in loader]
+    entries = [json.loads(line) for line in record.read_text().splitlines()]
+    assert record.stat().st_mode & 0o077 == 0
+    assert {(entry["dataset"], entry["row"]) for entry in entries} <= {("other", 7), *(("one", row) for row in BAD)}
+    assert len(entries) == sum(int((~mask).sum()) for mask in masked) > 3
+    for entry in entries:
+        assert entry["error"] == f"ValueError: row {entry['row']} is broken"
+        assert loader.rows(entry["step"])[entry["position"]] == entry["id"]
+        assert not masked[entry["step"]][entry["position"]]
+    again = Dataloader(mixed, 8, quarantine=record)  # raises nothing, since they are never read
+    for step, batch in enumerate(again):
+        np.testing.assert_array_equal(batch["mask"], masked[step])
+    assert again.iterate(2).get_state() == loader.iterate(2).get_state()
+
+
+def test_rows_in_quarantine_are_never_read() -> None:
+    loader = Dataloader(data(), 16, num_epochs=2, quarantine=BAD)
+    for step, batch in enumerate(loader):
+        check(loader, batch, step)
+    check(loader, loader.host_batch(2), 2)
+    assert loader.certificate(contents=True).total.contents
+
+
+def test_records_of_all_processes_are_one_quarantine(tmp_path: Path) -> None:
+    for name, row in (
+        ("bad.jsonl", 3),
+        ("bad-1.jsonl", 4),
+        ("bad-12.jsonl", 17),
+        ("bad-old.jsonl", 1),
+        ("worse.jsonl", 2),
+    ):
+        (tmp_path / name).write_text(json.dumps({"id": row, "rows": ROWS}) + "\n")
+    loader = Dataloader(data(bad={3, 4, 17}), 20, quarantine=tmp_path / "bad.jsonl", mesh=FOUR)
+    for step, batch in enumerate(loader):
+        check(loader, batch, step, {3, 4, 17})
+
+
+def test_prometheus_counts_them() -> None:
+    from urllib.request import urlopen
+
+    loader = Dataloader(data(), 60, on_error=LOOSE, mesh=FOUR)
+    with prometheus.serve(loader) as exporter, loader.iterate() as batches:
+        next(batches)
+        assert f"loadax_masked_rows_total {float(len(BAD))}" in urlopen(exporter.url, timeout=HANG).read().decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_error": "skip"}, r"^on_error='skip': pass 'raise', 'mask', or loadax.MaskErrors\(…\)$"),
+        ({"on_error": None}, r"^on_error=None: pass 'raise', 'mask'"),
+        ({"quarantine": 3}, r"^quarantine=3: pass the record of MaskErrors, or row ids$"),
+        ({"quarantine": [60]}, r"^a row of quarantine=60: "),
+        (
+            {"quarantine": "no/such.jsonl"},
+            r"^quarantine='no/such.jsonl': there is no such file; leave it out of a",
+        ),
+        (
+            {"quarantine": [1], "keep_on_device": True},
+            r"^keep_on_device: all rows are read once, .*; leave out keep_",
+        ),
+        (
+            {"on_error": "mask", "keep_on_device": True},
+            r"^keep_on_device: all rows are read once, .*; leave out keep_",
+        ),
+    ],
+)
+def test_arguments_that_can_not_be_used(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(from_arrays({"x": np.arange(ROWS)}), 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_in_a_row": 0}, r"^max_in_a_row=0: "),
+        ({"max_share": 2}, r"^max_share=2: pass a number from 0 to 1$"),
+        ({"max_share": "1%"}, r"^max_share='1%': pass a number from 0 to 1$"),
+        ({"max_share": True}, r"^max_share=True: pass a number from 0 to 1$"),
+        ({"record": 3}, r"^record=3: pass the path of a file$"),
+    ],
+)
+def test_limits_that_can_not_be_used(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        MaskErrors(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("oops\n", r"^quarantine: line 1 of .*bad.jsonl is not a record of a masked row: 'oops'; delete that line$"),
+        ('{"id": 1}\n', r"^quarantine: line 1 of .* is not a record"),
+        ("[1]\n", r"^quarantine: line 1 of .* is not a record"),
+        (
+            '{"id": 1, "rows": 7}\n',
+            r"^quarantine: line 1 .* is about row 1 of a dataset with 7 rows, and this one ",
+        ),
+        ('{"id": 99, "rows": 60}\n', r"^quarantine: line 1 .* is about row 99 of a dataset with 60 rows"),
+    ],
+)
+def test_a_record_that_is_none_of_this_dataset(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(from_arrays({"x": np.arange(ROWS)}), 8, quarantine=tmp_path / "bad.jsonl")
+
+
+def test_a_record_that_can_not_be_written_ends_the_run(tmp_path: Path) -> None:
+    loader = Dataloader(data(), 16, on_error=MaskErrors(record=tmp_path / "no" / "bad.jsonl", max_share=1))
+    with pytest.raises(FileNotFoundError, match=r"bad\.jsonl"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("example", "problem"),
+    [({"mask": np.ones(16, bool)}, "already has the key 'mask'"), (np.ones(16), "is not a dict")],
+)
+@pytest.mark.parametrize("options", [{"on_error": "mask"}, {"quarantine": [1]}])
+def test_examples_without_room_for_a_mask(example: Any, problem: str, options: dict[str, Any]) -> None:
+    message = (
+        rf"^on_error='mask' and quarantine= add a leaf 'mask' .* an example {problem}; make examples dicts without"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(from_arrays(example), 8, **options)
+    Dataloader(from_arrays(example).map(lambda row: {"x": row["mask"] if isinstance(row, dict) else row}), 8, **options)

@@ -1,0 +1,135 @@
+"""`select` and `ds[[…]]`: listed positions, as NumPy indexes an array."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, mix
+from loadax.errors import ArgumentError, RowIndexError, StateError
+from loadax.plan.select import Selected
+from loadax.plan.slice import Sliced
+from tests.row_index.filters import data, rows_of
+
+ROWS = np.arange(500)
+MASK = ROWS % 7 == 3
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        *([3, 1, 4, 1, 5], [-1, 0, -500, 499], [], np.array([9, 9], np.uint8), np.empty(0), MASK, MASK.tolist()),
+        *(np.zeros(500, bool), range(5), range(10, 2, -3), range(-3, 0), range(-2, 3), range(3, 3), range(-1, -9, -2)),
+    ],
+    ids=str,
+)
+def test_it_is_numpys_indexing(rows: Any) -> None:
+    index = np.array(rows)
+    expected = ROWS[index if len(index) else []].tolist()
+    assert rows_of(data().select(rows)) == rows_of(data()[rows]) == expected
+    shuffled = data().shuffle(3)
+    for epoch in (0, 2):
+        whole = shuffled.order.visits(np.full(500, epoch), ROWS).rows
+        chosen = shuffled[rows]
+        order = np.arange(len(chosen))
+        assert chosen.order.visits(np.full(len(chosen), epoch), order).rows.tolist() == whole[expected].tolist()
+
+
+def test_a_file_of_positions(tmp_path: Path) -> None:
+    np.save(tmp_path / "chosen.npy", np.array([7, -1, 7], np.int16))
+    (tmp_path / "chosen.txt").write_text("7\n-1 # the last\n7\n")
+    for path in tmp_path.iterdir():
+        assert rows_of(data().select(path)) == [7, 499, 7]
+
+
+def test_a_range_keeps_no_list() -> None:
+    assert data().select(range(10, 400, 3)).describe() == data()[10:400:3].describe()
+    assert isinstance(data().select(range(-5, 0)).order, Sliced)
+
+
+def test_the_callers_list_may_change() -> None:
+    rows = np.array([1, 2, 3])
+    chosen = data().select(rows)
+    rows[:] = 0
+    assert rows_of(chosen) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([3, 500], r"rows: position 500 is out of range for a dataset of length 500; pass positions of its rows"),
+        ([-501], r"rows: position -501 is out of range"),
+        (np.array([2**63 + 5], np.uint64), r"rows: position 9223372036854775813 is out of range"),
+        (range(10**15), r"rows: position 999999999999999 is out of range"),
+        (range(-(10**15), 0), r"rows: position -1000000000000000 is out of range"),
+        ([1.0], r"rows contains float64; pass row numbers, as integers"),
+        (["3"], r"rows contains <U1"),
+        ([2**70], r"rows contains object"),
+        (3, r"rows=3: pass row numbers, or the path"),
+        ([[1, 2]], r"rows has 2 dimensions; pass a flat list"),
+        (np.ones(499, bool), r"rows is a mask of 499 bools, and the dataset has 500 rows; pass one for each row"),
+        ({3, 1}, r"rows=\{1, 3\} is a set, which has no order; pass sorted\(rows\)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_list_of_positions(rows: Any, match: str) -> None:
+    with pytest.raises((ArgumentError, RowIndexError), match=match):
+        data().select(rows)
+
+
+def test_an_index_is_named_as_one() -> None:
+    with pytest.raises(RowIndexError, match=r"index: position 500 is out of range"):
+        _ = data()[[500]]
+    with pytest.raises(ArgumentError, match="index has 2 dimensions"):
+        _ = data()[np.array([[1]])]
+
+
+def test_it_shuffles_splits_and_repeats_like_any_dataset() -> None:
+    chosen = data().select([5, 9, 5, 1, 30, 31, 32])
+    assert sorted(rows_of(chosen.shuffle(0))) == sorted(rows_of(chosen))
+    first, rest = chosen.shuffle(1).split(0.5)
+    assert sorted(rows_of(first) + rows_of(rest)) == [1, 5, 5, 9, 30, 31, 32]
+    assert not set(rows_of(first)) & set(rows_of(rest))
+    assert rows_of(chosen.exclude([5])) == [9, 1, 30, 31, 32]
+
+
+def test_a_selection_of_a_shuffle_has_other_rows_each_epoch() -> None:
+    chosen = data().shuffle(0)[[3, 1]]
+    assert chosen.order.varies
+    calls: list[Callable[[], Any]] = [lambda: chosen.split(0.5), lambda: chosen.shuffle(0).exclude([1])]
+    for call in calls:
+        with pytest.raises(
+            ArgumentError, match=r"after select\(\) of a shuffle: .*first, or select before you shuffle"
+        ):
+            call()
+    assert len(data().exclude([1]).shuffle(0)[[3, 1]]) == len(data()[[3, 1]].shuffle(0).exclude([1])) + 1  # the advice
+
+
+def test_a_loader_finds_and_resumes_selected_rows() -> None:
+    listed = [int(row) for row in np.random.default_rng(0).integers(0, 40, 48)]
+    loader = Dataloader(data().select(listed), 8, num_epochs=2, num_workers=0)
+    assert np.concatenate([loader.rows(step) for step in range(6)]).tolist() == listed
+    expected = [divmod(position, 8) for position, row in enumerate(listed * 2) if row == listed[0]]
+    assert loader.find(listed[0]) == expected
+    with loader.iterate(2) as batches:
+        state = batches.get_state()
+    larger = Dataloader(data().select(listed), 16, num_epochs=2, num_workers=0)
+    with larger.iterate(state) as batches:
+        assert np.asarray(next(batches)["user"]).tolist() == data().read(listed[16:32])["user"].tolist()
+    with pytest.raises(StateError, match=r"select\(48 rows\) differs from the saved run"):
+        Dataloader(data().select(listed[::-1]), 8, num_epochs=2).iterate(state)
+
+
+def test_a_mixture_that_never_ends_has_positions_to_select() -> None:
+    endless = mix([data(), data()], [1, 1], stop="never")
+    assert rows_of(endless.select([0, 10**9])) == [rows_of(endless[:1])[0], rows_of(endless[10**9 : 10**9 + 1])[0]]
+
+
+def test_the_state_is_of_the_list() -> None:
+    one, same, other = (data().select(rows).order for rows in ([1, -1], [1, 499], [499, 1]))
+    assert one.describe() == same.describe() != other.describe()
+    assert isinstance(one, Selected)
+    assert repr(data().select([1, 2])) == "Dataset(2 rows of arrays in memory.select(2 rows))"
+    assert one.lane_assignments(0, 0, 2) == []

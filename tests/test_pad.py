@@ -1,0 +1,199 @@
+"""`pad`: ragged leaves become leaves of one length, with their lengths beside."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loadax
+from loadax import Dataloader, Dataset
+from loadax.errors import ArgumentError, LeafError
+from tests.sources.token_corpora import write_pair
+
+COUNT = 24
+LENGTHS = np.random.default_rng(2).integers(0, 9, COUNT).tolist()
+ROWS = [np.arange(length, dtype=np.int32) + 100 * row for row, length in enumerate(LENGTHS)]
+
+
+def expected(most: int, value: Any = 0, trailing: tuple[int, ...] = (), dtype: Any = np.int32) -> Any:
+    out = np.full((COUNT, most, *trailing), value, dtype)
+    for row, entries in enumerate(ROWS):
+        for index, entry in enumerate(entries[:most]):
+            out[row, index] = entry
+    return out
+
+
+def dicts() -> Dataset:
+    return loadax.from_source(
+        [{"tokens": row, "boxes": np.stack([row, row], 1).astype(np.float32), "id": at} for at, row in enumerate(ROWS)]
+    )
+
+
+def records(path: Path) -> Dataset:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(path / "x.array_record"), "group_size:1")
+    for row in ROWS:
+        writer.write(row.tobytes())
+    writer.close()
+    return loadax.from_array_record(path / "x.array_record", dtype="int32")
+
+
+BARE = {
+    "arrays": lambda _: loadax.from_source(ROWS),
+    "lists": lambda _: (
+        loadax.from_source(list(range(COUNT)))
+        .map(lambda row: ROWS[row].tolist(), spec=ROWS[0])
+        .map(lambda row: np.array(row, np.int32))
+    ),
+    "documents": lambda path: loadax.from_documents(write_pair(path / "x.bin", [[row] for row in ROWS])),
+    "records": records,
+}
+
+
+@pytest.mark.parametrize("kind", BARE)
+@pytest.mark.parametrize(("most", "value"), [(8, 0), (8, -7), (3, 1), (40, 0)])
+def test_bare_arrays_become_data_and_length(kind: str, most: int, value: int, tmp_path: Path) -> None:
+    data = BARE[kind](tmp_path).pad(most, value=value, truncate=True)
+    batch = data.read(range(COUNT))
+    np.testing.assert_array_equal(batch["data"], expected(most, value))
+    assert batch["data"].dtype == data.spec["data"].dtype == np.int32
+    assert batch["length"].tolist() == [min(length, most) for length in LENGTHS]
+    assert batch["length"].dtype == data.spec["length"].dtype == np.int32
+    for position in (0, 5, -1):
+        assert data[position]["data"].tolist() == expected(most, value)[position].tolist()
+    order = [3, 3, 0, 17]
+    assert data.read(order)["length"].tolist() == batch["length"][order].tolist()
+    assert data.read([])["data"].shape == (0, most)
+
+
+def test_leaves_of_dicts() -> None:
+    data = dicts().pad({"tokens": 8, "boxes": 5}, value={"boxes": -0.5}, truncate=True)
+    batch = data.shuffle(0).map_batch(lambda batch: batch).read(range(COUNT))
+    order = batch["id"]
+    assert sorted(batch) == ["boxes", "boxes_length", "id", "tokens", "tokens_length"]
+    np.testing.assert_array_equal(batch["tokens"], expected(8)[order])
+    np.testing.assert_array_equal(batch["boxes"], expected(5, -0.5, (2,), np.float32)[order])
+    assert batch["tokens_length"].tolist() == [LENGTHS[row] for row in order]
+    assert batch["boxes_length"].tolist() == [min(LENGTHS[row], 5) for row in order]
+
+
+def test_what_maps_make_and_maps_behind_it() -> None:
+    def tokenize(row: Any) -> Any:
+        return {"tokens": [int(entry) for entry in row["tokens"]], "id": row["id"]}
+
+    def draw(row: Any, rng: np.random.Generator) -> Any:
+        return {**row, "noise": rng.random()}
+
+    made = dicts()[1:].map(tokenize).pad({"tokens": 8}, value=-1).map(lambda row: {**row, "id": row["id"] * 2})
+    batch = made.read(range(COUNT - 1))
+    np.testing.assert_array_equal(batch["tokens"], expected(8, -1)[1:])
+    assert batch["id"].tolist() == [2 * row for row in range(1, COUNT)]
+    # Padding is no map of its own to the random ones behind it.
+    drawn = dicts().pad({"tokens": 8, "boxes": 8}).map(draw, rng=True).read(range(COUNT))["noise"]
+    assert drawn.tolist() == [row["noise"] for row in dicts().map(draw, rng=True)]
+
+
+def test_records_are_padded_as_they_are_read(tmp_path: Path) -> None:
+    plain = records(tmp_path)
+    told = loadax.from_array_record(tmp_path / "x.array_record", dtype="int32", pad_to=8)
+    assert type(plain.pad(8).source) is type(told.source)
+    assert plain.shuffle(1).pad(8).describe() == told.shuffle(1).describe()
+    assert not plain.pad(8).maps
+    assert plain.map(lambda row: row).pad(8).read([1])["data"].tolist() == told.read([1])["data"].tolist()
+    with pytest.raises(ArgumentError, match=r"value=0\.5 does not fit leaf 'data', which is int32; pass another"):
+        plain.pad(8, value=0.5)
+    with pytest.raises(
+        LeafError, match=r"record \d+\) has 8 entries, more than 3, the length of padded rows; pass a la"
+    ):
+        plain.pad(3).read(range(COUNT))
+
+
+def test_a_loader_reads_and_resumes_padded_rows(tmp_path: Path) -> None:
+    for data in (records(tmp_path).pad(8), loadax.from_source(ROWS).pad(8)):
+        loader = Dataloader(data.shuffle(0), 8, num_epochs=2, num_workers=2)
+        for step, batch in enumerate(loader):
+            np.testing.assert_array_equal(np.asarray(batch["data"]), expected(8)[loader.rows(step)])
+        with loader.iterate(2) as batches:
+            state = batches.get_state()
+        larger = Dataloader(data.shuffle(0), 16, num_epochs=4, num_workers=0)
+        with larger.iterate(state) as batches:
+            np.testing.assert_array_equal(np.asarray(next(batches)["data"]), expected(8)[larger.rows(1)])
+
+
+def test_it_describes_itself_and_is_pickled() -> None:
+    data = dicts().pad({"tokens": 8}, value=1, truncate=True)
+    assert repr(data).endswith(".pad({'tokens': 8}, value=1, truncate=True))")
+    again = pickle.loads(pickle.dumps(data.reader))
+    assert again.describe() == data.reader.describe() == [["pad", {"tokens": 8}, 1, True]]
+    others = [dicts().pad({"tokens": 8}), dicts().pad({"tokens": 9}, 1, True), dicts().pad({"tokens": 8}, 2, True)]
+    assert len({str(each.reader.describe()) for each in (data, *others)}) == 4
+
+
+def test_padded_rows_are_filtered_and_cached(tmp_path: Path) -> None:
+    long = dicts().pad({"tokens": 8, "boxes": 8}).filter(lambda row: row["tokens_length"] > 3)
+    kept = [row for row in range(COUNT) if LENGTHS[row] > 3]
+    assert long.read(range(len(long)))["id"].tolist() == kept
+    for _ in range(2):
+        stored = long.cache(tmp_path / "cache", progress=False)
+        np.testing.assert_array_equal(stored.read(range(len(kept)))["tokens"], expected(8)[kept])
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda ds: ds.pad({}), r"lengths=\{\}: pass a length for each leaf by name, such as \{'tokens': 512\}"),
+        (lambda ds: ds.pad({3: 4}), r"lengths=\{3: 4\}: pass a length for each leaf"),
+        (lambda ds: ds.pad({"tokens": 0}), r"lengths\['tokens'\]=0: pass 1 or more"),
+        (lambda ds: ds.pad("tokens"), r"lengths='tokens': pass a length for each leaf by name"),
+        (lambda ds: ds.pad({"tokens": 8}, value="a"), r"value='a': pass a number"),
+        (lambda ds: ds.pad({"tokens": 8}, value={"tokens": None}), r"value\['tokens'\]=None: pass a number"),
+        (lambda ds: ds.pad({"tokens": 8}, value={"boxes": 1}), r"value has the key 'boxes', which is not padded"),
+        (lambda ds: ds.pad({"tokens": 8}, truncate=1), r"truncate=1: pass True or False"),
+        (lambda ds: ds.pad({"tokens": 8}, value=0.5).spec, r"value=0\.5 does not fit leaf 'tokens', which is int32"),
+        (lambda ds: ds.pad({"tokens": 8}, value=2**31).spec, r"value=2147483648 does not fit leaf 'tokens'"),
+        (lambda ds: ds.pad({"tokens": 8}, value=2**70).spec, r"value=\d+ does not fit leaf 'tokens'"),
+    ],
+)
+def test_arguments_that_cant_be_used(call: Any, match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        call(dicts())
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "match"),
+    [
+        ([{"x": [1, 2]}, {"x": [1] * 9}], {"x": 8}, r"row 1: leaf 'x' has 9 entries, more than 8, its padded length"),
+        ([{"x": [1]}], {"y": 8}, r"row 0 has the leaves \['x'\]; pad\(\) needs a leaf 'y', and adds 'y_length'"),
+        ([{"x": [1], "x_length": 1}], {"x": 8}, r"adds 'x_length' with its length, which must not exist yet"),
+        (
+            [{"x": [1]}, {"z": [1]}],
+            {"x": 8},
+            r"row 1 has the leaves \['z'\], and the first row had \['x'\]; return the",
+        ),
+        ([{"x": 3}], {"x": 8}, r"row 0: leaf 'x' is int64\[\], but pad\(\) pads the first dimension of numeric arrays"),
+        ([{"x": [1]}, {"x": "abc"}], {"x": 8}, r"row 1: leaf 'x' is <U3\[\], but pad\(\) pads"),
+        ([{"x": [1]}, {"x": [[1], [2, 3]]}], {"x": 8}, r"row 1: leaf 'x' is object\[\], but pad\(\) pads"),
+        (
+            [{"x": [1]}, {"x": [1.5]}],
+            {"x": 8},
+            r"row 1: leaf 'x' is float64\[1\], and in the first row int64 with the di",
+        ),
+        ([{"x": [1]}, {"x": [[1]]}], {"x": 8}, r"row 1: leaf 'x' is int64\[1, 1\], .*dimensions \[\] after the first"),
+        ([{"x": [1]}], 8, r"row 0 is a dict of \['x'\]; pass the lengths of its leaves by name: pad\(\{'x': 8\}\)"),
+        ([[1, 2]], {"x": 8}, r"row 0 is a list; pad\(\) by name needs dicts: pass one int for bare arrays"),
+    ],
+)
+def test_rows_that_cant_be_padded(rows: Any, lengths: Any, match: str) -> None:
+    arrays = loadax.from_source(list(range(len(rows)))).map(lambda row: rows[row])
+    with pytest.raises(LeafError, match=match):
+        arrays.pad(lengths).read(range(len(rows)))
+
+
+def test_the_advice_followed() -> None:
+    longer = loadax.from_source([np.arange(2), np.arange(9)])
+    assert longer.pad(8, truncate=True).read([1])["length"].tolist() == [8]
+    assert longer.pad(9).read([1])["length"].tolist() == [9]
+    assert loadax.from_source([np.arange(2), np.empty(0)]).pad(2).read([0, 1])["data"].tolist() == [[0, 1], [0, 0]]
