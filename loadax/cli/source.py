@@ -38,8 +38,7 @@ KNOWN = (
 SOURCES = """\
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
 files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
-MODULE:FUNCTION that makes a
-loadax.Dataset"""
+MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("variables", "columns", "seq_len", "dtype", "size", "pad_to")
 _TABLES: dict[str, Callable[..., Dataset]] = {
@@ -170,7 +169,10 @@ def _table_kind(path: str, local: Path | None) -> str | None:
     if local is None or not local.is_dir():
         return None if "|" in path else kind_of([file_name(path)])
     names = [file.name for file in local.iterdir()]
-    return None if set(names) & set(_ZARR) else kind_of(names)
+    kind = None if set(names) & set(_ZARR) else kind_of(names)
+    # A list of what is in the other files is not the data.
+    listed = kind is not None and (holds_images(path) or any(one(name) for one in _SHARDS for name in names))
+    return None if listed else kind
 
 
 def _is_record(name: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
@@ -49,15 +50,16 @@ def as_table(data: Any) -> Any:
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
         refuse_known(data)
         raise ArgumentError(
-            f"the data is a {name}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of pyarrow, "
-            "polars, pandas or DuckDB, or use loadax.as_dataset(data)"
+            f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "
+            "pyarrow, polars, pandas or DuckDB, or use loadax.as_dataset(data)"
         )
     try:
         return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
     except pa.ArrowException as error:
         if "non-struct" in str(error):
             raise ArgumentError(
-                f"the data is a {name}, a single column; name it: loadax.from_arrow(pyarrow.table({{'x': data}}))"
+                f"the data is {type_text(data)}, a single column; name it: "
+                "loadax.from_arrow(pyarrow.table({'x': data}))"
             ) from error
         raise ArgumentError(f"the {name} can't be exported to Arrow: {error}; cast or drop that column") from error
 

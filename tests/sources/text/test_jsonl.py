@@ -148,7 +148,7 @@ def test_a_missing_entry_is_a_null(tmp_path: Path) -> None:
 
 
 def test_lists_of_changing_length_are_named_by_row(folder: Path) -> None:
-    with pytest.raises(Exception, match=r"row \d+: leaf \['tokens'\] .* rows are ragged: pad or crop them in a map"):
+    with pytest.raises(Exception, match=r"row \d+: leaf \['tokens'\] .* rows are ragged: pad them with"):
         loadax.from_jsonl(folder, columns="tokens").read([3, 4])
 
 

@@ -1,0 +1,74 @@
+"""The commands on files of tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+import loadax
+from loadax.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    table = pa.table({"x": range(40), "y": [row / 2 for row in range(40)], "name": [str(row) for row in range(40)]})
+    (tmp_path / "parts").mkdir()
+    parquet.write_table(table, tmp_path / "parts" / "a.parquet", row_group_size=10)
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    (tmp_path / "x.csv").write_text("x,y\n1,2.5\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [
+        ("parts", ["40 rows in 1 file", "4 row groups of 10 to 10 rows", "loadax.from_parquet({!r}).shuffle(seed)"]),
+        ("parts/*.parquet", ["40 rows in 1 file", "['name']  a single value  object"]),
+        (
+            "x.jsonl",
+            ["40 rows in 1 file", "['y']     a single value  float64", "loadax.from_jsonl({!r}).shuffle(seed)"],
+        ),
+        ("x.csv", ["1 row in 1 file", "loadax.from_csv({!r}).shuffle(seed)"]),
+    ],
+)
+def test_inspect_shows_columns_and_row_groups(folder: Path, path: str, lines: list[str], capsys: Any) -> None:
+    assert main(["inspect", str(folder / path)]) == 0
+    shown = capsys.readouterr().out
+    for line in lines:
+        assert line.format(str(folder / path)) in shown, shown
+
+
+def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource.kept_chunks", 1)
+    assert main(["inspect", str(folder / "parts")]) == 0
+    shown = capsys.readouterr().out
+    assert "1 row groups fit in memory_bytes" in shown
+    assert 'shuffle(seed, block="chunks"): decodes each once' in shown
+
+
+@pytest.mark.parametrize("path", ["parts", "parts/a.parquet", "x.jsonl"])
+def test_convert_writes_columns_of_tables(folder: Path, path: str) -> None:
+    out = folder / "out.zarr"
+    assert main(["convert", str(folder / path), str(out), "--columns", "x,y"]) == 0
+    assert loadax.from_zarr(out).read([39])["y"].tolist() == [19.5]
+
+
+def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:
+    assert main(["convert", str(folder / "parts"), str(folder / "out.zarr"), "--variables", "x"]) != 0
+    assert "is a table, to which --variables does not apply; leave it out" in capsys.readouterr().err
+    assert main(["inspect", str(folder / "none.parquet")]) != 0
+    assert "none.parquet: there is no such file" in capsys.readouterr().err
+
+
+def test_a_list_beside_images_is_not_the_data(folder: Path, capsys: Any) -> None:
+    (folder / "photos").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "photos" / "0.png")
+    (folder / "photos" / "labels.csv").write_text("file,label\n0.png,cat\n")
+    assert main(["convert", str(folder / "photos"), str(folder / "out.zarr")]) == 0
+    assert loadax.from_zarr(folder / "out.zarr").read([0])["image"].shape == (1, 8, 8, 3)
