@@ -113,8 +113,8 @@ def main() -> None:
         print(f"\n{results['text']}", flush=True)
         for index in range(options.runs):
             if index == len(results["runs"]):
-                results["runs"].append(measure(name, options))
-                path.write_text(json.dumps(rounded(results), indent=1) + "\n")
+                results["runs"].append(rounded(measure(name, options)))  # shown now as it is when it is read again
+                path.write_text(json.dumps(results, indent=1) + "\n")
             run = results["runs"][index]
             print(f"\nrun {index + 1} of {options.runs}, commit {run['machine']['commit']}\n{table(run)}", flush=True)
             print("\n".join(remarks(run)), flush=True)
