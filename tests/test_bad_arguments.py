@@ -169,7 +169,7 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: SERVE(loader(), host=3), "host=3: pass the address to listen on"),
         (lambda: SERVE(loader(), port=None), "port=None: pass an int"),
         (lambda: SERVE(loader(), port=70000), "port=70000: pass 65535 or less"),
-        (lambda: UNTYPED.from_images(3), "folder=3 is an int: pass the path of a folder of images"),
+        (lambda: UNTYPED.from_images(3), "folder=3 is an int: pass the path or URL of a folder of images"),
         (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
         (lambda: DATA.cache(3), "path=3 is an int: pass the path or URL"),
         (lambda: loader().iterate().timeline(3), "path=3 is an int: pass the name of a .html, .json or .png file"),

@@ -101,8 +101,6 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
 
 def without(visits: Visits, quarantine: Integers) -> Visits:
     """The visits with padding in place of quarantined rows."""
-    if not len(quarantine):
-        return visits
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
 
 

@@ -70,7 +70,7 @@ def check_map(
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
     """
-    function("fn", fn, "a function of a batch", "batch", *["rng"] * rng)
+    function("fn", fn, "a function of a batch", "batch", *["rows"] * with_index, *["rng"] * rng)
     source = ArraySource(examples)
     count = len(source)
     if count < 2:

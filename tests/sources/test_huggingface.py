@@ -244,7 +244,7 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     assert [batch["x"].shape for batch in alike] == [(8, 2), (8, 2)]
     other = loadax.from_huggingface(datasets.Dataset.from_dict({"x": [[1], [1, 2]]}))
     with pytest.raises(
-        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; rows are ragged: pad or crop"
+        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; rows are ragged: pad them with"
     ):
         other.source.read(np.array([0, 1]))
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)

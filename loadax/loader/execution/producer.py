@@ -118,7 +118,7 @@ class BatchProducer:
             for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
         self._host, self._positions = shard.host, shard.positions
-        self._quarantine = options.quarantine
+        self._quarantine = options.quarantine if len(options.quarantine) else None
         self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
         self.probed = reader.probed
         self.to_accelerator = any(
@@ -145,7 +145,9 @@ class BatchProducer:
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
         """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
         visits = self._visits(first, buffers.count)
-        visits = without(Visits(visits.rows[low:high], visits.epochs[low:high]), self._quarantine)
+        visits = Visits(visits.rows[low:high], visits.epochs[low:high])
+        if self._quarantine is not None:
+            visits = without(visits, self._quarantine)
         timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         if self._masked_rows is not None:
             self._masked_rows.count(high - low, timing.failures, partial(self._place_of, first, low))
