@@ -44,7 +44,7 @@ from loadax.plan.split import split as split_order
 from loadax.plan.split import split_counts
 from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
-from loadax.protocols import ArraySpec, Integers, Order, Tree
+from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
@@ -131,9 +131,8 @@ class Dataset:
         # A mixture that is scheduled by step has rows, but no length yet.
         return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
 
-    def probed_at(self, position: int) -> "Dataset":
-        """The same dataset, with its spec inferred from the example at this position instead of the first one."""
-        visits = self.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
+    def probed_at(self, visits: Visits | None) -> "Dataset":
+        """The same dataset, with its spec inferred from the example at this visit instead of the first one."""
         made = copy.copy(self)
         vars(made)["reader"] = replace(self.reader, first=visits)
         return made

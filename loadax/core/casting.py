@@ -39,19 +39,20 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
         >>> narrow
         array([1, 2], dtype=int32)
     """
-    if (
-        destination.dtype != source.dtype
-        and source.dtype.kind in "iu"
-        and destination.dtype.kind in "iu"
-        and source.size
-    ):
-        _check_range(destination.dtype, source, path)
+    check_cast(source, destination.dtype, path)
     # A float that overflows becomes inf, as in JAX; NumPy would warn.
     with np.errstate(over="ignore"):
         np.copyto(destination, source, casting="unsafe")
 
 
-def _check_range(dtype: np.dtype[Any], source: NDArray[Any], path: str) -> None:
+def check_cast(source: NDArray[Any], dtype: np.dtype[Any], path: str) -> None:
+    """Checks that integers fit `dtype`, for `cast_into`.
+
+    Raises:
+        LeafError: When one does not.
+    """
+    if dtype == source.dtype or source.dtype.kind not in "iu" or dtype.kind not in "iu" or not source.size:
+        return
     limits = np.iinfo(dtype)
     for value in (int(source.max()), int(source.min())):
         if not limits.min <= value <= limits.max:

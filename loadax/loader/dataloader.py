@@ -23,7 +23,7 @@ from loadax.errors import ArgumentError, RowIndexError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.assembly.maskable import probe_readable
-from loadax.loader.batch_spec import KEY, MASK, BatchSpec
+from loadax.loader.batch_spec import KEY, MASK
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
@@ -304,8 +304,9 @@ class Dataloader:
 
         Padding is zeros, or None in place of objects.
         """
-        step = self._checked(step)
-        return self._on_host(step, self._pipeline.form(step).host_batch)
+        step, pipeline = self._checked(step), self._pipeline.on_host()
+        shard = pipeline.host_shard(self._positions(step), step, pipeline.form(step).host_batch)
+        return _batch_of(pipeline, shard, step)
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.
@@ -342,15 +343,10 @@ class Dataloader:
             ArgumentError: If the loader has no `host_leaves`.
         """
         step = self._checked(step)
-        leaves = self._pipeline.form(step).host_leaves
-        return HostRows(step, self._positions(step), host_leaves_of(self._on_host(step, leaves)))
-
-    def _on_host(self, step: int, leaves: BatchSpec) -> Tree:
-        """Reads leaves of a step, for the rows of this process."""
-        if not leaves.leaves:
-            return {}
-        pipeline = self._pipeline.on_host()
-        return _batch_of(pipeline, pipeline.host_shard(self._positions(step), step, leaves), step)
+        kept = self._pipeline.form(step).host_leaves
+        names = host_leaves_of(kept.structure.build(kept.leaves))
+        batch = self.host_batch(step)  # all leaves, since any may be why a row is masked
+        return HostRows(step, self._positions(step), {name: batch[name] for name in names})
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.

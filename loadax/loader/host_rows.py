@@ -48,7 +48,7 @@ def host_leaves_of(leaves: Any) -> dict[str, Tree]:
     Raises:
         ArgumentError: If it has none.
     """
-    if not leaves:
+    if not isinstance(leaves, dict) or not leaves:
         raise ArgumentError(
             "this loader places all leaves; name those that stay on the host: Dataloader(…, host_leaves=['name'])"
         )

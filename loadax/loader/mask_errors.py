@@ -21,8 +21,9 @@ class MaskErrors:
     """Masks rows that can't be read, instead of ending the run: `Dataloader(…, on_error=MaskErrors(…))`.
 
     A row whose reading or map fails has zeros in its place, and False in the leaf "mask" that every batch then has. All
-    other rows are where they would be without it. What a network, a disk or too little memory does is never masked,
-    since other hosts may have read the row well; neither are interrupts, nor mistakes of loadax itself.
+    other rows are where they would be without it. What a network, a disk or too little memory does is not masked
+    (`OSError`s but those of broken images, `StorageError`, `MemoryError`), since other hosts may have read the row
+    well; neither are interrupts, nor mistakes of loadax itself. Rows are read whole, so that all hosts mask the same.
 
     Args:
         max_in_a_row: Most rows that may fail one after the other in what this process reads.

@@ -289,13 +289,10 @@ def test_only_an_iterator_of_a_loader_is_taken(given: Any) -> None:
 @pytest.mark.parametrize("iterated", ["steps", "epochs"])
 @pytest.mark.parametrize("take", [to_map_dataset, loadax.as_dataset, lambda given: loadax.Dataloader(given, 8)])
 def test_an_iterator_of_a_loader_is_no_dataset(take: Any, iterated: str) -> None:
-    epochs = loader().epochs()
-    given = iter(loader()) if iterated == "steps" else next(epochs)
-    with pytest.raises(
-        ArgumentError, match=r"^data is an? \w+ of a Dataloader; pass the loader's dataset: loader\.datas"
-    ):
-        take(given)
-    epochs.close()
+    batches = iter(loader()) if iterated == "steps" else next(loader().epochs())
+    message = r"^data is an? \w+ of a Dataloader; pass the loader's dataset: loader\.dataset"
+    with pytest.raises(ArgumentError, match=message):
+        take(batches)
 
 
 def test_grains_checkpoint_handler(tmp_path: Path) -> None:

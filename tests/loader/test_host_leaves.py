@@ -32,7 +32,14 @@ COLUMNS = from_arrays(
 )
 OBJECTS = from_arrays({**COLUMNS.read(range(ROWS)), "name": np.array(NAMES, object)})
 MAPPED = from_arrays({"row": np.arange(ROWS)}).map(lambda rows: example(int(rows["row"])))
-DATASETS = {"row by row": ROW_BY_ROW, "columns": COLUMNS, "columns of objects": OBJECTS, "mapped": MAPPED}
+ELEMENTWISE = COLUMNS.map_batch(lambda rows: {**rows, "x": rows["x"] * 1}, elementwise=True)
+DATASETS = {
+    "row by row": ROW_BY_ROW,
+    "columns": COLUMNS,
+    "columns of objects": OBJECTS,
+    "mapped": MAPPED,
+    "elementwise": ELEMENTWISE,
+}
 WORKERS: tuple[dict[str, Any], ...] = ({"num_workers": 0}, {"num_workers": 2})
 
 
@@ -300,3 +307,11 @@ def test_strings_of_a_map_may_have_any_length() -> None:
 
 def _longer_and_longer(rows: dict[str, Any]) -> dict[str, Any]:
     return {**rows, "name": np.array(["a" * 3 ** (int(x) % 5) for x in rows["x"]])}
+
+
+@pytest.mark.parametrize("examples", [np.arange(16), (np.arange(16), np.arange(16))])
+def test_examples_without_names_have_no_host_leaves(examples: Any) -> None:
+    with Dataloader(from_arrays(examples), 8).host_batches() as batches:
+        next(batches)
+        with pytest.raises(ArgumentError, match=r"^this loader places all leaves"):
+            _ = batches.host

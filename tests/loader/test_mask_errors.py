@@ -1,8 +1,10 @@
 """Rows that can't be read keep their positions: `on_error=MaskErrors(…)` and `quarantine=`."""
 
 import json
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import jax
 import numpy as np
@@ -119,6 +121,34 @@ def test_the_spec_is_that_of_the_first_row_that_can_be_read() -> None:
         Dataloader(from_arrays({"x": np.arange(ROWS)}).map(fails(bad=set(range(ROWS)))), 8, on_error=LOOSE)
 
 
+def test_shorter_sequences_have_the_spec_of_a_row_that_can_be_read() -> None:
+    rows = from_arrays({"x": np.arange(ROWS), "t": np.ones((ROWS, 8))}).map(fails(bad={0}))
+    for options in ({"on_error": LOOSE}, {"quarantine": [0]}):
+        batch = Dataloader(rows, 8, seq_len=4, **options)[0]
+        assert (batch["t"].shape, batch["mask"].tolist()) == ((8, 4), [False, *[True] * 7])
+
+
+def test_host_leaves_are_masked_with_the_batch() -> None:
+    ids = np.arange(16)
+    ids[3] = 2**40
+    data = from_arrays({"id": ids, "name": np.array([f"n{row}" for row in range(16)])})
+    loader = Dataloader(data, 8, on_error=LOOSE, host_leaves="name")
+    names = ["n0", "n1", "n2", "", *(f"n{row}" for row in range(4, 8))]
+    with iter(loader) as batches:
+        assert not next(batches)["mask"][3]
+        assert batches.host["name"].tolist() == loader.host(0)["name"].tolist() == names
+
+
+def test_rows_that_are_read_again_count_once(tmp_path: Path) -> None:
+    rows = from_arrays({"x": np.arange(2000)}).map(fails(bad=set(range(800, 812))))
+    record = tmp_path / "bad.jsonl"
+    masking = MaskErrors(max_share=0, record=record)
+    with pytest.raises(SourceError, match=r"^1[12] of \d+ rows can't be read, .* the last is row 81[01]: ") as caught:
+        list(Dataloader(rows, 8, on_error=masking, num_workers=1))
+    assert "loadax: in step 101" in caught.value.__notes__
+    assert len(set(record.read_text().splitlines())) == len(record.read_text().splitlines()) >= 10
+
+
 def test_saved_states_are_those_without_masks() -> None:
     masked, plain = Dataloader(data(), 8, on_error="mask"), Dataloader(data(bad=set()), 8)
     assert masked.iterate(3).get_state() == plain.iterate(3).get_state()
@@ -132,6 +162,8 @@ NEVER = {
     "time": TimeoutError(),
     "storage": StorageError("s3://bucket/x: UNAVAILABLE"),
     "argument": ArgumentError("x=3: no"),
+    "HTTP": HTTPError("http://127.0.0.1", 503, "busy", Message(), None),
+    "threads": RuntimeError("can't start new thread"),
     "exit": SystemExit(3),
     "interrupt": KeyboardInterrupt(),
 }
@@ -170,7 +202,7 @@ def test_mistakes_of_loadax_are_never_masked(monkeypatch: pytest.MonkeyPatch) ->
 
     loader = Dataloader(from_arrays({"x": np.arange(16)}), 8, on_error=LOOSE)
     mistaken.__code__ = mistaken.__code__.replace(co_filename=assembler.__file__)
-    monkeypatch.setattr(assembler.Assembler, "_plain_columns", mistaken)
+    monkeypatch.setattr(assembler.Assembler, "_by_rows", mistaken)
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = loader[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.casting import check_cast
 from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
@@ -86,7 +87,8 @@ class _PieceView:
         low, high = self.span(tile)
         if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
-            full = padding(high - low, values.shape[1:], values.dtype)
+            kept = tile.leaf.dtype if tile.leaf.dtype.hasobject else values.dtype
+            full = padding(high - low, values.shape[1:], kept)
             full[self.present if wanted is None else self.present[wanted]] = values
             values = full
         self.piece.buffers.write(index, low, high, values)
@@ -155,7 +157,8 @@ class Assembler:
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
-        self._by_columns = reader.maps_columns
+        # With masking, every process must meet the errors of all columns of a row, to mask the same rows.
+        self._by_columns = reader.maps_columns and not masking
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.
@@ -220,6 +223,9 @@ class Assembler:
                 batch = self._reader.apply(batch, view.visits)
         with clock("assemble"):
             leaves = flatten(batch)[0]
+            if self._masking:
+                for leaf in {_source(tile): tile.leaf for _, tile in self._data}.values():
+                    check_cast(leaves[leaf.source or 0], leaf.dtype, leaf.path)
             for index, tile in self._data:
                 values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]
@@ -271,7 +277,8 @@ class Assembler:
                     f"expected {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
-                if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
+                wrong_dtype = np.asarray(leaf).dtype != wanted.dtype and not wanted.dtype.hasobject
+                if np.shape(leaf) != shape or wrong_dtype:
                     raise LeafError(
                         f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
                         f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "

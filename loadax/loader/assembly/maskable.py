@@ -4,6 +4,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadax.dataset import Dataset
 from loadax.errors import LeafError, LoadaxError, SourceError, StorageError
 from loadax.protocols import Integers
@@ -39,10 +41,10 @@ def probe_readable(dataset: Dataset, quarantine: Integers, masking: bool) -> Dat
     """
     first: Exception | None = None
     for position in range(min(_MOST_PROBED, len(dataset))):
-        probed = dataset.probed_at(position)
-        assert probed.reader.first is not None
-        if probed.reader.first.rows[0] in quarantine:
+        visits = dataset.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
+        if visits.rows[0] in quarantine:
             continue
+        probed = dataset.probed_at(visits)
         try:
             _ = probed.spec
         except Exception as error:
@@ -63,7 +65,11 @@ def _causes(error: BaseException | None) -> Any:
 
 
 def _environment(error: BaseException) -> bool:
-    if not isinstance(error, Exception) or isinstance(error, MemoryError | StorageError | ConnectionError):
+    if not isinstance(error, Exception) or isinstance(error, MemoryError | StorageError):
         return True
-    # Image libraries raise OSErrors without an error number for broken images.
-    return isinstance(error, OSError) and (error.errno is not None or isinstance(error, TimeoutError))
+    if isinstance(error, OSError):
+        # Image libraries raise OSErrors without an error number for broken images; those of networks have own classes.
+        return error.errno is not None or not (
+            type(error) is OSError or type(error).__name__ == "UnidentifiedImageError"
+        )
+    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)

@@ -34,7 +34,8 @@ def cut_to(dataset: Dataset, length: int | None) -> Dataset:
     )
     if not dataset.maps:
         return Dataset(CroppedSource(dataset.source, cut), dataset.order)
-    return Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
+    cropped = Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
+    return cropped.probed_at(dataset.reader.first)
 
 
 def _crop(spec: Tree, depth: int) -> BatchMap:

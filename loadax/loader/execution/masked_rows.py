@@ -35,7 +35,8 @@ class MaskedRows:
     def __init__(self, masking: MaskErrors, plan: BatchPlan, source: BaseSource):
         self._masking, self._plan, self._source = masking, plan, source
         self._lock = threading.Lock()
-        self._read = self._masked = self._in_a_row = 0
+        self._read = self._in_a_row = 0
+        self._noted: set[tuple[int, int]] = set()  # steps and positions
 
     def count(self, rows: int, failures: Sequence[Failure], place: Callable[[int], tuple[int, int]]) -> None:
         """Counts a piece of which some rows could not be read.
@@ -54,8 +55,10 @@ class MaskedRows:
             for failure in failures:
                 self._in_a_row = 1 if failure.row != end else self._in_a_row + 1
                 end = failure.row + 1
-                self._masked += 1
-                self._note(failure, *place(failure.row))
+                where = place(failure.row)
+                if where not in self._noted:  # after an error, the steps of a group are read again one by one
+                    self._noted.add(where)
+                    self._note(failure, *where)
             if end != rows:
                 self._in_a_row = 0
 
@@ -80,8 +83,8 @@ class MaskedRows:
                 f"{self._in_a_row} rows in a row can't be read, more than max_in_a_row={masking.max_in_a_row} of "
                 f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_in_a_row"
             )
-        if self._masked > most:
+        if len(self._noted) > most:
             raise SourceError(
-                f"{self._masked} of {self._read} rows can't be read, more than max_share={masking.max_share} of "
+                f"{len(self._noted)} of {self._read} rows can't be read, more than max_share={masking.max_share} of "
                 f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_share"
             )
