@@ -217,6 +217,12 @@ class Dataloader:
             quarantine=rows,
         )
         kept = host_leaf_names(host_leaves, self.dataset.spec)
+        both = sorted(set(kept) & set(partition)) if isinstance(partition, dict) else []
+        if both:
+            raise ArgumentError(
+                f"partition names {both}, which host_leaves={shown(host_leaves)} keeps on the host; "
+                "leave them out of one of the two"
+            )
         if options.keep_on_device:
             check_fixed(self.dataset)
             if masks:
@@ -327,7 +333,8 @@ class Dataloader:
             [['a', 'b'], ['a', 'b']]
         """
         pipeline = self._pipeline.on_host()
-        mesh = self._mesh_here()  # other threads, and later steps, have the rows of the mesh that is current now
+        # Other threads, and later steps, have the rows of the mesh that is current now.
+        mesh = self._mesh_here() if self._pipeline.options.shard is not None else resolve_mesh(self._mesh_here())
 
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
@@ -456,7 +463,7 @@ class Dataloader:
         """Simulates a perfect loader: repeats the first few batches of the run from device memory, for as many steps.
 
         Train on it as on the loader, and `replay.headroom(it)` tells what a perfect loader would gain. Discard the
-        trained parameters.
+        trained parameters. A replay has no `host`.
 
         Args:
             batches: Number of batches to read first and keep on the devices.
@@ -599,7 +606,7 @@ class Dataloader:
         positions: Any = None,
         run: str | None = None,
     ) -> Certificate:
-        """Certifies which records this process's part of the run consists of.
+        """Certifies which records this process's part of the run consists of, without those in quarantine.
 
         All hosts together give the same certificate as one process alone. Save the certificates of all hosts, and
         `loadax audit` checks that they form one whole run, and whether two runs read the same records.
@@ -652,6 +659,7 @@ class Dataloader:
             pieces,
             partial(self._pipeline.read, whole.dataset, whole.batch) if contents else None,
             per_step,
+            self._pipeline.options.quarantine,
         )
 
     def _position_ranges(self, step: int) -> list[tuple[int, int]]:

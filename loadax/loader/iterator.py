@@ -153,9 +153,9 @@ class DataIterator:
             try:
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
-                    if scheduler is self._scheduler:
-                        self._step = max(self._step, step + 1)  # another thread may have taken a later one
-                        self._host = (step, host)
+                    # Another thread may have taken a later one.
+                    if scheduler is self._scheduler and step >= self._step:
+                        self._step, self._host = step + 1, (step, host)
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
@@ -191,6 +191,8 @@ class DataIterator:
     @property
     def host(self) -> HostRows:
         """The host leaves of the latest batch, for the rows that this process reads.
+
+        Where several threads share the iterator, use `loader.host(step)`.
 
         Raises:
             ArgumentError: If no batch was handed out yet, or the loader has no `host_leaves`.

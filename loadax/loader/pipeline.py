@@ -33,7 +33,6 @@ from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.mask_errors import without
 from loadax.loader.options import LoaderOptions, Schedule, value_at
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.protocols import Integers, Tree, Visits
@@ -193,7 +192,6 @@ class Pipeline:
 
     def read(self, dataset: Dataset, batch: BatchSpec, visits: Visits) -> list[NDArray[Any]]:
         """Reads the rows of these visits with all columns of every leaf, as NumPy arrays."""
-        visits = without(visits, self.options.quarantine)
         present = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if present.any():

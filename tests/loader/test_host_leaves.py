@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
-from loadax.errors import ArgumentError, LeafTypeError, MeshError
+from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
 from loadax.sharding import data_parallel, plan_mesh
 from tests.meshes import ZOO, MeshCase
 
@@ -315,3 +315,18 @@ def test_examples_without_names_have_no_host_leaves(examples: Any) -> None:
         next(batches)
         with pytest.raises(ArgumentError, match=r"^this loader places all leaves"):
             _ = batches.host
+
+
+def test_partitions_of_leaves_that_are_not_placed() -> None:
+    spec = {"x": P("data"), "name": P("data")}
+    with pytest.raises(
+        ArgumentError, match=r"^partition names \['name'\], which host_leaves=.* keeps on the host; leave"
+    ):
+        Dataloader(COLUMNS, 8, host_leaves=KEPT, partition=spec)
+    Dataloader(COLUMNS, 8, host_leaves=KEPT, partition={"x": P("data")})
+    names = from_source([{"name": name} for name in NAMES])
+    with pytest.raises(
+        PartitionError, match=r"^partition=\{\} is for no leaf: .* leaf 'mask'; pass one spec, such as P\('d"
+    ):
+        Dataloader(names, 8, host_leaves="name", partition={}, mesh=data_parallel())
+    Dataloader(names, 8, host_leaves="name", partition=P("data"), mesh=data_parallel())

@@ -272,7 +272,12 @@ def test_rows_in_quarantine_are_never_read() -> None:
     for step, batch in enumerate(loader):
         check(loader, batch, step)
     check(loader, loader.host_batch(2), 2)
-    assert loader.certificate(contents=True).total.contents
+    certified, plain = loader.certificate(contents=True), Dataloader(data(bad=set()), 16, num_epochs=2).certificate()
+    assert certified.total.contents
+    assert certified.total.visits != plain.total.visits
+    assert sum(span.rows for span in plain.spans) - sum(span.rows for span in certified.spans) == sum(
+        int(np.isin(loader.rows(step), list(BAD)).sum()) for step in range(len(loader))
+    )
 
 
 def test_records_of_all_processes_are_one_quarantine(tmp_path: Path) -> None:

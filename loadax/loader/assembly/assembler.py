@@ -224,8 +224,8 @@ class Assembler:
         with clock("assemble"):
             leaves = flatten(batch)[0]
             if self._masking:
-                for leaf in {_source(tile): tile.leaf for _, tile in self._data}.values():
-                    check_cast(leaves[leaf.source or 0], leaf.dtype, leaf.path)
+                for source, leaf in {_source(tile): tile.leaf for _, tile in self._data}.items():
+                    check_cast(leaves[source], leaf.dtype, leaf.path)
             for index, tile in self._data:
                 values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]

@@ -239,6 +239,11 @@ def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, p
     # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
     example = batch.structure.build(range(len(batch.leaves)))
     indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
+    if not indices:
+        raise PartitionError(
+            f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf {MASK!r}; "
+            f"pass one spec, such as P('data')"
+        )
     specs = dict(
         zip(indices, resolve_partition(partition, structure, [shapes[index] for index in indices], mesh), strict=True)
     )

@@ -19,6 +19,7 @@ import numpy as np
 from loadax import seeds
 from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
+from loadax.loader.mask_errors import without
 from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
@@ -257,8 +258,9 @@ def certify(
     pieces_by_steps: Mapping[range, list[tuple[int, int]]],
     read: Callable[[Visits], list[Any]] | None,
     per_step: bool,
+    quarantine: Integers,
 ) -> Certificate:
-    """Certifies some steps and positions.
+    """Certifies some steps and positions. Rows in quarantine count as padding.
 
     Args:
         plan: Plan of the run.
@@ -268,6 +270,7 @@ def certify(
             shape (`alike_steps`). Ranges of several processes must be equal or disjoint.
         read: Reads the leaves of these visits; None: without contents.
         per_step: Whether to keep the sums of every step.
+        quarantine: Rows that are never read: sorted int64[n].
     """
     spans: list[Span] = []
     for steps, pieces in pieces_by_steps.items():
@@ -278,7 +281,9 @@ def certify(
         at_once = max(1, _AT_ONCE // len(positions))
         hashed = [
             np.add.reduceat(
-                _hashes(plan, range(first, min(first + at_once, steps.stop)), positions, read), begins, axis=2
+                _hashes(plan, range(first, min(first + at_once, steps.stop)), positions, read, quarantine),
+                begins,
+                axis=2,
             )
             for first in range(steps.start, steps.stop, at_once)
         ]
@@ -315,9 +320,9 @@ def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Spa
         yield (start, stop), sorted((span for group in covering for span in group), key=lambda span: span.positions)
 
 
-def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | None) -> Words:
+def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | None, quarantine: Integers) -> Words:
     """uint64[7, steps, positions]: 1 and the halves of the hashes of each record; 0 for padding."""
-    visits = plan.visits_of(steps, positions)
+    visits = without(plan.visits_of(steps, positions), quarantine)
     step = np.repeat(np.arange(steps.start, steps.stop), len(positions))
     position = np.tile(positions, len(steps))
     hashes = np.zeros((7, len(step)), np.uint64)

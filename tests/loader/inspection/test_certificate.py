@@ -33,6 +33,9 @@ def loader_of(data: Any = DATA, batch_size: Any = 12, **how: Any) -> Dataloader:
     return Dataloader(data, batch_size, **{"mesh": ALONE, "num_epochs": 2, "remainder": "pad", **how})
 
 
+NO_ROWS = np.empty(0, np.int64)
+
+
 def test_the_digests_of_a_run_are_those_of_its_batches() -> None:
     """Counted another way: the set of (step, position, row, epoch), and so on, is what two digests agree about."""
     loader = loader_of()
@@ -305,10 +308,10 @@ def test_a_million_records_are_a_few_lines_a_step_and_a_process_that_holds_nothi
     data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
     plan = BatchPlan(data.order, 4096)
     steps = range(10**6, 10**6 + 250)
-    made = certify(plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
+    made = certify(plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, False, NO_ROWS)
     assert made.rows == 250 * 4096
-    again = partial(certify, plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
+    again = partial(certify, plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, False, NO_ROWS)
     assert lines_of(again) < 250 * 300
-    nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, per_step=False)
+    nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, False, NO_ROWS)
     assert nothing.spans == ()
     assert made.merge(nothing) == made
