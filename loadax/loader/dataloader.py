@@ -35,7 +35,7 @@ from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
-from loadax.loader.mask_errors import MaskErrors, check_mask, masking_of, quarantined_rows
+from loadax.loader.mask_errors import MaskErrors, check_mask, create_record, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
@@ -188,6 +188,8 @@ class Dataloader:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
         masking = masking_of(on_error)
+        if masking is not None:
+            create_record(masking)
         rows = quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows)
         masks = masking is not None or len(rows) > 0
         if masks:

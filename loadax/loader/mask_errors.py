@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import integer, shown
+from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError
 from loadax.loader.batch_spec import MASK
 from loadax.protocols import Integers, Tree, Visits
@@ -28,9 +29,9 @@ class MaskErrors:
     Args:
         max_in_a_row: Most rows that may fail one after the other in what this process reads.
         max_share: Largest share of the rows that this process reads that may fail. The first ten rows always may.
-        record: File to which each masked row is appended as a line of JSON: dataset, row, file and byte range, step and
-            error. Pass it as `quarantine` to later runs, and these rows are never read again. Process i > 0 of several
-            appends "-i" to its name.
+        record: Local file to which each masked row is appended as a line of JSON: dataset, row, file and byte range,
+            step and error. A `Dataloader` creates it. Pass it as `quarantine` to later runs, and these rows are never
+            read again. Process i > 0 of several appends "-i" to its name.
 
     Raises:
         ArgumentError: If a limit is out of range.
@@ -105,6 +106,26 @@ def without(visits: Visits, quarantine: Integers) -> Visits:
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
 
 
+def create_record(masking: MaskErrors) -> None:
+    """Creates the record of this process, if there is none: before the run, which a record that fails would end.
+
+    Raises:
+        ArgumentError: If it can't be written.
+    """
+    if masking.record is None:
+        return
+    path = record_path(masking.record, this_process().index)
+    if "://" in os.fspath(masking.record):
+        raise ArgumentError(f"record={shown(os.fspath(masking.record))}: pass the path of a local file")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError as error:
+        raise ArgumentError(
+            f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
+            "pass the path of a file in a folder that exists"
+        ) from error
+
+
 def record_path(record: str | os.PathLike[str], process: int) -> Path:
     """File to which a process appends its masked rows."""
     path = Path(record)
@@ -118,8 +139,8 @@ def _records(path: Path) -> list[Path]:
     present = sorted(other for other in paths if other.is_file())
     if not present:
         raise ArgumentError(
-            f"quarantine={shown(os.fspath(path))}: there is no such file; leave it out of a first run, whose "
-            "on_error=MaskErrors(record=…) makes it"
+            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of "
+            "on_error=MaskErrors(record=…), which creates it"
         )
     return present
 
@@ -131,7 +152,8 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
             row, rows = int(entry["id"]), int(entry["rows"])
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
-                f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; delete that line"
+                f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
+                "pass the record of MaskErrors, or the row ids as a list"
             ) from error
         if rows != num_rows or not 0 <= row < num_rows:
             raise ArgumentError(

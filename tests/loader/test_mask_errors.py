@@ -312,7 +312,7 @@ def test_prometheus_counts_them() -> None:
         ({"quarantine": [60]}, r"^a row of quarantine=60: "),
         (
             {"quarantine": "no/such.jsonl"},
-            r"^quarantine='no/such.jsonl': there is no such file; leave it out of a",
+            r"^quarantine='no/such.jsonl': there is no such file; pass the",
         ),
         (
             {"quarantine": [1], "keep_on_device": True},
@@ -347,7 +347,10 @@ def test_limits_that_can_not_be_used(options: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("oops\n", r"^quarantine: line 1 of .*bad.jsonl is not a record of a masked row: 'oops'; delete that line$"),
+        (
+            "oops\n",
+            r"^quarantine: line 1 of .*bad.jsonl is not a record of a masked row: 'oops'; pass the",
+        ),
         ('{"id": 1}\n', r"^quarantine: line 1 of .* is not a record"),
         ("[1]\n", r"^quarantine: line 1 of .* is not a record"),
         (
@@ -363,10 +366,23 @@ def test_a_record_that_is_none_of_this_dataset(text: str, message: str, tmp_path
         Dataloader(from_arrays({"x": np.arange(ROWS)}), 8, quarantine=tmp_path / "bad.jsonl")
 
 
-def test_a_record_that_can_not_be_written_ends_the_run(tmp_path: Path) -> None:
-    loader = Dataloader(data(), 16, on_error=MaskErrors(record=tmp_path / "no" / "bad.jsonl", max_share=1))
-    with pytest.raises(FileNotFoundError, match=r"bad\.jsonl"):
-        list(loader)
+@pytest.mark.parametrize("record", ["no/bad.jsonl", ".", "s3://bucket/bad.jsonl"])
+def test_a_record_that_can_not_be_written(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ArgumentError, match=rf"^record='{record}'.* (pass the path of a file in a folder|pass the path of a"
+    ):
+        Dataloader(data(), 16, on_error=MaskErrors(record=record))
+
+
+def test_one_record_for_all_runs(tmp_path: Path) -> None:
+    record = tmp_path / "bad.jsonl"
+    options: dict[str, Any] = {"on_error": MaskErrors(record=record, max_share=1), "quarantine": record}
+    for bad, masked in ((set(), 0), (BAD, len(BAD)), (BAD, 0)):
+        with Dataloader(data(bad=bad), 20, mesh=FOUR, **options).iterate() as batches:
+            for _ in batches:
+                pass
+            assert batches.stats().masked == masked
 
 
 @pytest.mark.parametrize(
