@@ -103,6 +103,11 @@ class Reader:
         return isinstance(self.maps[-1], Map) if self.maps else self.source.reads_examples
 
     @property
+    def ragged(self) -> bool:
+        """Whether the shapes of rows may differ: they are read one by one, and no spec is given for them."""
+        return self.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
+
+    @property
     def reads_columns(self) -> bool:
         """Whether the source can read single columns of its rows, and no maps need whole rows."""
         return not self.maps and self.source.reads_columns
@@ -170,6 +175,8 @@ class Reader:
         if self._maps_examples_first:
             return self._read_examples(visits)
         spec = self.specs[0]
+        if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
+            return stack([], spec, [])
         batch = self._read_with_note(self.source.read_visits, visits)
         return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
 
