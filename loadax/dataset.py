@@ -619,8 +619,8 @@ class Dataset:
         Args:
             fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method
                 `filter`, such as a `grain.transforms.Filter`.
-            key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
-                globals identify it.
+            key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
+                closure values and globals identify it.
             index: Local folder that keeps the list for later runs, another one for each filter. An index of other data
                 or another `fn` is rebuilt, which is logged. A run of several processes needs an existing one, which
                 `loadax index` builds.
@@ -628,7 +628,8 @@ class Dataset:
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If no row is kept, a map before it is random, or the set of rows changes every epoch.
+            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, or `key`
+                is given without `index`.
             LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
         Examples:

@@ -253,7 +253,7 @@ def from_grain(
         unbatch: Whether its elements are batches, and the dataset has their rows. Reading one row reads its batch.
         index: Local folder that keeps the list of kept rows for later runs, see `Dataset.filter`. A run of several
             processes needs an existing one: make it by the same call in one process.
-        key: Identifier of the data and its functions in the index; change it when they change.
+        key: Identifier of the data and its functions in the index, which it needs; change it when they change.
         progress: Whether to show a progress bar. None: if stderr is a terminal.
 
     Raises:

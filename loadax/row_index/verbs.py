@@ -45,13 +45,18 @@ def keep(
         function: Function of one example.
         key: Identifier of the function; None: its fingerprint.
         options: Options of the evaluation.
-        remedy: End of the error for no rows.
+        remedy: End of the error when none of some rows are kept.
 
     Raises:
-        ArgumentError: When no row is kept.
+        ArgumentError: When no row is kept, or there is a key, but no index.
         LeafTypeError: When the function does not return a bool; names the row.
     """
     name = name_of(function)
+    if key is not None and options.index is None:
+        raise ArgumentError(
+            f"key={key!r} identifies the function in an index; pass index=, a folder, as well, or leave key out",
+            argument="key",
+        )
 
     def judge(run: Run) -> Integers:
         outcomes = results(run, function, f"filter {name}")
@@ -62,6 +67,7 @@ def keep(
     kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
     rows = kept.values
     if not len(rows):
+        remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
     return keep_rows(order, "filter", rows, ("filter", kept.digest))
 
