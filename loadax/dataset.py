@@ -26,10 +26,10 @@ from loadax.core.arguments import (
     text,
 )
 from loadax.core.arguments import path as checked_path
-from loadax.core.fingerprint import fingerprint, unrecognised
+from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import for_dataset
-from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
+from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.block_shuffle import BlockShuffled
@@ -44,8 +44,8 @@ from loadax.plan.split import split as split_order
 from loadax.plan.split import split_counts
 from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
-from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
-from loadax.reader import Examples, Reader
+from loadax.protocols import ArraySpec, Order, Tree, Visits
+from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.adapters.grain_transforms import (
@@ -58,9 +58,7 @@ from loadax.sources.adapters.grain_transforms import (
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.transforms import BatchMap, Map, Pad, Padding, Transform
-from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _log = logging.getLogger("loadax")
 
@@ -74,7 +72,6 @@ _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
 _RNG_HINT = "; pass the seed of the generators as seed="
-_SAMPLE = 64  # rows whose contents identify the data of a cache
 _WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
 
 
@@ -250,7 +247,7 @@ class Dataset:
             open_bytes = (
                 integer("lanes", lanes, 1, _MOST_ROWS)
                 * integer("block", block, 1, _MOST_ROWS)
-                * self._source_row_bytes()
+                * self.reader.source_row_bytes
                 if chunk is not None and len(self)
                 else 0
             )
@@ -479,6 +476,7 @@ class Dataset:
                 `path` contains anything else.
         """
         from loadax.writing.write import open_written, write_zarr
+        from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
         if self.order.varies or self.reader.random:
@@ -488,7 +486,7 @@ class Dataset:
             )
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
-        rows = Written(self)
+        rows = Written(self.reader, self.order)
         rows.check_elsewhere(path)
         if reason := unrecognised(transform.function for transform in self.maps):
             _log.warning("cache %s: %s; pass overwrite=True when you change it", path, reason)
@@ -511,9 +509,7 @@ class Dataset:
 
         Contents, paths and functions are not included.
         """
-        specs, structure = flatten_spec(self.spec)
-        leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
-        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
+        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), describe_spec(self.spec)]
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
         """Concatenates `times` epochs of this dataset into one, each in its own order."""
@@ -884,9 +880,6 @@ class Dataset:
         sizes, counts = np.unique(np.diff(starts, append=len(self.source)), return_counts=True)
         return int(sizes[np.argmax(counts)])
 
-    def _source_row_bytes(self) -> int:
-        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
-
     def _warn_of_chunks(self) -> None:
         rows = self._chunk_rows()
         if rows is None or rows < _MANY_ROWS or not len(self) or self.source.kept_chunks * rows >= len(self.source):
@@ -937,58 +930,6 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
     )
     return Dataset(source, Zipped(tuple(part.order for part in parts), names))
-
-
-@final
-@dataclass(frozen=True)
-class Written:
-    """A dataset as the rows of a store, with the facts that identify it.
-
-    The functions of maps are included, as far as their fingerprints differ.
-    """
-
-    dataset: Dataset
-
-    @property
-    def spec(self) -> Tree:
-        return self.dataset.spec
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def read(self, positions: Integers) -> Tree:
-        return self.dataset.read(positions)
-
-    def describe(self) -> Any:
-        version, order, maps, examples = self.dataset.describe()
-        functions = [
-            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function).digest}" for each in self.dataset.maps
-        ]
-        described = {
-            "order version": version,
-            "order": order,
-            "maps": maps,
-            "examples": examples,
-            "functions": functions,
-        }
-        return {**described, "sample": self._sample(), **identify(self.dataset.source)}
-
-    def _sample(self) -> str:
-        """A hash of some rows before the maps and of one row after them.
-
-        It changes with the data and with the result of a map.
-        """
-        source = self.dataset.source
-        positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
-        visits = self.dataset.order.visits(np.zeros_like(positions), positions)
-        read = self.dataset.reader.read_source(visits)
-        before = read.items if isinstance(read, Examples) else [read]
-        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
-        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
-
-    def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
-        """Refuses to write to a location that the dataset reads from."""
-        check_elsewhere(self.dataset.source, path)
 
 
 def _joins_chunks(source: BaseSource) -> bool:

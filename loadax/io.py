@@ -8,7 +8,7 @@ from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
-from loadax.dataset import Dataset, Written
+from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
@@ -867,9 +867,11 @@ def write_zarr(
         {'x': np.int64(3), 'y': np.int64(9)}
     """
     from loadax.writing.write import write_zarr as write
+    from loadax.written import Written
 
     path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
-    rows = Written(as_dataset(dataset))
+    data = as_dataset(dataset)
+    rows = Written(data.reader, data.order)
     rows.check_elsewhere(path)
     write(
         rows,

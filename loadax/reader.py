@@ -4,6 +4,7 @@ Rows may be read one by one, and then may have different shapes. They are stacke
 a batch map, and never earlier.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -88,6 +89,11 @@ class Reader:
     def num_rows(self) -> int:
         """Number of rows of the source."""
         return len(self.source)
+
+    @property
+    def source_row_bytes(self) -> int:
+        """Bytes of a row of the source, before any map."""
+        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(self.specs[0])[0])
 
     def with_source(self, source: BaseSource) -> "Reader":
         """The same maps over another source."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadax.core.distributed import Process, this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
-from loadax.core.spec import flatten_spec, leaf_arrays
+from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
@@ -148,10 +148,9 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
 def _leaves(reader: Reader) -> list[Any] | None:
     """Path, shape and dtype of each leaf; None if the datasets that were joined differ, so that no row tells them."""
     try:
-        specs, structure = flatten_spec(reader.spec)
+        return describe_spec(reader.spec)
     except LeafError:
         return None
-    return [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
 
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:

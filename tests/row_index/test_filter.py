@@ -354,7 +354,7 @@ def test_answers_that_are_no_bool(answer: Any, message: str) -> None:
 def test_none_kept() -> None:
     with pytest.raises(ArgumentError, match=r"keeps none of 500 rows; check its result for one: fn\(ds\[0\]\)"):
         data().filter(lambda example: False)
-    with pytest.raises(ArgumentError, match="keeps none of 0 rows; filter a dataset with rows$"):
+    with pytest.raises(ArgumentError, match=r"keeps none of 0 rows; filter a dataset with rows$"):
         data()[:0].filter(small)
 
 
