@@ -22,10 +22,10 @@ from loadax.core.arguments import (
     number,
     optional_flag,
     shown,
-    takes,
     text,
 )
 from loadax.core.arguments import path as checked_path
+from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import for_dataset
@@ -58,7 +58,7 @@ from loadax.sources.adapters.grain_transforms import (
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.transforms import BatchMap, Map, Pad, Padding, Transform
+from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")
 
@@ -142,7 +142,7 @@ class Dataset:
     @property
     def verbs(self) -> tuple[str, ...]:
         """The source's rows, and each verb and map applied to them, as text."""
-        return (*self.order.text(), *map(_map_text, self.maps))
+        return (*self.order.text(), *(transform.text() for transform in self.maps))
 
     @property
     def spec(self) -> Tree:
@@ -444,7 +444,7 @@ class Dataset:
         )
         most = None if most_documents is None else integer("most_documents", most_documents, 1)
         options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted, integer("align", align, 1), most)
-        source = pack(self.reader, self.order, options, index, progress, _checked_fills(value))
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value))
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -738,8 +738,8 @@ class Dataset:
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         with_index = flag("with_index", with_index)
-        checked = _map_function(fn, ("an example", "its row", "a generator"), with_index, rng)
-        return self._mapped(Map(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
+        checked = checked_function(fn, ("an example", "its row", "a generator"), with_index, rng)
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
 
     def map_batch(
         self,
@@ -779,8 +779,8 @@ class Dataset:
                 "elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one"
             )
         refuse_transform(fn, "map_batch")
-        checked = _map_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
-        seed = _map_seed(seed, rng)
+        checked = checked_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
+        seed = checked_seed(seed, rng)
         return self._mapped(BatchMap(checked, rng, seed, self.reader.depth, _spec(spec), elementwise, with_index))
 
     def flat_map(
@@ -852,23 +852,11 @@ class Dataset:
             >>> padded[0]["tokens_length"]
             np.int32(3)
         """
-        remedy = "a length for each leaf by name, such as {'tokens': 512}, or one int for bare arrays"
-        checked: dict[str, int] | int
-        if isinstance(lengths, Mapping):
-            if not lengths or not all(isinstance(name, str) for name in lengths):
-                raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
-            checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
-        else:
-            checked = integer("lengths", lengths, 1, remedy=remedy)
-        value = _checked_fills(value)
-        for name in value if isinstance(value, dict) else ():
-            if name not in (checked if isinstance(checked, dict) else ("data",)):
-                raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
-        truncate = flag("truncate", truncate)
+        arguments = padding(lengths, value, truncate)
         padded = None
-        if isinstance(checked, int) and not self.maps:
-            padded = self.source.padded(checked, value, truncate)
-        return Dataset(padded, self.order) if padded else self._mapped(Pad(Padding(checked, value, truncate)))
+        if isinstance(arguments.lengths, int) and not self.maps:
+            padded = self.source.padded(arguments.lengths, arguments.value, arguments.truncate)
+        return Dataset(padded, self.order) if padded else self._mapped(Pad(arguments))
 
     def _chunk_rows(self) -> int | None:
         """The most common chunk size of the source in rows; None if it has no chunks."""
@@ -949,62 +937,5 @@ def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     return share
 
 
-def _map_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng: bool) -> Callable[..., Any]:
-    """The function of a map, if it takes what it is called with: checked now, not on the first row.
-
-    Args:
-        fn: What the user passed.
-        gets: What it is called with: examples, rows and generators.
-        with_index: Whether it gets rows.
-        rng: Whether it gets generators.
-    """
-    example, rows, rngs = gets
-    options = {"with_index": (with_index, rows), "rng": (rng, rngs)}
-    given = [example, *(what for passed, what in options.values() if passed)]
-    taken = next((count for count in (1, 2, 3) if takes(fn, count)), None) if callable(fn) else None
-    if taken is None or takes(fn, len(given)) is not False:
-        names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
-        return function("fn", fn, f"a function of {' and '.join(given)}", *names)
-    missing = [f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed]
-    if taken > len(given):
-        remedy = f"pass {(' and ' if taken - len(given) == len(missing) else ' or ').join(missing)}"
-    else:
-        passed = " or ".join(name for name, (passed, _) in options.items() if passed)
-        remedy = f"take {len(given)}, or leave {passed} out"
-    takes_text = f"takes {taken} argument{'s' * (taken > 1)}, but gets {len(given)}"
-    raise ArgumentError(f"fn={name_of(fn)} {takes_text}: {', '.join(given)}; {remedy}")
-
-
-def _map_seed(seed: Any, rng: bool) -> int:
-    checked = integer("seed", seed, most=None)
-    if checked and not rng:
-        raise ArgumentError(
-            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
-            "or pass rng=True and a function that takes them"
-        )
-    return checked
-
-
-def _checked_fills(value: Any) -> Any:
-    """Values of padding: a number, or a dict of numbers by leaf."""
-    if isinstance(value, Mapping):
-        return {name: _checked_fill(f"value[{name!r}]", fill) for name, fill in value.items()}
-    return _checked_fill("value", value)
-
-
-def _checked_fill(name: str, fill: Any) -> int | float:
-    checked = number(name, fill, "a number")
-    return int(fill) if hasattr(fill, "__index__") else checked
-
-
 def _spec(spec: Tree | None) -> Tree | None:
     return None if spec is None else normalise_spec(spec, "spec")
-
-
-def _map_text(transform: Transform) -> str:
-    if isinstance(transform, Pad):
-        return repr(transform.function)
-    verb = "map" if isinstance(transform, Map) else "map_batch"
-    options = ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
-    options += ", elementwise=True" * transform.elementwise
-    return f"{verb}({name_of(transform.function)}{options})"
