@@ -19,7 +19,6 @@ from loadax.core.arguments import (
     flag,
     function,
     integer,
-    number,
     optional_flag,
     shown,
     text,
@@ -40,9 +39,8 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
+from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.split import split_counts
-from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -57,7 +55,7 @@ from loadax.sources.adapters.grain_transforms import (
     refuse_transform,
 )
 from loadax.sources.base import BaseSource
-from loadax.sources.checks import chunk_starts
+from loadax.sources.checks import chunk_rows, joins_chunks
 from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")
@@ -66,8 +64,6 @@ _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
-_FRACTION = "a number between 0 and 1, the fraction in the first part"
-_SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
 _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
@@ -228,10 +224,10 @@ class Dataset:
                 raise ArgumentError(f"{which} needs block=, the number of rows of a block; pass block= as well")
             self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
-        chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
+        chunk = chunk_rows(self.source) if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
-            if chunk is None and _joins_chunks(self.source):
+            if chunk is None and joins_chunks(self.source):
                 raise ArgumentError(
                     f"block='chunks': some parts of {self.source!r} have chunks, "
                     "but another part has none, or is mapped before concat(); "
@@ -566,9 +562,10 @@ class Dataset:
             (800, 200)
         """
         seed = integer("seed", seed, most=None)
-        if (counts := self._counts(fraction)) is not None:
-            return tuple(map(self._with, split_counts(self.order, self.reader.num_rows, counts, seed)))
-        first, rest = split_order(self.order, _fraction(fraction, _SPLITS), seed)
+        num_rows = self.reader.num_rows
+        if (counts := counts_of(self.order, num_rows, fraction)) is not None:
+            return tuple(map(self._with, split_counts(self.order, num_rows, counts, seed)))
+        first, rest = split_order(self.order, checked_fraction(fraction, SPLITS), seed)
         parts = self._with(first), self._with(rest)
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
@@ -579,24 +576,6 @@ class Dataset:
                     stacklevel=2,
                 )
         return parts
-
-    def _counts(self, fraction: Any) -> list[int] | None:
-        """Number of rows of each part of a split; None for a split by a fraction."""
-        if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
-            if not len(fraction):
-                raise ArgumentError(f"fraction={fraction!r}: pass {_SPLITS}", argument="fraction")
-            remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
-            return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
-        if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
-            return None
-        parts = integer("fraction", fraction, 2, remedy=_SPLITS)
-        rows = int(met_rows(self.order, "split", self.reader.num_rows).sum())
-        if parts > rows:
-            raise ArgumentError(
-                f"fraction={parts}: {parts} parts of {rows} rows would leave some empty; pass at most {rows}",
-                argument="fraction",
-            )
-        return [rows // parts + (index < rows % parts) for index in range(parts)]
 
     def filter(
         self,
@@ -635,12 +614,12 @@ class Dataset:
             >>> len(even), [int(number) for number in even]
             (5, [0, 2, 4, 6, 8])
         """
-        from loadax.row_index.build import Options
+        from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import keep
 
         if key is not None:
             text("key", key, "a str that you change when fn changes")
-        options = Options(index, _threads(workers), optional_flag("progress", progress))
+        options = scan_options(index, workers, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))
 
@@ -695,12 +674,12 @@ class Dataset:
             >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
             set()
         """
-        from loadax.row_index.build import Options
+        from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
-        options = Options(index, _threads(workers), optional_flag("progress", progress))
+        options = scan_options(index, workers, progress)
         first, rest = split_groups(
-            self.order, self.reader, key, _fraction(fraction), integer("seed", seed, most=None), options
+            self.order, self.reader, key, checked_fraction(fraction), integer("seed", seed, most=None), options
         )
         return self._with(first), self._with(rest)
 
@@ -858,18 +837,8 @@ class Dataset:
             padded = self.source.padded(arguments.lengths, arguments.value, arguments.truncate)
         return Dataset(padded, self.order) if padded else self._mapped(Pad(arguments))
 
-    def _chunk_rows(self) -> int | None:
-        """The most common chunk size of the source in rows; None if it has no chunks."""
-        starts = chunk_starts(self.source)
-        if starts is None:
-            return None
-        if isinstance(starts, range):
-            return min(starts.step, len(self.source))
-        sizes, counts = np.unique(np.diff(starts, append=len(self.source)), return_counts=True)
-        return int(sizes[np.argmax(counts)])
-
     def _warn_of_chunks(self) -> None:
-        rows = self._chunk_rows()
+        rows = chunk_rows(self.source)
         if rows is None or rows < _MANY_ROWS or not len(self) or self.source.kept_chunks * rows >= len(self.source):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
@@ -918,23 +887,6 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
     )
     return Dataset(source, Zipped(tuple(part.order for part in parts), names))
-
-
-def _joins_chunks(source: BaseSource) -> bool:
-    """Whether the source has children with chunks."""
-    joined = (child.source for child in source.children if child.first_row is not None)
-    return any(chunk_starts(each) is not None or _joins_chunks(each) for each in joined)
-
-
-def _threads(workers: Any) -> int | None:
-    return None if workers is None else integer("workers", workers, 1)
-
-
-def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
-    share = number("fraction", fraction, remedy)
-    if not 0 < share < 1:
-        raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
-    return share
 
 
 def _spec(spec: Tree | None) -> Tree | None:

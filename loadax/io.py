@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, optional_flag, text
+from loadax.core.arguments import flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
@@ -266,7 +266,7 @@ def from_grain(
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
     """
-    from loadax.row_index.build import Options
+    from loadax.row_index.build import scan_options
     from loadax.row_index.verbs import keep
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
@@ -290,7 +290,7 @@ def from_grain(
             f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
             "pass a text that you change with the data and its functions"
         )
-    options = Options(index, None, optional_flag("progress", progress))
+    options = scan_options(index, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
     remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import integer, optional_flag
 from loadax.core.distributed import Process, this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
@@ -63,6 +64,16 @@ class Options:
     index: str | os.PathLike[str] | None
     workers: int | None
     progress: bool | None
+
+
+def scan_options(index: Any, workers: Any, progress: Any) -> Options:
+    """The options, checked. The path of the index is checked when it is opened.
+
+    Raises:
+        ArgumentError: When one can't be used.
+    """
+    workers = None if workers is None else integer("workers", workers, 1)
+    return Options(index, workers, optional_flag("progress", progress))
 
 
 class Answers(NamedTuple):
