@@ -41,7 +41,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.zip import Zipped
+from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
@@ -424,22 +424,10 @@ class Dataset:
             >>> packed.read([0, 1])["tokens"].tolist(), packed[0]["segment_ids"].tolist()
             ([[5, 6, 7, 4], [8, 9, 0, 0]], [1, 1, 1, 2])
         """
-        from loadax.packing import WINDOW, PackOptions, pack
+        from loadax.packing import pack, pack_options
 
-        if window is not None and isinstance(method, str) and method == "split":
-            raise ArgumentError(
-                f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out"
-            )
         optional_flag("progress", progress)
-        fitted = (
-            0
-            if isinstance(method, str) and method == "split"
-            else WINDOW
-            if window is None
-            else integer("window", window, 1)
-        )
-        most = None if most_documents is None else integer("most_documents", most_documents, 1)
-        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted, integer("align", align, 1), most)
+        options = pack_options(seq_len, method, long, window, align, most_documents)
         source = pack(self.reader, self.order, options, index, progress, fill_values(value))
         return Dataset(source, Sequential(len(source)))
 
@@ -874,19 +862,11 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     from loadax.sources.wrappers.zip import ZipPart, ZippedSource
 
     names = tuple(path or "the dataset" for path in structure.paths)
-    sizes = [len(part) for part in parts]
-    for name, size in zip(names, sizes, strict=True):
-        if size >= MOST_POSITIONS:
-            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
-        if size != sizes[0]:
-            raise ArgumentError(
-                f"zip() needs datasets of one length: {names[0]} has {sizes[0]} rows, and {name} has {size}; "
-                f"cut the longer one: ds[:{min(size, sizes[0])}]"
-            )
+    order = zip_orders([part.order for part in parts], names)
     source = ZippedSource(
         [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
     )
-    return Dataset(source, Zipped(tuple(part.order for part in parts), names))
+    return Dataset(source, order)
 
 
 def _spec(spec: Tree | None) -> Tree | None:
