@@ -792,7 +792,7 @@ class Dataset:
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
         name = name_of(lists.maps[-1].function)
-        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out))
+        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out, name))
 
     def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
         """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.
