@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import dimensions, integer, number
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
 from loadax.plan.subset import Subset, keep_rows, met_rows, rows_of
@@ -55,8 +56,9 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
     parts = integer("fraction", fraction, 2, remedy=SPLITS)
     rows = int(met_rows(order, "split", num_rows).sum())
     if parts > rows:
+        remedy = f"pass at most {rows}" if rows > 1 else "split a dataset of 2 or more"
         raise ArgumentError(
-            f"fraction={parts}: {parts} parts of {rows} rows would leave some empty; pass at most {rows}",
+            f"fraction={parts}: {parts} parts of {count_text(rows, 'row')} would leave some empty; {remedy}",
             argument="fraction",
         )
     return [rows // parts + (index < rows % parts) for index in range(parts)]
