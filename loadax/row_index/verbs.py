@@ -13,10 +13,12 @@ from loadax.core.arguments import function as checked_function
 from loadax.core.arguments import shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
+from loadax.plan.order import depth_first
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
-from loadax.plan.split import again, below
+from loadax.plan.split import again
+from loadax.plan.split import below as hashes_below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -144,6 +146,11 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     Raises:
         ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
     """
+    if any(below.schedule is not None for below in depth_first(order)):
+        raise ArgumentError(
+            "sample() after mix() would break its proportions; sample the datasets before they are mixed: "
+            "mix({name: ds.sample(weights)}, …)"
+        )
     if order.varies:
         raise ArgumentError(
             "sample() draws positions by their weights, but here other rows are at a position in every epoch; "
@@ -194,7 +201,7 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words = answers(question, reader, met, options).values
-    first = below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
+    first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
