@@ -173,7 +173,6 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
 
 
 def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> NDArray[Any]:
-
     workers = threads_for(reader, options.workers)
     runs = plan_runs(reader, met, workers)
     label = f"{question.verb} {question.name.partition(' ')[0]}"
