@@ -19,17 +19,16 @@ from loadax.core.arguments import (
     flag,
     function,
     integer,
-    number,
     optional_flag,
     shown,
-    takes,
     text,
 )
 from loadax.core.arguments import path as checked_path
-from loadax.core.fingerprint import fingerprint, unrecognised
+from loadax.core.casting import fill_values
+from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import for_dataset
-from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
+from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.block_shuffle import BlockShuffled
@@ -40,12 +39,11 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
+from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.split import split_counts
-from loadax.plan.subset import met_rows
-from loadax.plan.zip import Zipped
-from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
-from loadax.reader import Examples, Reader
+from loadax.plan.zip import zip_orders
+from loadax.protocols import ArraySpec, Order, Tree, Visits
+from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.adapters.grain_transforms import (
@@ -57,10 +55,8 @@ from loadax.sources.adapters.grain_transforms import (
     refuse_transform,
 )
 from loadax.sources.base import BaseSource
-from loadax.sources.checks import chunk_starts
-from loadax.sources.io.path_overlap import check_elsewhere
-from loadax.transforms import BatchMap, Map, Pad, Padding, Transform
-from loadax.writing.identity import digest_of, identify, sample_size, spread
+from loadax.sources.checks import chunk_rows, joins_chunks
+from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")
 
@@ -68,13 +64,10 @@ _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
-_FRACTION = "a number between 0 and 1, the fraction in the first part"
-_SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
 _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
 _RNG_HINT = "; pass the seed of the generators as seed="
-_SAMPLE = 64  # rows whose contents identify the data of a cache
 _WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
 
 
@@ -145,7 +138,7 @@ class Dataset:
     @property
     def verbs(self) -> tuple[str, ...]:
         """The source's rows, and each verb and map applied to them, as text."""
-        return (*self.order.text(), *map(_map_text, self.maps))
+        return (*self.order.text(), *(transform.text() for transform in self.maps))
 
     @property
     def spec(self) -> Tree:
@@ -231,10 +224,10 @@ class Dataset:
                 raise ArgumentError(f"{which} needs block=, the number of rows of a block; pass block= as well")
             self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
-        chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
+        chunk = chunk_rows(self.source) if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
-            if chunk is None and _joins_chunks(self.source):
+            if chunk is None and joins_chunks(self.source):
                 raise ArgumentError(
                     f"block='chunks': some parts of {self.source!r} have chunks, "
                     "but another part has none, or is mapped before concat(); "
@@ -250,7 +243,7 @@ class Dataset:
             open_bytes = (
                 integer("lanes", lanes, 1, _MOST_ROWS)
                 * integer("block", block, 1, _MOST_ROWS)
-                * self._source_row_bytes()
+                * self.reader.source_row_bytes
                 if chunk is not None and len(self)
                 else 0
             )
@@ -431,23 +424,11 @@ class Dataset:
             >>> packed.read([0, 1])["tokens"].tolist(), packed[0]["segment_ids"].tolist()
             ([[5, 6, 7, 4], [8, 9, 0, 0]], [1, 1, 1, 2])
         """
-        from loadax.packing import WINDOW, PackOptions, pack
+        from loadax.packing import pack, pack_options
 
-        if window is not None and isinstance(method, str) and method == "split":
-            raise ArgumentError(
-                f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out"
-            )
         optional_flag("progress", progress)
-        fitted = (
-            0
-            if isinstance(method, str) and method == "split"
-            else WINDOW
-            if window is None
-            else integer("window", window, 1)
-        )
-        most = None if most_documents is None else integer("most_documents", most_documents, 1)
-        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted, integer("align", align, 1), most)
-        source = pack(self.reader, self.order, options, index, progress, _checked_fills(value))
+        options = pack_options(seq_len, method, long, window, align, most_documents)
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value))
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -479,6 +460,7 @@ class Dataset:
                 `path` contains anything else.
         """
         from loadax.writing.write import open_written, write_zarr
+        from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
         if self.order.varies or self.reader.random:
@@ -488,7 +470,7 @@ class Dataset:
             )
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
-        rows = Written(self)
+        rows = Written(self.reader, self.order)
         rows.check_elsewhere(path)
         if reason := unrecognised(transform.function for transform in self.maps):
             _log.warning("cache %s: %s; pass overwrite=True when you change it", path, reason)
@@ -511,9 +493,7 @@ class Dataset:
 
         Contents, paths and functions are not included.
         """
-        specs, structure = flatten_spec(self.spec)
-        leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
-        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
+        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), describe_spec(self.spec)]
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
         """Concatenates `times` epochs of this dataset into one, each in its own order."""
@@ -570,9 +550,10 @@ class Dataset:
             (800, 200)
         """
         seed = integer("seed", seed, most=None)
-        if (counts := self._counts(fraction)) is not None:
-            return tuple(map(self._with, split_counts(self.order, self.reader.num_rows, counts, seed)))
-        first, rest = split_order(self.order, _fraction(fraction, _SPLITS), seed)
+        num_rows = self.reader.num_rows
+        if (counts := counts_of(self.order, num_rows, fraction)) is not None:
+            return tuple(map(self._with, split_counts(self.order, num_rows, counts, seed)))
+        first, rest = split_order(self.order, checked_fraction(fraction, SPLITS), seed)
         parts = self._with(first), self._with(rest)
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
@@ -583,24 +564,6 @@ class Dataset:
                     stacklevel=2,
                 )
         return parts
-
-    def _counts(self, fraction: Any) -> list[int] | None:
-        """Number of rows of each part of a split; None for a split by a fraction."""
-        if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
-            if not len(fraction):
-                raise ArgumentError(f"fraction={fraction!r}: pass {_SPLITS}", argument="fraction")
-            remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
-            return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
-        if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
-            return None
-        parts = integer("fraction", fraction, 2, remedy=_SPLITS)
-        rows = int(met_rows(self.order, "split", self.reader.num_rows).sum())
-        if parts > rows:
-            raise ArgumentError(
-                f"fraction={parts}: {parts} parts of {rows} rows would leave some empty; pass at most {rows}",
-                argument="fraction",
-            )
-        return [rows // parts + (index < rows % parts) for index in range(parts)]
 
     def filter(
         self,
@@ -619,8 +582,8 @@ class Dataset:
         Args:
             fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method
                 `filter`, such as a `grain.transforms.Filter`.
-            key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
-                globals identify it.
+            key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
+                closure values and globals identify it.
             index: Local folder that keeps the list for later runs, another one for each filter. An index of other data
                 or another `fn` is rebuilt, which is logged. A run of several processes needs an existing one, which
                 `loadax index` builds.
@@ -628,7 +591,8 @@ class Dataset:
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If no row is kept, a map before it is random, or the set of rows changes every epoch.
+            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, or `key`
+                is given without `index`.
             LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
         Examples:
@@ -638,12 +602,12 @@ class Dataset:
             >>> len(even), [int(number) for number in even]
             (5, [0, 2, 4, 6, 8])
         """
-        from loadax.row_index.build import Options
+        from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import keep
 
         if key is not None:
             text("key", key, "a str that you change when fn changes")
-        options = Options(index, _threads(workers), optional_flag("progress", progress))
+        options = scan_options(index, workers, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))
 
@@ -698,12 +662,12 @@ class Dataset:
             >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
             set()
         """
-        from loadax.row_index.build import Options
+        from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
-        options = Options(index, _threads(workers), optional_flag("progress", progress))
+        options = scan_options(index, workers, progress)
         first, rest = split_groups(
-            self.order, self.reader, key, _fraction(fraction), integer("seed", seed, most=None), options
+            self.order, self.reader, key, checked_fraction(fraction), integer("seed", seed, most=None), options
         )
         return self._with(first), self._with(rest)
 
@@ -741,8 +705,8 @@ class Dataset:
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         with_index = flag("with_index", with_index)
-        checked = _map_function(fn, ("an example", "its row", "a generator"), with_index, rng)
-        return self._mapped(Map(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
+        checked = checked_function(fn, ("an example", "its row", "a generator"), with_index, rng)
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
 
     def map_batch(
         self,
@@ -782,8 +746,8 @@ class Dataset:
                 "elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one"
             )
         refuse_transform(fn, "map_batch")
-        checked = _map_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
-        seed = _map_seed(seed, rng)
+        checked = checked_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
+        seed = checked_seed(seed, rng)
         return self._mapped(BatchMap(checked, rng, seed, self.reader.depth, _spec(spec), elementwise, with_index))
 
     def flat_map(
@@ -828,7 +792,7 @@ class Dataset:
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
         name = name_of(lists.maps[-1].function)
-        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out))
+        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out, name))
 
     def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
         """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.
@@ -855,39 +819,14 @@ class Dataset:
             >>> padded[0]["tokens_length"]
             np.int32(3)
         """
-        remedy = "a length for each leaf by name, such as {'tokens': 512}, or one int for bare arrays"
-        checked: dict[str, int] | int
-        if isinstance(lengths, Mapping):
-            if not lengths or not all(isinstance(name, str) for name in lengths):
-                raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
-            checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
-        else:
-            checked = integer("lengths", lengths, 1, remedy=remedy)
-        value = _checked_fills(value)
-        for name in value if isinstance(value, dict) else ():
-            if name not in (checked if isinstance(checked, dict) else ("data",)):
-                raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
-        truncate = flag("truncate", truncate)
+        arguments = padding(lengths, value, truncate)
         padded = None
-        if isinstance(checked, int) and not self.maps:
-            padded = self.source.padded(checked, value, truncate)
-        return Dataset(padded, self.order) if padded else self._mapped(Pad(Padding(checked, value, truncate)))
-
-    def _chunk_rows(self) -> int | None:
-        """The most common chunk size of the source in rows; None if it has no chunks."""
-        starts = chunk_starts(self.source)
-        if starts is None:
-            return None
-        if isinstance(starts, range):
-            return min(starts.step, len(self.source))
-        sizes, counts = np.unique(np.diff(starts, append=len(self.source)), return_counts=True)
-        return int(sizes[np.argmax(counts)])
-
-    def _source_row_bytes(self) -> int:
-        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
+        if isinstance(arguments.lengths, int) and not self.maps:
+            padded = self.source.padded(arguments.lengths, arguments.value, arguments.truncate)
+        return Dataset(padded, self.order) if padded else self._mapped(Pad(arguments))
 
     def _warn_of_chunks(self) -> None:
-        rows = self._chunk_rows()
+        rows = chunk_rows(self.source)
         if rows is None or rows < _MANY_ROWS or not len(self) or self.source.kept_chunks * rows >= len(self.source):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
@@ -923,146 +862,12 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     from loadax.sources.wrappers.zip import ZipPart, ZippedSource
 
     names = tuple(path or "the dataset" for path in structure.paths)
-    sizes = [len(part) for part in parts]
-    for name, size in zip(names, sizes, strict=True):
-        if size >= MOST_POSITIONS:
-            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
-        if size != sizes[0]:
-            raise ArgumentError(
-                f"zip() needs datasets of one length: {names[0]} has {sizes[0]} rows, and {name} has {size}; "
-                f"cut the longer one: ds[:{min(size, sizes[0])}]"
-            )
+    order = zip_orders([part.order for part in parts], names)
     source = ZippedSource(
         [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
     )
-    return Dataset(source, Zipped(tuple(part.order for part in parts), names))
-
-
-@final
-@dataclass(frozen=True)
-class Written:
-    """A dataset as the rows of a store, with the facts that identify it.
-
-    The functions of maps are included, as far as their fingerprints differ.
-    """
-
-    dataset: Dataset
-
-    @property
-    def spec(self) -> Tree:
-        return self.dataset.spec
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def read(self, positions: Integers) -> Tree:
-        return self.dataset.read(positions)
-
-    def describe(self) -> Any:
-        version, order, maps, examples = self.dataset.describe()
-        functions = [
-            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function).digest}" for each in self.dataset.maps
-        ]
-        described = {
-            "order version": version,
-            "order": order,
-            "maps": maps,
-            "examples": examples,
-            "functions": functions,
-        }
-        return {**described, "sample": self._sample(), **identify(self.dataset.source)}
-
-    def _sample(self) -> str:
-        """A hash of some rows before the maps and of one row after them.
-
-        It changes with the data and with the result of a map.
-        """
-        source = self.dataset.source
-        positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
-        visits = self.dataset.order.visits(np.zeros_like(positions), positions)
-        read = self.dataset.reader.read_source(visits)
-        before = read.items if isinstance(read, Examples) else [read]
-        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
-        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
-
-    def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
-        """Refuses to write to a location that the dataset reads from."""
-        check_elsewhere(self.dataset.source, path)
-
-
-def _joins_chunks(source: BaseSource) -> bool:
-    """Whether the source has children with chunks."""
-    joined = (child.source for child in source.children if child.first_row is not None)
-    return any(chunk_starts(each) is not None or _joins_chunks(each) for each in joined)
-
-
-def _threads(workers: Any) -> int | None:
-    return None if workers is None else integer("workers", workers, 1)
-
-
-def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
-    share = number("fraction", fraction, remedy)
-    if not 0 < share < 1:
-        raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
-    return share
-
-
-def _map_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng: bool) -> Callable[..., Any]:
-    """The function of a map, if it takes what it is called with: checked now, not on the first row.
-
-    Args:
-        fn: What the user passed.
-        gets: What it is called with: examples, rows and generators.
-        with_index: Whether it gets rows.
-        rng: Whether it gets generators.
-    """
-    example, rows, rngs = gets
-    options = {"with_index": (with_index, rows), "rng": (rng, rngs)}
-    given = [example, *(what for passed, what in options.values() if passed)]
-    taken = next((count for count in (1, 2, 3) if takes(fn, count)), None) if callable(fn) else None
-    if taken is None or takes(fn, len(given)) is not False:
-        names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
-        return function("fn", fn, f"a function of {' and '.join(given)}", *names)
-    missing = [f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed]
-    if taken > len(given):
-        remedy = f"pass {(' and ' if taken - len(given) == len(missing) else ' or ').join(missing)}"
-    else:
-        passed = " or ".join(name for name, (passed, _) in options.items() if passed)
-        remedy = f"take {len(given)}, or leave {passed} out"
-    takes_text = f"takes {taken} argument{'s' * (taken > 1)}, but gets {len(given)}"
-    raise ArgumentError(f"fn={name_of(fn)} {takes_text}: {', '.join(given)}; {remedy}")
-
-
-def _map_seed(seed: Any, rng: bool) -> int:
-    checked = integer("seed", seed, most=None)
-    if checked and not rng:
-        raise ArgumentError(
-            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
-            "or pass rng=True and a function that takes them"
-        )
-    return checked
-
-
-def _checked_fills(value: Any) -> Any:
-    """Values of padding: a number, or a dict of numbers by leaf."""
-    if isinstance(value, Mapping):
-        return {name: _checked_fill(f"value[{name!r}]", fill) for name, fill in value.items()}
-    return _checked_fill("value", value)
-
-
-def _checked_fill(name: str, fill: Any) -> int | float:
-    checked = number(name, fill, "a number")
-    return int(fill) if hasattr(fill, "__index__") else checked
+    return Dataset(source, order)
 
 
 def _spec(spec: Tree | None) -> Tree | None:
     return None if spec is None else normalise_spec(spec, "spec")
-
-
-def _map_text(transform: Transform) -> str:
-    if isinstance(transform, Pad):
-        return repr(transform.function)
-    verb = "map" if isinstance(transform, Map) else "map_batch"
-    options = ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
-    options += ", elementwise=True" * transform.elementwise
-    return f"{verb}({name_of(transform.function)}{options})"

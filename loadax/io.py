@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, optional_flag, text
+from loadax.core.arguments import flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
-from loadax.dataset import Dataset, Written
+from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
@@ -253,7 +253,7 @@ def from_grain(
         unbatch: Whether its elements are batches, and the dataset has their rows. Reading one row reads its batch.
         index: Local folder that keeps the list of kept rows for later runs, see `Dataset.filter`. A run of several
             processes needs an existing one: make it by the same call in one process.
-        key: Identifier of the data and its functions in the index; change it when they change.
+        key: Identifier of the data and its functions in the index, which it needs; change it when they change.
         progress: Whether to show a progress bar. None: if stderr is a terminal.
 
     Raises:
@@ -266,7 +266,7 @@ def from_grain(
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
     """
-    from loadax.row_index.build import Options
+    from loadax.row_index.build import scan_options
     from loadax.row_index.verbs import keep
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
@@ -290,7 +290,7 @@ def from_grain(
             f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
             "pass a text that you change with the data and its functions"
         )
-    options = Options(index, None, optional_flag("progress", progress))
+    options = scan_options(index, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
     remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
@@ -867,9 +867,11 @@ def write_zarr(
         {'x': np.int64(3), 'y': np.int64(9)}
     """
     from loadax.writing.write import write_zarr as write
+    from loadax.written import Written
 
     path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
-    rows = Written(as_dataset(dataset))
+    data = as_dataset(dataset)
+    rows = Written(data.reader, data.order)
     rows.check_elsewhere(path)
     write(
         rows,

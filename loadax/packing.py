@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import choice
+from loadax.core.arguments import choice, integer
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
@@ -29,7 +29,7 @@ from loadax.writing.identity import digest_of, identify, spread
 
 _log = logging.getLogger("loadax")
 
-WINDOW = 1 << 20  # default number of documents that are packed together
+_WINDOW = 1 << 20  # default number of documents that are packed together
 _INFINITE = 1 << 40  # documents, more than any dataset has
 _DOCUMENTS_PER_READ = 512  # documents per read of one thread
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
@@ -80,6 +80,22 @@ class PackOptions(NamedTuple):
             )
         if self.seq_len >= 1 << 31:
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
+
+
+def pack_options(seq_len: Any, method: Method, long: Long, window: Any, align: Any, most_documents: Any) -> PackOptions:
+    """The arguments of `Dataset.pack` as options, each of its type; `pack` checks them together.
+
+    Raises:
+        ArgumentError: When one is not an int of its range, or `window` is given where documents are not fitted.
+    """
+    is_split = isinstance(method, str) and method == "split"
+    if window is not None and is_split:
+        raise ArgumentError(f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out")
+    fitted = _WINDOW if window is None else integer("window", window, 1)
+    most = None if most_documents is None else integer("most_documents", most_documents, 1)
+    return PackOptions(
+        integer("seq_len", seq_len, 1), method, long, 0 if is_split else fitted, integer("align", align, 1), most
+    )
 
 
 # The counts that the summary mentions, and their descriptions.

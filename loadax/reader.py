@@ -4,6 +4,7 @@ Rows may be read one by one, and then may have different shapes. They are stacke
 a batch map, and never earlier.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -89,6 +90,11 @@ class Reader:
         """Number of rows of the source."""
         return len(self.source)
 
+    @property
+    def source_row_bytes(self) -> int:
+        """Bytes of a row of the source, before any map."""
+        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(self.specs[0])[0])
+
     def with_source(self, source: BaseSource) -> "Reader":
         """The same maps over another source."""
         return replace(self, source=source)
@@ -101,6 +107,11 @@ class Reader:
     def reads_examples(self) -> bool:
         """Whether rows are read one by one, so that their shapes may differ before they are stacked."""
         return isinstance(self.maps[-1], Map) if self.maps else self.source.reads_examples
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the shapes of rows may differ: they are read one by one, and no spec is given for them."""
+        return self.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
 
     @property
     def reads_columns(self) -> bool:
@@ -170,6 +181,8 @@ class Reader:
         if self._maps_examples_first:
             return self._read_examples(visits)
         spec = self.specs[0]
+        if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
+            return stack([], spec, [])
         batch = self._read_with_note(self.source.read_visits, visits)
         return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
 

@@ -1,6 +1,6 @@
 """Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.core.casting import fill_value
+from loadax.core.arguments import flag, function, integer, takes
+from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
@@ -200,6 +201,9 @@ class Map:
     def describe(self) -> list[Any]:
         return ["map", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
+    def text(self) -> str:
+        return f"map({name_of(self.function)}{_options_text(self)})"
+
 
 @final
 @dataclass(frozen=True)
@@ -248,6 +252,9 @@ class BatchMap:
 
     def describe(self) -> list[Any]:
         return ["map_batch", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
+
+    def text(self) -> str:
+        return f"map_batch({name_of(self.function)}{_options_text(self)}{', elementwise=True' * self.elementwise})"
 
 
 @final
@@ -382,6 +389,78 @@ class Pad:
 
     def describe(self) -> list[Any]:
         return ["pad", self.function.lengths, self.function.value, self.function.truncate]
+
+    def text(self) -> str:
+        return repr(self.function)
+
+
+def checked_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng: bool) -> Callable[..., Any]:
+    """The function of a map, if it takes what it is called with: checked now, not on the first row.
+
+    Args:
+        fn: What the user passed.
+        gets: What it is called with: examples, rows and generators.
+        with_index: Whether it gets rows.
+        rng: Whether it gets generators.
+
+    Raises:
+        ArgumentError: When it does not; says which option passes what it takes.
+    """
+    example, rows, rngs = gets
+    options = {"with_index": (with_index, rows), "rng": (rng, rngs)}
+    given = [example, *(what for passed, what in options.values() if passed)]
+    taken = next((count for count in (1, 2, 3) if takes(fn, count)), None) if callable(fn) else None
+    if taken is None or takes(fn, len(given)) is not False:
+        names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
+        return function("fn", fn, f"a function of {' and '.join(given)}", *names)
+    missing = [f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed]
+    if taken > len(given):
+        remedy = f"pass {(' and ' if taken - len(given) == len(missing) else ' or ').join(missing)}"
+    else:
+        passed = " or ".join(name for name, (passed, _) in options.items() if passed)
+        remedy = f"take {len(given)}, or leave {passed} out"
+    takes_text = f"takes {taken} argument{'s' * (taken > 1)}, but gets {len(given)}"
+    raise ArgumentError(f"fn={name_of(fn)} {takes_text}: {', '.join(given)}; {remedy}")
+
+
+def checked_seed(seed: Any, rng: bool) -> int:
+    """The seed of a map's generators.
+
+    Raises:
+        ArgumentError: When it is not an int, or the map gets no generators.
+    """
+    checked = integer("seed", seed, most=None)
+    if checked and not rng:
+        raise ArgumentError(
+            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
+            "or pass rng=True and a function that takes them"
+        )
+    return checked
+
+
+def padding(lengths: Any, value: Any, truncate: Any) -> Padding:
+    """The arguments of `Dataset.pad`.
+
+    Raises:
+        ArgumentError: When a value can't be used.
+    """
+    remedy = "a length for each leaf by name, such as {'tokens': 512}, or one int for bare arrays"
+    checked: dict[str, int] | int
+    if isinstance(lengths, Mapping):
+        if not lengths or not all(isinstance(name, str) for name in lengths):
+            raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
+        checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
+    else:
+        checked = integer("lengths", lengths, 1, remedy=remedy)
+    value = fill_values(value)
+    for name in value if isinstance(value, dict) else ():
+        if name not in (checked if isinstance(checked, dict) else ("data",)):
+            raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
+    return Padding(checked, value, flag("truncate", truncate))
+
+
+def _options_text(transform: "Map | BatchMap") -> str:
+    return ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:

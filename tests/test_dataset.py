@@ -325,6 +325,10 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.split([0.8, 0.2]), r"fraction\[0\]=0\.8: pass .* for fractions, split twice: split\(0\.8\)"),
         (lambda ds: ds.split([9, 2]), r"fraction=\[9, 2\]: the counts add up to 11, and the dataset has 10 rows; pass"),
         (lambda ds: ds.split(11), r"fraction=11: 11 parts of 10 rows would leave some empty; pass at most 10"),
+        (
+            lambda ds: ds[:1].split(2),
+            r"fraction=2: 2 parts of 1 row would leave some empty; split a dataset of 2 or more",
+        ),
         (lambda ds: ds.split({8, 2}), r"fraction=\{8, 2\}: pass a number between"),
         (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after a slice of a shuffle"),
         (lambda ds: ds.split("half"), r"fraction='half': pass a number between 0 and 1"),

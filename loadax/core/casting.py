@@ -4,11 +4,13 @@ Without x64, JAX converts int64 to int32 and lets values wrap; here, overflow is
 lose precision silently, as everywhere in JAX.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import number
 from loadax.errors import ArgumentError, LeafError
 
 
@@ -82,3 +84,19 @@ def fill_value(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
             argument="value",
         )
     return cast
+
+
+def fill_values(value: Any) -> Any:
+    """The `value` of padding: a number, or a dict of numbers by leaf.
+
+    Raises:
+        ArgumentError: When it is neither.
+    """
+    if isinstance(value, Mapping):
+        return {name: _fill(f"value[{name!r}]", fill) for name, fill in value.items()}
+    return _fill("value", value)
+
+
+def _fill(name: str, fill: Any) -> int | float:
+    checked = number(name, fill, "a number")
+    return int(fill) if hasattr(fill, "__index__") else checked

@@ -23,6 +23,12 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
     return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
 
 
+def describe_spec(spec: Tree) -> list[Any]:
+    """Path, shape and dtype of each leaf, as JSON."""
+    specs, structure = flatten_spec(spec)
+    return [[path, list(leaf.shape), str(leaf.dtype)] for path, leaf in zip(structure.paths, specs, strict=True)]
+
+
 def all_columns(shape: Sequence[int]) -> Columns:
     """All columns of a leaf whose examples have this shape."""
     return tuple((0, extent) for extent in shape)

@@ -1,4 +1,4 @@
-"""Several positions in place of each: examples that one row is taken apart into."""
+"""Orders for `flat_map`: a fixed number of consecutive positions in place of each."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,10 +16,16 @@ class FlatMapped:
     """Position p is part `p % fan_out` of the parent's position `p // fan_out`.
 
     Rows are those of a source with `fan_out` rows in place of each.
+
+    Args:
+        parent: Any order.
+        fan_out: Number of parts.
+        name: Name of the function that makes them, for `text`.
     """
 
     parent: Order
     fan_out: int
+    name: str
     parts = ()
     changing_rows = row_range = shuffle = schedule = None
 
@@ -59,4 +65,4 @@ class FlatMapped:
         return [*self.parent.describe(), ["flat_map", self.fan_out]]
 
     def text(self) -> list[str]:
-        return [*self.parent.text(), f"flat_map(fan_out={self.fan_out})"]
+        return [*self.parent.text(), f"flat_map({self.name}, fan_out={self.fan_out})"]

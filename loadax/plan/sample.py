@@ -1,4 +1,4 @@
-"""Weighted sampling with replacement: every position draws a row by itself.
+"""Weighted sampling with replacement: every position draws a row independently.
 
 A position's draw is a keyed hash of its epoch and itself, reduced to the range of the sum of the weights, and looked up
 in their cumulative sums. So any draw is computed directly, and all draws are independent. Weights become integers once,

@@ -11,10 +11,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.arguments import dimensions, integer, number
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
 from loadax.plan.subset import Subset, keep_rows, met_rows, rows_of
 from loadax.protocols import Integers, Order
+
+_FRACTION = "a number between 0 and 1, the fraction in the first part"
+SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
+"""What `Dataset.split` takes, for messages."""
+
+
+def checked_fraction(fraction: Any, remedy: str = _FRACTION) -> float:
+    """The fraction of a split, between 0 and 1.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    share = number("fraction", fraction, remedy)
+    if not 0 < share < 1:
+        raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
+    return share
+
+
+def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
+    """Number of rows of each part of a split; None for a split by a fraction.
+
+    Args:
+        order: Order to split.
+        num_rows: Number of rows of its source.
+        fraction: A list of counts, a number of equal parts, or anything else.
+
+    Raises:
+        ArgumentError: When a count is not positive, or there are more parts than rows.
+    """
+    if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
+        if not len(fraction):
+            raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}", argument="fraction")
+        remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
+        return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
+    if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
+        return None
+    parts = integer("fraction", fraction, 2, remedy=SPLITS)
+    rows = int(met_rows(order, "split", num_rows).sum())
+    if parts > rows:
+        remedy = f"pass at most {rows}" if rows > 1 else "split a dataset of 2 or more"
+        raise ArgumentError(
+            f"fraction={parts}: {parts} parts of {count_text(rows, 'row')} would leave some empty; {remedy}",
+            argument="fraction",
+        )
+    return [rows // parts + (index < rows % parts) for index in range(parts)]
 
 
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:

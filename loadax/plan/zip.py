@@ -1,10 +1,13 @@
-"""Orders of datasets that are zipped."""
+"""Orders side by side, for `zip`: row p is position p of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from loadax.core.arguments import MOST_POSITIONS
+from loadax.errors import ArgumentError
 from loadax.plan.order import check_fixed_rows, parts_text
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
@@ -63,3 +66,25 @@ class Zipped:
 
     def text(self) -> list[str]:
         return [f"zip: {parts_text(zip(self.names, self.parts, strict=True))}"]
+
+
+def zip_orders(parts: Sequence[Order], names: Sequence[str]) -> Zipped:
+    """Orders of equal size side by side.
+
+    Args:
+        parts: The orders.
+        names: Path of each in an example.
+
+    Raises:
+        ArgumentError: When sizes differ, or one is endless.
+    """
+    size = parts[0].size
+    for name, part in zip(names, parts, strict=True):
+        if part.size >= MOST_POSITIONS:
+            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
+        if part.size != size:
+            raise ArgumentError(
+                f"zip() needs datasets of one length: {names[0]} has {size} rows, and {name} has {part.size}; "
+                f"cut the longer one: ds[:{min(part.size, size)}]"
+            )
+    return Zipped(tuple(parts), tuple(names))

@@ -1,1 +1,1 @@
-"""Verbs that read every row once (filter, exclude, split_by), and the on-disk indices of their results."""
+"""Verbs that keep lists of rows (filter, exclude, select, sample, split_by), and on-disk indices of what they read."""

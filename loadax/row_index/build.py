@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import integer, optional_flag
 from loadax.core.distributed import Process, this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
-from loadax.core.spec import flatten_spec, leaf_arrays
+from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
@@ -63,6 +64,16 @@ class Options:
     index: str | os.PathLike[str] | None
     workers: int | None
     progress: bool | None
+
+
+def scan_options(index: Any, workers: Any, progress: Any) -> Options:
+    """The options, checked. The path of the index is checked when it is opened.
+
+    Raises:
+        ArgumentError: When one can't be used.
+    """
+    workers = None if workers is None else integer("workers", workers, 1)
+    return Options(index, workers, optional_flag("progress", progress))
 
 
 class Answers(NamedTuple):
@@ -148,10 +159,9 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
 def _leaves(reader: Reader) -> list[Any] | None:
     """Path, shape and dtype of each leaf; None if the datasets that were joined differ, so that no row tells them."""
     try:
-        specs, structure = flatten_spec(reader.spec)
+        return describe_spec(reader.spec)
     except LeafError:
         return None
-    return [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
 
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
@@ -163,7 +173,6 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
 
 
 def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> NDArray[Any]:
-
     workers = threads_for(reader, options.workers)
     runs = plan_runs(reader, met, workers)
     label = f"{question.verb} {question.name.partition(' ')[0]}"

@@ -13,10 +13,12 @@ from loadax.core.arguments import function as checked_function
 from loadax.core.arguments import shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
+from loadax.plan.order import depth_first
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
-from loadax.plan.split import again, below
+from loadax.plan.split import again
+from loadax.plan.split import below as hashes_below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -45,13 +47,18 @@ def keep(
         function: Function of one example.
         key: Identifier of the function; None: its fingerprint.
         options: Options of the evaluation.
-        remedy: End of the error for no rows.
+        remedy: End of the error when none of some rows are kept.
 
     Raises:
-        ArgumentError: When no row is kept.
+        ArgumentError: When no row is kept, or there is a key, but no index.
         LeafTypeError: When the function does not return a bool; names the row.
     """
     name = name_of(function)
+    if key is not None and options.index is None:
+        raise ArgumentError(
+            f"key={key!r} identifies the function in an index; pass index=, a folder, as well, or leave key out",
+            argument="key",
+        )
 
     def judge(run: Run) -> Integers:
         outcomes = results(run, function, f"filter {name}")
@@ -62,6 +69,7 @@ def keep(
     kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
     rows = kept.values
     if not len(rows):
+        remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
     return keep_rows(order, "filter", rows, ("filter", kept.digest))
 
@@ -138,6 +146,11 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     Raises:
         ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
     """
+    if any(below.schedule is not None for below in depth_first(order)):
+        raise ArgumentError(
+            "sample() after mix() would break its proportions; sample the datasets before they are mixed: "
+            "mix({name: ds.sample(weights)}, …)"
+        )
     if order.varies:
         raise ArgumentError(
             "sample() draws positions by their weights, but here other rows are at a position in every epoch; "
@@ -188,7 +201,7 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words = answers(question, reader, met, options).values
-    first = below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
+    first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:

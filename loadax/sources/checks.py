@@ -86,3 +86,20 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
             f"ascending ints from 0, below {length}"
         )
     return starts if isinstance(starts, range) else starts.astype(np.int64)
+
+
+def chunk_rows(source: BaseSource) -> int | None:
+    """The most common number of rows in a chunk of `source`; None if it has no chunks."""
+    starts = chunk_starts(source)
+    if starts is None:
+        return None
+    if isinstance(starts, range):
+        return min(starts.step, len(source))
+    sizes, counts = np.unique(np.diff(starts, append=len(source)), return_counts=True)
+    return int(sizes[np.argmax(counts)])
+
+
+def joins_chunks(source: BaseSource) -> bool:
+    """Whether the source has children with chunks."""
+    joined = (child.source for child in source.children if child.first_row is not None)
+    return any(chunk_starts(each) is not None or joins_chunks(each) for each in joined)

@@ -70,7 +70,7 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             order = choose(listed(order, verb))
         elif verb in ("repeat", "flat_map") and order.size <= MOST // 3:
             times = choose(st.integers(1, 3))
-            order = Repeated(order, times) if verb == "repeat" else FlatMapped(order, times)
+            order = Repeated(order, times) if verb == "repeat" else FlatMapped(order, times, "parts")
             rows *= 1 if verb == "repeat" else times
         elif verb == "split" and not order.varies:
             order = split(order, choose(st.sampled_from([0.2, 0.5, 0.8])), choose(SMALL))[choose(st.integers(0, 1))]

@@ -156,6 +156,10 @@ def test_it_is_cut_shuffled_joined_and_mixed_like_any_order() -> None:
             lambda ds: ds.shuffle(0).sample(WEIGHTS),
             r"sample\(\) draws positions by their weights, but here other rows .*leave the shuffle before sam",
         ),
+        (
+            lambda ds: mix([ds, ds], [1, 1]).sample(WEIGHTS),
+            r"sample\(\) after mix\(\) .*; sample the datasets before they are mixed: mix\(\{name: ds\.sample\(",
+        ),
         *(
             (
                 call,
@@ -173,3 +177,8 @@ def test_it_is_cut_shuffled_joined_and_mixed_like_any_order() -> None:
 def test_what_cant_be_sampled(call: Any, match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
         call(data())
+
+
+def test_the_advice_for_mixtures_works() -> None:
+    ds = data()
+    assert len(mix({"one": ds.sample(WEIGHTS), "other": ds}, {"one": 1, "other": 1})) > 0

@@ -1,6 +1,7 @@
 """`filter`: exact, looked at once, kept in an index that knows what it is of."""
 
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -294,6 +295,13 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
     assert index.exists()
 
 
+def test_a_key_without_an_index_is_refused(tmp_path: Path) -> None:
+    message = "key='v1' identifies the function in an index; pass index=, a folder, as well, or leave key out"
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        data().filter(small, "v1")
+    assert len(data().filter(small, "v1", index=tmp_path / "i")) == len(data().filter(small)) == len(SMALL)
+
+
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     def fails(example: Any) -> bool:
         if example["x"] == 100:
@@ -346,7 +354,7 @@ def test_answers_that_are_no_bool(answer: Any, message: str) -> None:
 def test_none_kept() -> None:
     with pytest.raises(ArgumentError, match=r"keeps none of 500 rows; check its result for one: fn\(ds\[0\]\)"):
         data().filter(lambda example: False)
-    with pytest.raises(ArgumentError, match="keeps none of 0 rows"):
+    with pytest.raises(ArgumentError, match=r"keeps none of 0 rows; filter a dataset with rows$"):
         data()[:0].filter(small)
 
 

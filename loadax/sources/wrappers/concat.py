@@ -43,6 +43,9 @@ class Part(Protocol):
     def reads_examples(self) -> bool: ...
 
     @property
+    def ragged(self) -> bool: ...
+
+    @property
     def reads_parts(self) -> bool: ...
 
     @property

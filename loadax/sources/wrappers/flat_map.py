@@ -1,4 +1,4 @@
-"""FlatMapSource: rows that a function takes apart into several each."""
+"""FlatMapSource: a fixed number of examples of each row of another source, as a function returns them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, final
@@ -67,7 +67,7 @@ class FlatMapSource(BaseSource):
         return len(self._reader.source) * self._fan_out
 
     def __repr__(self) -> str:
-        return f"{self._reader.source!r}.flat_map({self._name}, fan_out={self._fan_out})"
+        return repr(self._reader.source)  # the order tells of flat_map()
 
     @property
     def children(self) -> Sequence[Child]:

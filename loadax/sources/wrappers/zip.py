@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import flatten_spec
+from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
-from loadax.errors import LeafError
 from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
@@ -50,10 +49,10 @@ class ZippedSource(BaseSource):
 
     @cached_property
     def spec(self) -> Tree | None:
-        try:
-            return self._structure.build(part.reader.spec for part in self._parts)
-        except LeafError:  # the rows of a part differ: a map after zip() may make them equal
+        """Spec of an example; None if rows of a part may differ, so that it is that of the rows that are read."""
+        if any(part.reader.ragged for part in self._parts):
             return None
+        return self._structure.build(part.reader.spec for part in self._parts)
 
     @cached_property
     def _leaf_ends(self) -> list[int]:
@@ -85,7 +84,7 @@ class ZippedSource(BaseSource):
     @property
     def rows_probed(self) -> int:
         readers = [part.reader for part in self._parts]
-        return sum(reader.source.rows_probed if self.spec is None else reader.probed for reader in readers)
+        return sum(reader.source.rows_probed if reader.ragged else reader.probed for reader in readers)
 
     @property
     def concurrent_reads(self) -> int:
@@ -139,10 +138,7 @@ class ZippedSource(BaseSource):
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        if not len(visits.rows) and self.spec is not None:  # an empty list of examples would have no spec
-            specs, structure = flatten_spec(self.spec)
-            return structure.build(np.empty((0, *spec.shape), spec.dtype) for spec in specs)
-        return self._structure.build(part.reader.read_visits(below) for part, below in self._below(visits))
+        return self._structure.build(_read(part.reader, below) for part, below in self._below(visits))
 
     @property
     def reads_examples(self) -> bool:
@@ -171,3 +167,11 @@ class ZippedSource(BaseSource):
         """Maps visits to the visits of every part."""
         rows = check_rows(visits.rows, len(self))
         return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)
+
+
+def _read(reader: Part, visits: Visits) -> Tree:
+    """Reads one part. Rows that may differ have the spec of the first one read, and not that of its first row."""
+    if not reader.ragged or not len(visits.rows):
+        return reader.read_visits(visits)
+    examples = reader.examples(visits)
+    return stack(examples, spec_of(examples[0]), visits.rows.tolist())

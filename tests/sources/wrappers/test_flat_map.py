@@ -7,6 +7,7 @@ import pytest
 
 import loadax
 from loadax import Dataloader, Dataset
+from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.testing import FaultySource, check_source
 from tests.sources.chunked import ChunkedSource
@@ -142,9 +143,9 @@ def test_chunks_are_those_of_the_rows() -> None:
 
 def test_it_describes_itself() -> None:
     flat = data().flat_map(halves, 3)
-    assert "flat_map(halves (" in repr(flat)
+    assert repr(flat).count(".flat_map(halves (") == repr(flat).count(".flat_map(") == 1
     assert flat.describe() != data().flat_map(lambda row: halves(row) * 2, 6).describe()
-    assert flat.order.text() == ["20 rows", "flat_map(fan_out=3)"]
+    assert flat.order.text() == ["20 rows", f"flat_map({name_of(halves)}, fan_out=3)"]
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,19 @@ def test_rows_that_differ_are_read_one_by_one() -> None:
     unlike = loadax.concat([words, from_source([{"x": np.arange(2)}] * 2)])
     beside = unlike.zip(from_arrays(np.arange(5)))
     assert beside.map(lambda pair: pair[1]).read(range(5)).tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(LeafError, match="concat: part 1 has the leaves"):
-        beside.read([0])
+    with pytest.raises(LeafError, match="row 3"):
+        beside.read([0, 3])
+
+
+def test_rows_that_are_alike_are_read_together_though_the_first_row_differs() -> None:
+    words, numbers = from_source([np.arange(5), np.arange(2), np.arange(2)]), from_arrays(np.arange(3))
+    for data in (words, words.map(lambda word: word + 0)):
+        pairs = data.zip(numbers)[1:]
+        for rows in ([0, 1], [1], []):
+            first, second = pairs.read(rows)
+            assert first.tolist() == [[0, 1]] * len(rows)
+            assert (first.shape, second.tolist()) == ((len(rows), 2), [row + 1 for row in rows])
+    assert words[1:].read([]).shape == words.flat_map(lambda word: [word], 1)[1:].read([]).shape == (0, 2)
 
 
 def test_no_rows_have_the_leaves_of_all() -> None:
