@@ -6,9 +6,9 @@ from typing import Any
 from loadax.core.arguments import integer
 from loadax.errors import SourceError
 from loadax.sources.arrow.call import Call, column_names
-from loadax.sources.arrow.leaves import Leaf, leaves_of
+from loadax.sources.arrow.leaves import Leaf, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
-from loadax.sources.arrow.table import categories, leaves_in
+from loadax.sources.arrow.table import categories
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files

@@ -16,9 +16,9 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrow.call import Call, column_names
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.arrow.table import leaves_in, leaves_text
+from loadax.sources.arrow.table import leaves_text
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
