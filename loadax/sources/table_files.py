@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-COMPRESSED = (".gz", ".zst")
-"""Ends of the names of compressed files."""
+from loadax.sources.io.expand import file_name
 
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
 PARQUET = (".parquet", ".pq")
-JSONL = tuple(end + more for end in (".jsonl", ".ndjson") for more in ("", *COMPRESSED))
-CSV = tuple(end + more for end in (".csv", ".tsv") for more in ("", *COMPRESSED))
+JSONL = tuple(end + more for end in (".jsonl", ".ndjson") for more in ("", *_CODECS))
+CSV = tuple(end + more for end in (".csv", ".tsv") for more in ("", *_CODECS))
 
 
 def kind_of(names: Iterable[str]) -> str | None:
@@ -17,3 +17,9 @@ def kind_of(names: Iterable[str]) -> str | None:
         if any(name.endswith(endings) for name in shown):
             return function
     return None
+
+
+def compression(location: str) -> str | None:
+    """Arrow's name of the codec of the file at a path or URL; None: it is not compressed."""
+    name = file_name(location).lower()
+    return next((codec for end, codec in _CODECS.items() if name.endswith(end)), None)

@@ -61,7 +61,7 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
 
 
 def refuse_repeated(names: Sequence[str], within: str = "") -> None:
-    """Refuses columns, or members of the struct `within`, with the same name.
+    """Refuses columns with the same name, of the table, file or struct that is called `within`.
 
     Raises:
         SourceError: When two have one name; says how many.

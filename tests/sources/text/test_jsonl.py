@@ -84,12 +84,12 @@ def test_the_index_is_kept_and_made_again_for_other_files(folder: Path, monkeypa
     assert len(loadax.from_jsonl(folder, index=folder / "index")) == 230
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".GZ", ".zst"])
 def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = write(tmp_path / "x", ROWS).read_bytes()
     path = tmp_path / f"x.jsonl{ending}"
     half = len(content) // 2
-    pack = gzip.compress if ending == ".gz" else (lambda part: pa.compress(part, codec="zstd", asbytes=True))
+    pack = gzip.compress if ending.lower() == ".gz" else (lambda part: pa.compress(part, codec="zstd", asbytes=True))
     path.write_bytes(pack(content[:half]) + pack(content[half:]))  # two members, or frames
     with pytest.raises(ArgumentError, match=r"x.jsonl.* is compressed, so that no row .*; pass cache=FOLDER"):
         loadax.from_jsonl(path)
@@ -131,7 +131,9 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str,
         assert loadax.from_jsonl(path)[8]["x"] == 1.5
         return
     if early and line == '{"x": "a"}':
-        message = r"JSON parse error: Column\(/x\) changed from number to string; correct the line: all rows of a column"
+        message = (
+            r"JSON parse error: Column\(/x\) changed from number to string; correct the line: all rows of a column"
+        )
     with pytest.raises(SourceError, match=rf"{path}, line {2 * bad + 1}: .*{message}"):
         loadax.from_jsonl(path).read(range(bad - 5, bad + 5))
     if line == '{"x": 1.5}':
