@@ -9,18 +9,18 @@ from loadax.sources.arrow.call import Call, column_names
 from loadax.sources.arrow.leaves import Leaf, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories
+from loadax.sources.file_names import is_parquet
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.source import ParquetSource
-from loadax.sources.table_files import PARQUET
 
 _FILES = FileKind(
     "paths",
     "a Parquet file",
-    lambda name: name.lower().endswith(PARQUET) and not name.startswith((".", "_")),
+    is_parquet,
     (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
 )
 

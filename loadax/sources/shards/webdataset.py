@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any, Literal, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.file_names import is_tar
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.images.resize import Fit
 from loadax.sources.io.disk_cache import open_cache
@@ -27,7 +27,7 @@ from loadax.sources.shards.records import Records, stack_examples
 _FILES = FileKind(
     "paths",
     "a tar file",
-    lambda name: PurePosixPath(name).suffix == ".tar",
+    is_tar,
     (".tar file in it", "the files, or a pattern such as *.shard"),
 )
 

@@ -11,16 +11,16 @@ from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, refuse_repeated
 from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.file_names import compression, is_csv
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
-from loadax.sources.table_files import CSV, compression
 from loadax.sources.text.dtypes import arrow_types
 
 _FILES = FileKind(
     "paths",
     "a CSV file",
-    lambda name: name.lower().endswith(CSV),
+    is_csv,
     (".csv file", "the files, or a pattern such as *.txt"),
 )
 

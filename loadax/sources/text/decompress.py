@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.file_names import compression
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_folder
 from loadax.sources.io.range_file import RangeFile
-from loadax.sources.table_files import compression
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20

@@ -21,20 +21,20 @@ from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import leaves_text
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.file_names import is_jsonl
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.file_index import Scan, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.records import Records
-from loadax.sources.table_files import JSONL
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 
 _FILES = FileKind(
     "paths",
     "a file of JSON lines",
-    lambda name: name.lower().endswith(JSONL),
+    is_jsonl,
     (".jsonl file", "the files, or a pattern such as *.json"),
 )
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
