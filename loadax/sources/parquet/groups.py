@@ -1,4 +1,4 @@
-"""Decodes row groups, and keeps the decoded ones: arrays of numbers in arenas, other columns as they are in Arrow."""
+"""RowGroups decodes row groups of Parquet files; RecentGroups is an LRU cache of the decoded ones."""
 
 import math
 import threading
@@ -123,13 +123,13 @@ class RowGroups(BaseSource):
 
 @final
 class RecentGroups:
-    """Keeps the row groups that were decoded last. Thread-safe: each is decoded by one thread.
+    """LRU cache of decoded row groups. Thread-safe: each is decoded by one thread.
 
     Args:
         decode: Decodes a row group.
         size: Bytes of a decoded row group, by its index.
-        most: Bytes to keep.
-        least: Number of row groups to keep in any case.
+        most: Size limit in bytes; the least recently used row groups are evicted first.
+        least: Number of row groups to keep even if they take more.
     """
 
     def __init__(self, decode: Callable[[int], ColumnTree], size: Callable[[int], int], most: int, least: int):

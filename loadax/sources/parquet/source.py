@@ -1,4 +1,4 @@
-"""ParquetSource: rows of Parquet files, whose row groups are decoded whole and kept in memory within a limit."""
+"""ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -67,7 +67,6 @@ class TFRecordSource(BaseSource):
 
     @cached_property
     def spec(self) -> Tree:
-
         if self._features is None:
             return ArraySpec((), np.dtype(object))
         return (
@@ -78,12 +77,10 @@ class TFRecordSource(BaseSource):
 
     @property
     def rows_probed(self) -> int:
-
         return int(any(feature.ragged for feature in (self._features or {}).values()))
 
     @property
     def addresses(self) -> list[str]:
-
         return self._records.addresses
 
     def locate(self, row: int) -> list[Location]:
@@ -102,7 +99,6 @@ class TFRecordSource(BaseSource):
         return objects(examples) if self._features is None else stack_examples(examples, self.spec, rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return self._read(check_rows(visits.rows, len(self)))
 
     def _read(self, rows: Integers) -> list[Any]:

@@ -65,17 +65,14 @@ class WebDatasetSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return self._records.addresses
 
     @property
     def rows_probed(self) -> int:
-
         return int(any(leaf.spec is None for leaf in self._leaves.values()))
 
     @cached_property
     def spec(self) -> Tree:
-
         specs = {name: leaf.spec for name, leaf in self._leaves.items()}
         if None in specs.values():
             (first,) = self._read(np.zeros(1, np.int64))
@@ -103,11 +100,9 @@ class WebDatasetSource(BaseSource):
         return stack_examples(self._read(rows), self.spec, rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return self._read(check_rows(visits.rows, len(self)))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         if not self.reads_columns:
             super().read_into(rows, boxes, out)
             return

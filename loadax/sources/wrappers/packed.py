@@ -247,7 +247,6 @@ class PackedSource(BaseSource):
         return np.concatenate(begins)
 
     def read(self, rows: Integers) -> Tree:
-
         rows = check_rows(rows, len(self))
         out = [
             np.full((len(rows), self._seq_len), fill, spec.dtype)
@@ -257,7 +256,6 @@ class PackedSource(BaseSource):
         return self._structure.build(out)
 
     def documents(self, row: int) -> list[Part]:
-
         segments = self._plan.segments(check_rows([row], len(self)))
         rows = self._documents.row_of(segments.documents)
         columns = (values.tolist() for values in (rows, segments.skips, segments.lengths, segments.columns))
