@@ -71,7 +71,7 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
     def fetch(start: int, stop: int) -> bytes:
         return files.read([ByteRange(location, start, stop)])[0]
 
-    file: Any = io.BufferedReader(_Readable(RangeFile(size, {}, fetch)), _WINDOW)
+    file: Any = io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         is_gzip = compression(location) == "gzip"
@@ -87,18 +87,3 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-class _Readable(io.RawIOBase):
-    """A `RangeFile` for `io.BufferedReader`."""
-
-    def __init__(self, file: RangeFile):
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
