@@ -21,8 +21,6 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.parquet.files import ParquetFiles, RowGroup
 
-_TOGETHER = 16  # row groups that are requested of a server at a time
-
 
 @final
 class RowGroups(BaseSource):
@@ -92,11 +90,9 @@ class RowGroups(BaseSource):
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
         leaves = self.leaves if leaves is None else leaves
-        for first in range(0, len(indices), _TOGETHER):
-            groups = [self.files.groups[index] for index in indices[first : first + _TOGETHER]]
-            tables = self.files.read(groups, [leaf.path for leaf in leaves])
-            for group, table in zip(groups, tables, strict=True):
-                yield self._tree(table, leaves, partial(self._row_text, group))
+        groups = [self.files.groups[index] for index in indices]
+        for group, table in zip(groups, self.files.read(groups, [leaf.path for leaf in leaves]), strict=True):
+            yield self._tree(table, leaves, partial(self._row_text, group))
 
     def _row_text(self, group: RowGroup, row: int) -> str:
         return f"row {group.first_row + row} of {self.files.location(group)}"
@@ -167,18 +163,6 @@ class RecentGroups:
         while self._bytes > self._most and len(self._kept) > max(1, self._least):
             index, _ = self._kept.popitem(last=False)
             self._bytes -= self._size(index)
-
-
-def waves(indices: Sequence[int], size: Callable[[int], int], most: int) -> Iterator[slice]:
-    """Cuts row groups into runs of at most `most` bytes, of at least one row group each."""
-    first, total = 0, 0.0
-    for position, index in enumerate(indices):
-        total += size(index)
-        if total > most and position > first:
-            yield slice(first, position)
-            first, total = position, size(index)
-    if len(indices) > first:
-        yield slice(first, len(indices))
 
 
 def row_bytes(tree: ColumnTree) -> int:

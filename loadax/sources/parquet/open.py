@@ -1,6 +1,7 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from loadax.core.arguments import integer
@@ -92,7 +93,7 @@ def _categories(files: ParquetFiles, names: Sequence[str]) -> dict[str, list[str
     below = {path.partition(".")[0] for path in categories([empty])}
     if not below:
         return {}
-    return categories([empty, *files.read(files.groups, [name for name in names if name in below])])
+    return categories(chain([empty], files.read(files.groups, [name for name in names if name in below])))
 
 
 def _check_nulls(groups: RowGroups, filler: Nulls) -> None:
