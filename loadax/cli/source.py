@@ -23,12 +23,10 @@ from loadax.io import (
     from_webdataset,
     from_zarr,
 )
-from loadax.sources.array_record.source import NAMES as RECORD_NAMES
+from loadax.sources.file_names import RECORDS, is_array_record, is_tar, is_tfrecord, table_function
 from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.paths import local_path
-from loadax.sources.shards.tfrecord import NAMES as TFRECORD_NAMES
-from loadax.sources.table_files import kind_of
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
@@ -98,7 +96,7 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
 def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
     table = _table_kind(path, local)
-    of_rows = table is not None or (local is not None and any(kind(local.name) for kind in _SHARDS))
+    of_rows = table is not None or (local is not None and any(is_one(local.name) for is_one in RECORDS))
     if local is not None and not local.exists() and not of_rows:  # these may be a pattern
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
@@ -139,13 +137,13 @@ def open_records(path: str) -> Dataset | None:
 
 def _open_shards(path: str, local: Path | None, options: argparse.Namespace) -> Dataset | None:
     """Opens files of records; None if there are none at the path."""
-    if _holds(path, local, _is_tar):
+    if _holds(path, local, is_tar):
         _refuse_options(options, "made of tar files", "variables", "size")
         return from_webdataset(path, columns=options.variables, decode=True, size=options.size)
-    if _holds(path, local, _is_tfrecord):
+    if _holds(path, local, is_tfrecord):
         _refuse_options(options, "made of TFRecord files")
         return from_tfrecord(path)
-    if local is not None and _holds(path, local, _is_record):
+    if local is not None and _holds(path, local, is_array_record):
         _refuse_options(options, "made of ArrayRecord files", "dtype", "pad_to")
         return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
     return None
@@ -154,7 +152,7 @@ def _open_shards(path: str, local: Path | None, options: argparse.Namespace) -> 
 def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool:
     """Whether a path is a file of a kind, or a local folder with such files."""
     if local is not None and local.is_dir():
-        return any(is_one(file.name) for file in local.iterdir())
+        return any(is_one(file.name) and not file.name.startswith(".") for file in local.iterdir())
     return is_one(file_name(path))
 
 
@@ -167,27 +165,12 @@ def open_table(path: str) -> tuple[str, Dataset] | None:
 def _table_kind(path: str, local: Path | None) -> str | None:
     """The function that opens a file, folder or pattern of tables; None for another kind of data."""
     if local is None or not local.is_dir():
-        return None if "|" in path else kind_of([file_name(path)])
+        return None if "|" in path else table_function([file_name(path)])
     names = [file.name for file in local.iterdir()]
-    kind = None if set(names) & set(_ZARR) else kind_of(names)
+    kind = None if set(names) & set(_ZARR) else table_function(names)
     # A list of what is in the other files is not the data.
-    listed = kind is not None and (holds_images(path) or any(one(name) for one in _SHARDS for name in names))
+    listed = kind is not None and (holds_images(path) or any(is_one(name) for is_one in RECORDS for name in names))
     return None if listed else kind
-
-
-def _is_record(name: str) -> bool:
-    return any(part in name for part in RECORD_NAMES)
-
-
-def _is_tfrecord(name: str) -> bool:
-    return any(part in name for part in TFRECORD_NAMES)
-
-
-def _is_tar(name: str) -> bool:
-    return name.endswith(".tar")
-
-
-_SHARDS = (_is_record, _is_tfrecord, _is_tar)
 
 
 def holds_images(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Arrays in memory, or memory-mapped."""
+"""ArraySource: rows of arrays in memory or of memory-mapped arrays."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,11 +51,9 @@ class ArraySource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return [str(Path(file.name).absolute()) for file in self._files if file is not None]
 
     def held(self, most: int) -> list[NDArray[Any]]:
-
         memory = [array for array, file in zip(self._arrays, self._files, strict=True) if file is None]
         total = sum(array.nbytes for array in memory)
         return [some_rows(array, total, most) for array in memory]
@@ -79,7 +77,6 @@ class ArraySource(BaseSource):
         return self._structure.build(_gather(array, rows) for array in self._arrays)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         rows = check_rows(rows, self._length)
         self._check_files()
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):

@@ -1,4 +1,4 @@
-"""Any Python object with `__len__` and `__getitem__`: lists, torch and Hugging Face datasets, Grain's MapDataset."""
+"""ObjectSource: rows of any Python object with `__len__` and `__getitem__`: lists, torch datasets."""
 
 from collections.abc import Iterator
 from itertools import chain

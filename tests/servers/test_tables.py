@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
+from loadax.sources.parquet.files import ParquetFiles, RowGroup
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.servers.s3 import S3Server
@@ -60,3 +62,19 @@ def test_parquet_costs_a_list_a_footer_and_a_request_a_row_group(
     s3_proxy.clear()
     assert again.read([3, 14])["x"].tolist() == [3, 14]
     assert len(s3_proxy.log) == 0
+
+
+@pytest.mark.parametrize(("most", "together"), [(1, [1, 1, 1]), (256 << 20, [3])])
+def test_row_groups_are_requested_together_up_to_a_number_of_bytes(
+    most: int, together: list[int], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadax.sources.parquet.files._TOGETHER", most)
+    requested, request = [], ParquetFiles._requested
+
+    def counted(self: ParquetFiles, groups: Sequence[RowGroup], columns: Sequence[str]) -> Any:
+        requested.append(len(groups))
+        return request(self, groups, columns)
+
+    monkeypatch.setattr(ParquetFiles, "_requested", counted)
+    assert loadax.from_parquet(url, columns="x").read([1, 11, 41])["x"].tolist() == [1, 11, 41]
+    assert requested == together

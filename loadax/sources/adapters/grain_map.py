@@ -1,4 +1,4 @@
-"""Grain's MapDatasets, each epoch as Grain itself gives it."""
+"""GrainSource: rows of a `grain.MapDataset`, with Grain's own epochs."""
 
 from collections.abc import Iterator
 from contextlib import suppress

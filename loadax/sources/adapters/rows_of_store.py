@@ -73,7 +73,6 @@ class StoreSource(BaseSource):
         return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
 
     def read(self, rows: Integers) -> Tree:
-
         rows = check_rows(rows, self._length)
         return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
 

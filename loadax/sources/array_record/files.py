@@ -78,7 +78,6 @@ class RecordFiles:
 
     @property
     def addresses(self) -> list[str]:
-
         return [file.path for file in self.files]
 
     def locate(self, row: int) -> list[Location]:
@@ -159,7 +158,6 @@ class RecordFiles:
         return records
 
     def _reader(self, index: int) -> Any:
-
         with self._lock:
             if index not in self._open:
                 while len(self._open) >= _most_open():

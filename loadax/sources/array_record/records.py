@@ -51,13 +51,11 @@ class BytesRecords(BaseSource):
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> NDArray[np.object_]:
-
         records = np.empty(len(rows), object)
         records[:] = self._files.read(rows)
         return records
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return list(self._files.read(visits.rows))
 
 
@@ -107,7 +105,6 @@ class PaddedRecords(BaseSource):
         return {DATA: data, LENGTH: length}
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         data, length = out
         if data is None and length is None:
             return
@@ -203,7 +200,6 @@ class AlikeRecords(BaseSource):
         return flat.astype(self._dtype.newbyteorder("="))
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return list(self._examples(visits.rows))
 
     def _examples(self, rows: Integers) -> list[NDArray[Any]]:
@@ -248,7 +244,6 @@ class DecodedRecords(BaseSource):
 
     @cached_property
     def spec(self) -> Tree:
-
         return spec_of(self._examples(np.zeros(1, np.int64))[0])
 
     def read(self, rows: Integers) -> Tree:

@@ -11,16 +11,14 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.records import AlikeRecords, BytesRecords, DecodedRecords, PaddedRecords
+from loadax.sources.file_names import is_array_record
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files
-
-NAMES = ("array_record", "arrayrecord")
-"""Parts of file names that mark ArrayRecord files, such as `train.array_record-00000-of-00008`."""
 
 _FILES = FileKind(
     "paths",
     "an ArrayRecord file",
-    lambda name: any(part in name for part in NAMES),
+    is_array_record,
     ("file with array_record in its name", "the files, or a pattern such as *.data"),
     local_only="ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder",
 )

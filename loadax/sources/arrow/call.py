@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 from loadax.core.arguments import entries
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 
 
 @final
@@ -58,3 +58,15 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
     if not names:
         raise ArgumentError(f"columns={columns!r} names none; there are {list(known)}")
     return names
+
+
+def refuse_repeated(names: Sequence[str], within: str = "") -> None:
+    """Refuses columns with the same name, of the table, file or struct that is called `within`.
+
+    Raises:
+        SourceError: When two have one name; says how many.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            of = f" of {within!r}" if within else ""
+            raise SourceError(f"{names.count(name)} columns{of} are called {name!r}; give each its own name")

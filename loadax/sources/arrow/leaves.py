@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadax.core.tree import flatten
 from loadax.errors import LeafTypeError, SourceError
 from loadax.protocols import Tree
-from loadax.sources.arrow.call import Call
+from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
 from loadax.sources.arrow.layout import is_list
 from loadax.sources.arrow.nulls import Nulls
@@ -96,20 +97,32 @@ def leaves_of(schema: Any, call: Call, classes: Mapping[str, Sequence[str]]) -> 
         classes: Categories of each leaf of dictionary type, by path.
 
     Raises:
-        SourceError: When there is no column, or two have one name.
+        SourceError: When there is no column, or two leaves have one name.
         LeafTypeError: When a type has no array; names the column, and says what to write.
     """
     if not len(schema):
         raise SourceError("the table has no columns; pass one with at least one column")
-    return _members(list(schema), (), call, classes)
+    tree = _members(list(schema), (), call, classes)
+    columns: dict[str, str] = {}
+    for leaf in leaves_in(tree):
+        # Nulls, categories and the columns of Parquet files are found by path.
+        if leaf.path in columns:
+            both = " and ".join(map(repr, dict.fromkeys((columns[leaf.path], leaf.names[0]))))
+            raise SourceError(
+                f"two leaves of {both} are called {leaf.path!r}; give each its own name{call.without(leaf.names[0])}"
+            )
+        columns[leaf.path] = leaf.names[0]
+    return tree
+
+
+def leaves_in(tree: Tree) -> list[Leaf]:
+    """The leaves of a tree of them, in leaf order."""
+    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
+    return leaves
 
 
 def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, classes: Mapping[str, Sequence[str]]) -> Tree:
-    names = [field.name for field in fields]
-    for name in names:
-        if names.count(name) > 1:
-            within = f" of {'.'.join(above)!r}" if above else ""
-            raise SourceError(f"{names.count(name)} columns{within} are called {name!r}; give each its own name")
+    refuse_repeated([field.name for field in fields], ".".join(above))
     return {field.name: _leaf(field.type, (*above, field.name), call, classes) for field in fields}
 
 

@@ -141,12 +141,6 @@ def _leaf_text(leaf: Leaf) -> str:
     return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
 
 
-def leaves_in(tree: Tree) -> list[Leaf]:
-    """The leaves of a tree of them, in leaf order."""
-    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
-    return leaves
-
-
 def categories(tables: Iterable[Any]) -> dict[str, list[str]]:
     """Names of the categories of each leaf of dictionary type, in the order in which record batches have them."""
     found: dict[str, dict[str, None]] = {}

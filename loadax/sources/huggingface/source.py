@@ -1,4 +1,4 @@
-"""A map-style Hugging Face dataset: its Arrow table and its mapping of indices."""
+"""HuggingFaceSource: rows of a map-style Hugging Face dataset, read through its Arrow table and indices mapping."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,8 +23,8 @@ class HuggingFaceSource(BaseSource):
     """Rows of a `datasets.Dataset`, read column by column: dicts of arrays, in native byte order.
 
     Args:
-        data: The dataset; its format decides nothing.
-        columns: Names of those that are read; those of numbers have no nulls.
+        data: `datasets.Dataset`, whose format is ignored.
+        columns: Names of the columns to read; columns of numbers have no nulls.
     """
 
     def __init__(self, data: Any, columns: Sequence[str]):
@@ -54,7 +54,7 @@ class HuggingFaceSource(BaseSource):
 
     @property
     def spec(self) -> Tree | None:
-        """None where rows of a column need not be alike: lists of any length, images."""
+        """None if the rows of a column may differ in shape: lists of any length, images."""
         return self._tree.spec
 
     @property

@@ -58,7 +58,6 @@ class ImageSource(BaseSource):
         return f"{height}x{width} images{classes} in {self._files.folder}"
 
     def read(self, rows: Integers) -> Tree:
-
         out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in (self.spec["image"], self.spec["label"])]
         whole = tuple((0, extent) for extent in self.spec["image"].shape)
         self.read_into(rows, [whole, ()], out)
@@ -79,11 +78,9 @@ class ImageSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return [self._files.folder]
 
     def some_files(self, most: int) -> list[str]:
-
         if self._files.sizes is not None:
             return []  # none is local
         rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
@@ -100,7 +97,6 @@ class ImageSource(BaseSource):
         ]
 
     def locate(self, row: int) -> list[Location]:
-
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
 
     def damaged(self) -> dict[int, str]:

@@ -43,7 +43,6 @@ class Ends:
 
     @property
     def locations(self) -> list[str]:
-
         return [segment.location for segment in self.segments]
 
     def owners(self, offsets: Integers) -> Integers:
@@ -196,11 +195,9 @@ class MappedSegments:
         return mapped.views[size]
 
     def _memory(self, index: int) -> NDArray[np.uint8]:
-
         return self._mapped(index).memory
 
     def _mapped(self, index: int) -> "_MappedSegment":
-
         segment = self.ends.segments[index]
         mapped = self._maps.get(index)
         if mapped is None:

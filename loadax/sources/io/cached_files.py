@@ -27,7 +27,6 @@ class CachedFiles:
         self._files, self._cache, self._extents = files, cache, dict(extents)
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         locations = sorted({location for location, _ in wanted})
         generations = dict(zip(locations, self._files.generations(locations), strict=True))

@@ -36,7 +36,7 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     """Expands `given` to paths and URLs of files.
 
     Lists keep their order; the files of a folder or pattern are sorted by name. A remote folder is listed once, after
-    which `files` knows the sizes of its files.
+    which `files` knows the sizes of its files. Hidden files of a folder are left out, such as `._a.csv` of macOS.
 
     Raises:
         ArgumentError: When an entry is not a path.
@@ -77,7 +77,8 @@ def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
 
 
 def _of_folder(folder: str, files: Sequence[str], kind: FileKind) -> list[str]:
-    matching = sorted(file for file in files if kind.belongs(file_name(file)))
+    named = [(file, file_name(file)) for file in files]
+    matching = sorted(file for file, name in named if kind.belongs(name) and not name.startswith("."))
     if not matching:
         names = some(sorted(map(file_name, files))) or "nothing"
         lacks, instead = kind.missing

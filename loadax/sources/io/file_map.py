@@ -30,6 +30,7 @@ class FileMap:
         self._address = 0
         self._libc = _libc()  # at the interpreter's exit, the globals of a module may be gone before the maps
         self.path = Path(path).absolute()
+        self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
         try:
             status = os.fstat(descriptor)
@@ -66,7 +67,7 @@ class FileMap:
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
         try:
-            status = os.stat(self.path)  # noqa: PTH116 - on every read, and a Path is slower
+            status = os.stat(self._name)  # noqa: PTH116
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._identity
@@ -74,10 +75,12 @@ class FileMap:
     def size(self) -> int:
         """Size of the file now: reading past its end would kill the process with SIGBUS."""
         try:
-            status = os.stat(self.path)  # noqa: PTH116
+            status = os.stat(self._name)  # noqa: PTH116
         except OSError:
             return self.length  # deleted: nobody can truncate it any more
-        return status.st_size if (status.st_dev, status.st_ino) == self._identity else self.length
+        size = status.st_size
+        # Of another file in its place the size says nothing; looked at only where it matters.
+        return size if size >= self.length or (status.st_dev, status.st_ino) == self._identity else self.length
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Mapping
-from typing import final
+from typing import Any, final
 
 
 @final
@@ -46,3 +46,8 @@ class RangeFile(io.RawIOBase):
             if begin <= start and stop <= begin + len(part):
                 return part[start - begin : stop - begin]
         return self._fetch(start, stop)
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)

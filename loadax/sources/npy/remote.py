@@ -66,7 +66,6 @@ class NpyRanges(BaseSource):
         return redact(f"arrays at {', '.join(array.location for array in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
-
         rows = check_rows(rows, self._length)
         out = [
             np.empty((len(rows), *array.header.shape[1:]), array.header.dtype.newbyteorder("="))
@@ -76,7 +75,6 @@ class NpyRanges(BaseSource):
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None and destination.size:
@@ -84,7 +82,6 @@ class NpyRanges(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return [array.location for array in self._arrays]
 
     def locate(self, row: int) -> list[Location]:

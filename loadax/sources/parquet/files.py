@@ -24,6 +24,7 @@ from loadax.sources.io.range_file import RangeFile
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"
 _OPEN = 32  # files that are kept open, and footers that are kept parsed
+_TOGETHER = 256 << 20  # bytes that are requested of servers at a time
 _THREADS = 8  # files that are opened at a time
 
 
@@ -116,15 +117,17 @@ class ParquetFiles:
         return self.locations[group.file]
 
     def read(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[Any]:
-        """Reads columns of row groups, one after the other, as tables; those of remote files are requested at once.
+        """Reads columns of row groups, one after the other, as tables; those of remote files are requested together.
 
         Raises:
             SourceError: When a file has changed or is damaged; names it.
         """
-        parts = self._requested([group for group in groups if local_path(self.location(group)) is None], columns)
-        for group in groups:
-            with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
-                yield file.read_row_group(group.number, columns=list(columns))
+        sizes = [sum(part.stop - part.start for part in self._ranges(group, columns)) for group in groups]
+        for wave in waves(sizes, _TOGETHER):
+            parts = self._requested(groups[wave], columns)
+            for group in groups[wave]:
+                with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
+                    yield file.read_row_group(group.number, columns=list(columns))
 
     def nulls(self, columns: Sequence[str]) -> Iterator[tuple[str, RowGroup, int]]:
         """Yields each flat column with nulls, a row group with some, and their number, where footers tell."""
@@ -226,18 +229,22 @@ class ParquetFiles:
             self._remember(self._idle, file, reader)
 
     def _requested(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> dict[tuple[int, int], dict[int, bytes]]:
-        """The bytes of column chunks of remote row groups, by offset, in one round of requests."""
-        ranges, owners = [], []
-        for group in groups:
-            metadata = self._metadata(group.file)
-            for index in self._indices(metadata, columns):
-                start, stop = _span(metadata.row_group(group.number).column(index))
-                ranges.append(ByteRange(self.location(group), start, stop))
-                owners.append((group.file, group.number))
+        """The bytes of column chunks of remote row groups, by file, number and offset, in one round of requests."""
+        wanted = [(group, part) for group in groups for part in self._ranges(group, columns)]
+        contents = self._files.read([part for _, part in wanted]) if wanted else []
         parts: dict[tuple[int, int], dict[int, bytes]] = {}
-        for owner, wanted, content in zip(owners, ranges, self._files.read(ranges), strict=True):
-            parts.setdefault(owner, {})[wanted.start] = content
+        for (group, part), content in zip(wanted, contents, strict=True):
+            parts.setdefault((group.file, group.number), {})[part.start] = content
         return parts
+
+    def _ranges(self, group: RowGroup, columns: Sequence[str]) -> list[ByteRange]:
+        """Byte ranges of column chunks of a row group; none for a local file."""
+        if self._footers[group.file].remote is None:
+            return []
+        metadata = self._metadata(group.file)
+        chunks = metadata.row_group(group.number)
+        spans = [_span(chunks.column(index)) for index in self._indices(metadata, columns)]
+        return [ByteRange(self.location(group), start, stop) for start, stop in spans]
 
     def _indices(self, metadata: Any, columns: Sequence[str]) -> list[int]:
         paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
@@ -267,6 +274,23 @@ class ParquetFiles:
             _, dropped = kept.popitem(last=False)
             if kept is self._idle:
                 dropped.close()
+
+
+def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
+
+    Examples:
+        >>> list(waves([3, 4, 9, 1], 8))
+        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    first, total = 0, 0
+    for position, size in enumerate(sizes):
+        total += size
+        if total > most and position > first:
+            yield slice(first, position)
+            first, total = position, size
+    if len(sizes) > first:
+        yield slice(first, len(sizes))
 
 
 def _footer_size(tail: bytes) -> int:

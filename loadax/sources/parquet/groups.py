@@ -1,4 +1,4 @@
-"""Decodes row groups, and keeps the decoded ones: arrays of numbers in arenas, other columns as they are in Arrow."""
+"""RowGroups decodes row groups of Parquet files; RecentGroups is an LRU cache of the decoded ones."""
 
 import math
 import threading
@@ -20,8 +20,6 @@ from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.parquet.files import ParquetFiles, RowGroup
-
-_TOGETHER = 16  # row groups that are requested of a server at a time
 
 
 @final
@@ -92,11 +90,9 @@ class RowGroups(BaseSource):
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
         leaves = self.leaves if leaves is None else leaves
-        for first in range(0, len(indices), _TOGETHER):
-            groups = [self.files.groups[index] for index in indices[first : first + _TOGETHER]]
-            tables = self.files.read(groups, [leaf.path for leaf in leaves])
-            for group, table in zip(groups, tables, strict=True):
-                yield self._tree(table, leaves, partial(self._row_text, group))
+        groups = [self.files.groups[index] for index in indices]
+        for group, table in zip(groups, self.files.read(groups, [leaf.path for leaf in leaves]), strict=True):
+            yield self._tree(table, leaves, partial(self._row_text, group))
 
     def _row_text(self, group: RowGroup, row: int) -> str:
         return f"row {group.first_row + row} of {self.files.location(group)}"
@@ -123,13 +119,13 @@ class RowGroups(BaseSource):
 
 @final
 class RecentGroups:
-    """Keeps the row groups that were decoded last. Thread-safe: each is decoded by one thread.
+    """LRU cache of decoded row groups. Thread-safe: each is decoded by one thread.
 
     Args:
         decode: Decodes a row group.
         size: Bytes of a decoded row group, by its index.
-        most: Bytes to keep.
-        least: Number of row groups to keep in any case.
+        most: Size limit in bytes; the least recently used row groups are evicted first.
+        least: Number of row groups to keep even if they take more.
     """
 
     def __init__(self, decode: Callable[[int], ColumnTree], size: Callable[[int], int], most: int, least: int):
@@ -167,18 +163,6 @@ class RecentGroups:
         while self._bytes > self._most and len(self._kept) > max(1, self._least):
             index, _ = self._kept.popitem(last=False)
             self._bytes -= self._size(index)
-
-
-def waves(indices: Sequence[int], size: Callable[[int], int], most: int) -> Iterator[slice]:
-    """Cuts row groups into runs of at most `most` bytes, of at least one row group each."""
-    first, total = 0, 0.0
-    for position, index in enumerate(indices):
-        total += size(index)
-        if total > most and position > first:
-            yield slice(first, position)
-            first, total = position, size(index)
-    if len(indices) > first:
-        yield slice(first, len(indices))
 
 
 def row_bytes(tree: ColumnTree) -> int:

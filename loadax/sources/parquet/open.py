@@ -1,26 +1,27 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from loadax.core.arguments import integer
 from loadax.errors import SourceError
 from loadax.sources.arrow.call import Call, column_names
-from loadax.sources.arrow.leaves import Leaf, leaves_of
+from loadax.sources.arrow.leaves import Leaf, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
-from loadax.sources.arrow.table import categories, leaves_in
+from loadax.sources.arrow.table import categories
+from loadax.sources.file_names import is_parquet
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.source import ParquetSource
-from loadax.sources.table_files import PARQUET
 
 _FILES = FileKind(
     "paths",
     "a Parquet file",
-    lambda name: name.lower().endswith(PARQUET) and not name.startswith((".", "_")),
+    is_parquet,
     (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
 )
 
@@ -92,7 +93,7 @@ def _categories(files: ParquetFiles, names: Sequence[str]) -> dict[str, list[str
     below = {path.partition(".")[0] for path in categories([empty])}
     if not below:
         return {}
-    return categories([empty, *files.read(files.groups, [name for name in names if name in below])])
+    return categories(chain([empty], files.read(files.groups, [name for name in names if name in below])))
 
 
 def _check_nulls(groups: RowGroups, filler: Nulls) -> None:

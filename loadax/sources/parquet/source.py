@@ -1,4 +1,4 @@
-"""ParquetSource: rows of Parquet files, whose row groups are decoded whole and kept in memory within a limit."""
+"""ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.table import classes_of, leaves_text, units_of
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.parquet.groups import RecentGroups, RowGroups, row_bytes, waves
+from loadax.sources.parquet.files import waves
+from loadax.sources.parquet.groups import RecentGroups, RowGroups, row_bytes
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 
@@ -185,7 +186,7 @@ class ParquetSource(BaseSource):
         starts = self._groups.starts
         which = np.searchsorted(starts, rows, side="right") - 1
         met, group = np.unique(which, return_inverse=True)
-        for wave in waves(met.tolist(), self._groups.size, self._memory_bytes):
+        for wave in waves([self._groups.size(index) for index in met.tolist()], self._memory_bytes):
             trees = [self._recent.get(index) for index in met[wave].tolist()]
             joined: ColumnTree = trees[0].join(trees[1:])
             firsts = np.cumsum([0, *map(len, trees)])[:-1]

@@ -156,7 +156,7 @@ def select_columns(
             raise SourceError(
                 f"row {row}, {locations[shards[row]]}, byte {arrays['begins'][first]}: the example "
                 f"{examples.key(row)!r} has no file with the extension {name!r}, which {len(rows)} of {count} examples "
-                f"have; write it again, or pass columns= with extensions that all have: {_complete(entry)}",
+                f"have; write it again{_advice(entry)}",
                 argument="columns",
             )
         begins[:, column] = arrays["begins"][members] + file_begins[shards]
@@ -164,14 +164,15 @@ def select_columns(
     return names, examples
 
 
-def _complete(entry: Entry) -> list[str]:
-    """Extensions that all examples have."""
+def _advice(entry: Entry) -> str:
+    """Advice to read the extensions that all examples have, as the end of a sentence; empty if there is none."""
     found = np.bincount(entry.arrays["extensions"], minlength=len(entry.facts["extensions"]))
-    return [
+    complete = [
         name
         for name, examples in zip(entry.facts["extensions"], found.tolist(), strict=True)
         if examples == len(entry.arrays["key_ends"])
     ]
+    return f", or pass columns= with extensions that all have: {complete}" if complete else ""
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> Integers:

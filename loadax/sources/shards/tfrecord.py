@@ -12,6 +12,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.file_names import is_tfrecord
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.file_index import Scan, index_files
@@ -22,13 +23,10 @@ from loadax.sources.shards.example_proto import parse_example
 from loadax.sources.shards.features import Feature, features_of
 from loadax.sources.shards.records import Records, objects, stack_examples
 
-NAMES = (".tfrecord", ".tfrecords")
-"""Parts of file names that mark TFRecord files, such as `train.tfrecord-00000-of-00008`."""
-
 _FILES = FileKind(
     "paths",
     "a TFRecord file",
-    lambda name: any(part in name for part in NAMES),
+    is_tfrecord,
     ("file with .tfrecord in its name", "the files, or a pattern such as *.records"),
 )
 _HEADER = struct.Struct("<QI")
@@ -69,7 +67,6 @@ class TFRecordSource(BaseSource):
 
     @cached_property
     def spec(self) -> Tree:
-
         if self._features is None:
             return ArraySpec((), np.dtype(object))
         return (
@@ -80,12 +77,10 @@ class TFRecordSource(BaseSource):
 
     @property
     def rows_probed(self) -> int:
-
         return int(any(feature.ragged for feature in (self._features or {}).values()))
 
     @property
     def addresses(self) -> list[str]:
-
         return self._records.addresses
 
     def locate(self, row: int) -> list[Location]:
@@ -104,7 +99,6 @@ class TFRecordSource(BaseSource):
         return objects(examples) if self._features is None else stack_examples(examples, self.spec, rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return self._read(check_rows(visits.rows, len(self)))
 
     def _read(self, rows: Integers) -> list[Any]:

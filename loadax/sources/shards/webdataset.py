@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any, Literal, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.file_names import is_tar
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.images.resize import Fit
 from loadax.sources.io.disk_cache import open_cache
@@ -27,7 +27,7 @@ from loadax.sources.shards.records import Records, stack_examples
 _FILES = FileKind(
     "paths",
     "a tar file",
-    lambda name: PurePosixPath(name).suffix == ".tar",
+    is_tar,
     (".tar file in it", "the files, or a pattern such as *.shard"),
 )
 
@@ -65,17 +65,14 @@ class WebDatasetSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return self._records.addresses
 
     @property
     def rows_probed(self) -> int:
-
         return int(any(leaf.spec is None for leaf in self._leaves.values()))
 
     @cached_property
     def spec(self) -> Tree:
-
         specs = {name: leaf.spec for name, leaf in self._leaves.items()}
         if None in specs.values():
             (first,) = self._read(np.zeros(1, np.int64))
@@ -103,11 +100,9 @@ class WebDatasetSource(BaseSource):
         return stack_examples(self._read(rows), self.spec, rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return self._read(check_rows(visits.rows, len(self)))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         if not self.reads_columns:
             super().read_into(rows, boxes, out)
             return

@@ -9,18 +9,18 @@ from pyarrow import csv as arrow_csv
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.call import Call, column_names, refuse_repeated
 from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.file_names import compression, is_csv
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
-from loadax.sources.table_files import CSV
 from loadax.sources.text.dtypes import arrow_types
 
 _FILES = FileKind(
     "paths",
     "a CSV file",
-    lambda name: name.lower().endswith(CSV),
+    is_csv,
     (".csv file", "the files, or a pattern such as *.txt"),
 )
 
@@ -65,26 +65,36 @@ def open_csv(
 
 
 def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | None) -> Any:
-    """The table of a file. A file that can't be parsed is parsed again by one thread, which knows the row."""
+    """The table of a file.
+
+    A file that can't be parsed is parsed again by one thread, which knows the row, and the ends of quoted entries that
+    contain newlines.
+    """
     content = files.read([ByteRange(location, 0, files.sizes([location])[0])])[0]
     if not content.strip():
         raise SourceError(f"{location}: the file is empty; its first line must name the columns")
-    between = delimiter or ("\t" if ".tsv" in location.lower() else ",")
+    between = delimiter or ("\t" if ".tsv" in file_name(location).lower() else ",")
     for threads in (True, False):
-        stream = pa.input_stream(pa.BufferReader(content), _compression(location))
+        stream = pa.input_stream(pa.BufferReader(content), compression(location))
         try:
-            return arrow_csv.read_csv(
+            table = arrow_csv.read_csv(
                 stream,
                 arrow_csv.ReadOptions(use_threads=threads),
-                arrow_csv.ParseOptions(delimiter=between),
+                arrow_csv.ParseOptions(delimiter=between, newlines_in_values=not threads),
                 arrow_csv.ConvertOptions(column_types=types),
             )
+            names = table.column_names
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{location}: {error}; write the file in UTF-8") from error
         except (pa.ArrowException, OSError) as error:
             if not threads:
                 raise SourceError(
                     f"{location}: {error}; correct that row, or state the type of the column with dtypes=, such as "
                     "dtypes={'x': str}"
                 ) from error
+        else:
+            refuse_repeated(names, location)
+            return table
     raise AssertionError(location)
 
 
@@ -96,10 +106,6 @@ def _with_types(table: Any, tables: Sequence[Any]) -> Any:
             kind = next((each for each in known if not pa.types.is_null(each)), field.type)
             table = table.set_column(index, field.name, table.column(index).cast(kind))
     return table
-
-
-def _compression(location: str) -> str | None:
-    return "gzip" if location.endswith(".gz") else "zstd" if location.endswith(".zst") else None
 
 
 def _check_schemas(locations: Sequence[str], tables: Sequence[Any], names: Sequence[str]) -> None:

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.file_names import compression
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_folder
 from loadax.sources.io.range_file import RangeFile
-from loadax.sources.table_files import COMPRESSED
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20
@@ -35,7 +35,7 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
         ArgumentError: When a file is compressed, and there is no cache, or it can't be written.
         SourceError: When a file is damaged; names it.
     """
-    compressed = [location for location in locations if file_name(location).endswith(COMPRESSED)]
+    compressed = [location for location in locations if compression(location)]
     if not compressed:
         return list(locations)
     if cache is None:
@@ -71,10 +71,10 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
     def fetch(start: int, stop: int) -> bytes:
         return files.read([ByteRange(location, start, stop)])[0]
 
-    file: Any = io.BufferedReader(_Readable(RangeFile(size, {}, fetch)), _WINDOW)
+    file: Any = io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        is_gzip = location.endswith(".gz")
+        is_gzip = compression(location) == "gzip"
         stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else pa.CompressedInputStream(pa.PythonFile(file), "zstd")
         with temporary.open("xb") as out:
             shutil.copyfileobj(stream, out, _WINDOW)
@@ -87,18 +87,3 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-class _Readable(io.RawIOBase):
-    """A `RangeFile` for `io.BufferedReader`."""
-
-    def __init__(self, file: RangeFile):
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
@@ -15,30 +16,32 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrow.call import Call, column_names
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.arrow.table import leaves_in, leaves_text
+from loadax.sources.arrow.table import leaves_text
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.file_names import is_jsonl
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.file_index import Scan, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.records import Records
-from loadax.sources.table_files import JSONL
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 
 _FILES = FileKind(
     "paths",
     "a file of JSON lines",
-    lambda name: name.lower().endswith(JSONL),
+    is_jsonl,
     (".jsonl file", "the files, or a pattern such as *.json"),
 )
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
+_OPEN, _CLOSE = b"{}"
+_BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
 class _Lines(NamedTuple):
@@ -187,6 +190,7 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     Raises:
         pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
     """
+    lines = [line[len(_BOM) :] if line[:1] == _BOM[:1] and line[:3] == _BOM else line for line in lines]
     content = b"\n".join(lines)
     table = arrow_json.read_json(
         io.BytesIO(content),
@@ -195,9 +199,17 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
         ),
     )
-    if table.num_rows != len(lines):
+    # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines.
+    if table.num_rows != len(lines) or not all(map(_is_braced, lines)):
         raise pa.ArrowInvalid("a line has several values, or none")
     return table if schema is None else table.select(schema.names)
+
+
+def _is_braced(line: memoryview) -> bool:
+    if line[0] == _OPEN and line[-1] == _CLOSE:
+        return True
+    text = bytes(line).strip()
+    return text.startswith(b"{") and text.endswith(b"}")
 
 
 def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None:
@@ -236,11 +248,26 @@ def _infer(records: Records, begins: Integers, sizes: Integers) -> Any:
     lines = records.read(begins[rows], sizes[rows])
     try:
         schema = parse(lines).schema
-    except (pa.ArrowException, UnicodeDecodeError):
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         for row, line in zip(rows.tolist(), lines, strict=True):
             refuse_line(line, None, lambda row=row: line_text(records, int(begins[row])))  # type: ignore[misc]
-        raise
+        # Each line is right by itself, so one has another type than a line before it.
+        differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
+        reason = str(error).partition(" in row ")[0]
+        raise SourceError(
+            f"{line_text(records, int(begins[rows[differing]]))}: {reason}; correct the line: all rows of a column "
+            "must have one type"
+        ) from error
     return pa.schema([pa.field(field.name, _without_times(field.type)) for field in schema])
+
+
+def _differ(lines: Sequence[memoryview]) -> bool:
+    """Whether a column has several types."""
+    try:
+        parse(lines)
+    except pa.ArrowException:
+        return True
+    return False
 
 
 def _spread(length: int) -> Integers:

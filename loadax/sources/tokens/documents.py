@@ -67,12 +67,10 @@ class DocumentSource(BaseSource):
         return self._structure.build(part.reshape(shape) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
-
         rows = check_rows(rows, len(self))
         return self._ends[rows] - self._begins[rows]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-
         return self._examples(visits.rows)
 
     def _examples(self, rows: Integers) -> list[Tree]:
@@ -86,7 +84,6 @@ class DocumentSource(BaseSource):
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
@@ -97,7 +94,6 @@ class DocumentSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return [address for flat in self._flats for address in flat.addresses]
 
     def held(self, most: int) -> list[NDArray[Any]]:

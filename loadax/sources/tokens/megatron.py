@@ -87,7 +87,6 @@ class Documents:
 
     @property
     def indices(self) -> tuple[str, ...]:
-
         return self._indices
 
     def __getstate__(self) -> Any:

@@ -89,14 +89,12 @@ class TokenSource(BaseSource):
         return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
-
         rows = check_rows(rows, self._length)
         out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
         self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
         return dict(zip(self.spec, out, strict=True))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         first = check_rows(rows, self._length) * self._stride
         wanted: list[tuple[int, int, NDArray[Any]]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
@@ -120,7 +118,6 @@ class TokenSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-
         return [*self._stream.locations, *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:

@@ -96,7 +96,6 @@ class ChunkCache(WrapperSource):
         return self._before + self._open.rows_fetched
 
     def read(self, rows: Integers) -> Tree:
-
         boxes: list[Columns | None] = [tuple((0, extent) for extent in spec.shape) for spec in self._specs]
         out: list[NDArray[Any] | None] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
         self.read_into(rows, boxes, out)
@@ -112,7 +111,6 @@ class ChunkCache(WrapperSource):
         return split_rows(self.read(visits.rows), len(visits.rows))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         rows = check_rows(rows, len(self._source))
         if len(rows):
             self._covering(boxes).serve(rows, boxes, out)

@@ -37,7 +37,6 @@ class CroppedSource(WrapperSource):
         return CroppedSource(source, self.spec)
 
     def read(self, rows: Integers) -> Tree:
-
         return self._cropped(self._source.read(rows), first_columns)
 
     def read_visits(self, visits: Visits) -> Tree:

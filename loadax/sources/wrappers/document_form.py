@@ -59,7 +59,6 @@ class Form:
         return arrays
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
-
         built: dict[Any, Any] = self._structure.build(leaves)
         return built
 

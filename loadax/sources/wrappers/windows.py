@@ -126,7 +126,6 @@ class WindowSource(BaseSource):
         return joined(location for inner in rows for location in self._source.locate(inner))
 
     def read(self, rows: Integers) -> Tree:
-
         rows = check_rows(rows, self._length)
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 

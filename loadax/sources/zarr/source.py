@@ -114,7 +114,6 @@ class TensorStoreSource(BaseSource):
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-
         self._read(check_rows(rows, self._length), boxes, out)
 
     def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:

@@ -311,6 +311,17 @@ def test_two_members_of_one_name() -> None:
         loadax.from_arrow(pa.table({"x": struct}))
 
 
+def test_a_column_named_like_the_member_of_another() -> None:
+    table = pa.table({"a": [{"b": 1}], "a.b": [7]})
+    with pytest.raises(SourceError, match=r"two leaves of 'a' and 'a.b' are called 'a.b'; give each its own") as caught:
+        loadax.from_arrow(table)
+    (left_out,) = follow(caught.value, data=table)
+    assert plain(left_out[0]) == {"a": {"b": 1}}
+    within = pa.table({"x": [{"a": {"b": 1}, "a.b": 7}]})
+    with pytest.raises(SourceError, match=r"two leaves of 'x' are called 'x.a.b'; give each its own name$"):
+        loadax.from_arrow(within)
+
+
 def test_a_table_without_rows() -> None:
     data = loadax.from_arrow(numbers().slice(0, 0))
     assert len(data) == 0

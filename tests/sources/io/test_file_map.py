@@ -40,6 +40,20 @@ def test_the_bytes_outlive_the_map_and_its_descriptor(tmp_path: Path) -> None:
     assert maps_of(path) == 0
 
 
+def test_it_is_unmapped_after_the_globals_of_its_module_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the interpreter's exit. pytest makes an exception in `__del__` an error."""
+    path = tmp_path / "x"
+    path.write_bytes(bytes(200))
+    mapped = FileMap(path)
+    for name in ("_libc", "ctypes", "mmap", "os"):
+        monkeypatch.setattr(f"loadax.sources.io.file_map.{name}", None)
+    del mapped
+    gc.collect()
+    assert maps_of(path) == 0
+
+
 def test_its_size_is_that_of_the_mapped_file_not_of_another_one_in_its_place(tmp_path: Path) -> None:
     path, other = tmp_path / "x", tmp_path / "other"
     path.write_bytes(bytes(200))

@@ -306,6 +306,9 @@ class TestBadInput:
             "examples have; write it again, or pass columns= with extensions that all have: ['txt']"
         )
         assert len(loadax.from_webdataset(path, columns=["txt"])) == 4
+        path = write_tar(tmp_path / "y.tar", {"0.cls": b"0", "1.txt": b"a"})
+        with pytest.raises(SourceError, match=r"which 1 of 2 examples have; write it again$"):
+            loadax.from_webdataset(path)
 
     def test_two_members_of_one_name(self, tmp_path: Path) -> None:
         path = tmp_path / "x.tar"

@@ -40,11 +40,17 @@ def test_delimiters_and_compression(tmp_path: Path) -> None:
     semicolons = write(tmp_path / "a.txt", ROWS, ";")
     content = write(tmp_path / "a.csv", ROWS).read_bytes()
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "B.CSV.GZ").write_bytes(gzip.compress(content))
+    elsewhere = tmp_path / "of.tsv.files"
+    elsewhere.mkdir()
+    write(elsewhere / "a.csv", ROWS)
     (tmp_path / "c.csv.zst").write_bytes(pa.compress(content, codec="zstd", asbytes=True))
     for data in (
         loadax.from_csv(tabs),
         loadax.from_csv(semicolons, delimiter=";"),
         loadax.from_csv(tmp_path / "b.csv.gz"),
+        loadax.from_csv(tmp_path / "B.CSV.GZ"),
+        loadax.from_csv(elsewhere / "a.csv"),
         loadax.from_csv(tmp_path / "c.csv.zst"),
     ):
         assert plain(data[49]) == ROWS[49]
@@ -74,6 +80,24 @@ def test_a_bad_line_is_named_by_file_and_row(tmp_path: Path, text: str, message:
         filled, left_out = follow(caught.value, paths=tmp_path)
         assert filled.read([0, 1])["y"].tolist() == [2, 0]
         assert left_out.read([0, 1])["x"].tolist() == [1, 1]
+
+
+def test_entries_with_newlines_across_the_blocks_of_the_parser(tmp_path: Path) -> None:
+    rows = [{"x": row, "text": f"a\n{row}\n" * 4} for row in range(100_000)]
+    path = write(tmp_path / "x.csv", rows)
+    data = loadax.from_csv(path)
+    assert len(data) == len(rows)
+    assert plain(data[77_777]) == rows[77_777]
+
+
+def test_names_of_columns_that_can_not_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,a\n1,2\n")
+    with pytest.raises(SourceError, match=rf"2 columns of '{path}' are called 'a'; give each its own name"):
+        loadax.from_csv(path)
+    path.write_bytes("é\n1\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=rf"{path}: 'utf-8' codec can't decode byte 0xe9.*; write the file in UTF-8"):
+        loadax.from_csv(path)
 
 
 def test_an_entry_of_another_type(tmp_path: Path) -> None:

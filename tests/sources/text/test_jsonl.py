@@ -84,12 +84,12 @@ def test_the_index_is_kept_and_made_again_for_other_files(folder: Path, monkeypa
     assert len(loadax.from_jsonl(folder, index=folder / "index")) == 230
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".GZ", ".zst"])
 def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = write(tmp_path / "x", ROWS).read_bytes()
     path = tmp_path / f"x.jsonl{ending}"
     half = len(content) // 2
-    pack = gzip.compress if ending == ".gz" else (lambda part: pa.compress(part, codec="zstd", asbytes=True))
+    pack = gzip.compress if ending.lower() == ".gz" else (lambda part: pa.compress(part, codec="zstd", asbytes=True))
     path.write_bytes(pack(content[:half]) + pack(content[half:]))  # two members, or frames
     with pytest.raises(ArgumentError, match=r"x.jsonl.* is compressed, so that no row .*; pass cache=FOLDER"):
         loadax.from_jsonl(path)
@@ -127,14 +127,41 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str,
     lines[bad] = line
     path = tmp_path / "x.jsonl"
     path.write_text("\n\n".join(lines))
-    if early and line in ('{"x": "a"}', '{"x": 1.5}'):
-        if line == '{"x": 1.5}':
-            assert loadax.from_jsonl(path)[8]["x"] == 1.5
+    if early and line == '{"x": 1.5}':
+        assert loadax.from_jsonl(path)[8]["x"] == 1.5
         return
+    if early and line == '{"x": "a"}':
+        message = (
+            r"JSON parse error: Column\(/x\) changed from number to string; correct the line: all rows of a column"
+        )
     with pytest.raises(SourceError, match=rf"{path}, line {2 * bad + 1}: .*{message}"):
         loadax.from_jsonl(path).read(range(bad - 5, bad + 5))
     if line == '{"x": 1.5}':
         assert loadax.from_jsonl(path, dtypes={"x": "float64"})[bad]["x"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        ('{"x": 1}{"x": 2}\n   \n', 1),  # as many objects as lines
+        ('{"x": 1}{"x": 2}\n{"x": \n3}\n', 1),
+        ('{"x": 1\n}\n{"x": 2}{"x": 3}\n', 1),
+    ],
+)
+def test_objects_that_are_not_one_a_line_are_refused_whatever_is_read_with_them(
+    tmp_path: Path, broken: str, line: int
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(broken)
+    with pytest.raises(SourceError, match=rf"{path}, line {line}: it is not JSON"):
+        loadax.from_jsonl(path)
+
+
+@pytest.mark.parametrize("rows", [[0, 1], [1, 0]])
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path, rows: list[int]) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"x": 0}\r\n {"x": 1} \r\n')
+    assert loadax.from_jsonl(path).read(rows)["x"].tolist() == rows
 
 
 def test_a_missing_entry_is_a_null(tmp_path: Path) -> None:

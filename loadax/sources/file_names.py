@@ -1,0 +1,60 @@
+"""Which file names belong to which kind of data, and which end compressed files."""
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+
+from loadax.sources.io.expand import file_name
+
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_PARQUET = (".parquet", ".pq")
+_JSONL = tuple(end + more for end in (".jsonl", ".ndjson") for more in ("", *_CODECS))
+_CSV = tuple(end + more for end in (".csv", ".tsv") for more in ("", *_CODECS))
+
+
+def is_parquet(name: str) -> bool:
+    """Whether a name is that of a Parquet file with rows, unlike `_temporary.parquet` and `_metadata`."""
+    return name.lower().endswith(_PARQUET) and not name.startswith("_")
+
+
+def is_jsonl(name: str) -> bool:
+    """Whether a name is that of a file of JSON lines."""
+    return name.lower().endswith(_JSONL)
+
+
+def is_csv(name: str) -> bool:
+    """Whether a name is that of a CSV file."""
+    return name.lower().endswith(_CSV)
+
+
+def is_tfrecord(name: str) -> bool:
+    """Whether a name is that of a TFRecord file, such as `train.tfrecord-00000-of-00008`."""
+    return ".tfrecord" in name
+
+
+def is_array_record(name: str) -> bool:
+    """Whether a name is that of an ArrayRecord file, such as `train.array_record-00000-of-00008`."""
+    return "array_record" in name or "arrayrecord" in name
+
+
+def is_tar(name: str) -> bool:
+    """Whether a name is that of a tar file."""
+    return name.endswith(".tar")
+
+
+TABLES = MappingProxyType({"from_parquet": is_parquet, "from_jsonl": is_jsonl, "from_csv": is_csv})
+"""Predicate on the names of the files of each kind of tables, by the function of loadax that opens them."""
+
+RECORDS: tuple[Callable[[str], bool], ...] = (is_tar, is_tfrecord, is_array_record)
+"""Predicates on the names of files of records."""
+
+
+def table_function(names: Iterable[str]) -> str | None:
+    """The function of loadax that opens files with these names; None: no name is that of a table."""
+    shown = [name for name in names if not name.startswith(".")]
+    return next((function for function, is_one in TABLES.items() if any(map(is_one, shown))), None)
+
+
+def compression(location: str) -> str | None:
+    """Arrow's name of the codec of the file at a path or URL; None: it is not compressed."""
+    name = file_name(location).lower()
+    return next((codec for end, codec in _CODECS.items() if name.endswith(end)), None)
