@@ -1,10 +1,11 @@
-"""mkdocs hook: writes the API pages, and the pages of Development that live in the root of the repository.
+"""mkdocs hook: writes the API pages, and adds what the site shows of the rest of the repository.
 
 Every public object gets a page of its own, `api/TOPIC/NAME.md`, which mkdocstrings fills from the docstring, and every
 topic a page with a table of its objects. An object that is in no topic fails the build.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # mkdocs runs from its own folder
+
+from docs.hooks import messages  # noqa: E402
 
 
 class Topic(NamedTuple):
@@ -33,8 +37,8 @@ class Topic(NamedTuple):
 TOPICS = {
     "data": Topic(
         "Data in and out",
-        "Functions that open data as a `Dataset`, and one that writes a store. `as_dataset` says what else can be passed "
-        "as data to it and to `Dataloader`, `mix`, `concat` and `zip`.",
+        "Functions that open data as a `Dataset`, and one that writes a store. `as_dataset` says what else can be "
+        "passed as data to it and to `Dataloader`, `mix`, `concat` and `zip`.",
         (
             "loadax.as_dataset",
             "loadax.from_arrays",
@@ -150,11 +154,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in ROOT_PAGES.items():
         text = re.sub(r"\]\(docs/", "](../", (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "troubleshooting/messages.md", content=messages.page()))
+    for results in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
+        files.append(File.generated(config, f"assets/results/{results.name}", abs_src_path=str(results)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Writes the topics and their objects into the first page of the API."""
+    """Writes the topics into the first page of the API, and links the results of the benchmarks."""
+    if page.file.src_uri == "benchmarks.md":
+        return markdown.replace("](../benchmarks/results/", "](assets/results/")
     if page.file.src_uri != "api/index.md":
         return markdown
     lines = ["| | |", "|---|---|"]
@@ -191,7 +200,9 @@ def _objects() -> dict[str, dict[str, str]]:
                 objects[folder][path] = final.docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
     modules = {"errors", "seeds", "sharding", "testing"}
     missing = [
-        name for name in package.exports or () if name not in modules and package[str(name)].final_target.path not in shown
+        name
+        for name in package.exports or ()
+        if name not in modules and package[str(name)].final_target.path not in shown
     ]
     if missing:
         raise PluginError(f"docs/hooks/reference.py names no topic for {missing}")

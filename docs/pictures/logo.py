@@ -1,22 +1,16 @@
-"""The logo: rows of a batch on a 2 x 2 mesh."""
+"""The logo: two rows of a batch on each of four devices."""
 
-ACCENT, LIGHT = "#14b8a6", "#ffffff"
+from docs.pictures.svg import picture
 
 
 def logo() -> str:
-    """An SVG image of 64 x 64: four devices, each with rows of its own."""
-    tiles = []
-    for number in range(4):
-        x, y = 8 + 26 * (number % 2), 8 + 26 * (number // 2)
-        tiles.append(f'<rect x="{x}" y="{y}" width="22" height="22" rx="4" fill="{LIGHT}" fill-opacity="0.28"/>')
-        for row in range(2):
-            full = row == number // 2
-            top = y + 5 + 7 * row
-            opacity = "1" if full else "0.55"
-            tiles.append(
-                f'<rect x="{x + 4}" y="{top}" width="14" height="5" rx="2" fill="{LIGHT}" fill-opacity="{opacity}"/>'
-            )
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">'
-        f'<rect width="64" height="64" rx="12" fill="{ACCENT}"/>{"".join(tiles)}</svg>\n'
-    )
+    """White on teal, 64 x 64."""
+    elements = ['<rect width="64" height="64" rx="13" fill="#0f766e"/>']
+    for device in range(4):
+        x, y = 9 + 25 * (device % 2), 9 + 25 * (device // 2)
+        opacity = (1, 0.72, 0.72, 0.45)[device]
+        elements += [
+            f'<rect x="{x}" y="{y + 11 * row}" width="21" height="9" rx="3" fill="#fff" fill-opacity="{opacity}"/>'
+            for row in range(2)
+        ]
+    return picture(64, 64, "loadax", elements)
