@@ -3,14 +3,21 @@
     python examples/elastic.py                       # five failures, on 1 to 3 processes
     python examples/elastic.py --rounds 30 --seed 7  # more of them, others
 
-The first half, up to `train`, is what a run that may be preempted looks like. It saves every few steps, and when a
-process gets SIGTERM, all of them save the same step and exit with `PREEMPTED`. The second half plays the cluster: it
-starts the processes, harms them at random, ends those that hang, and starts the run again, on another number of
-processes. At last it compares the losses of all steps with those of a run that nothing interrupted.
+The first half, up to `train`, is a run that may be preempted. It saves every few steps, and when a process gets
+SIGTERM, all of them save the same step and exit with status 75. The second half plays the cluster: it starts the
+processes, harms them at random, ends those that hang, and starts the run again on another number of processes. At the
+end it compares the losses of all steps with those of a run that nothing interrupted.
 
-It ends like this, after about 30 seconds on two cores:
+It prints this, in about 40 seconds on two cores:
 
-    every loss equals that of the uninterrupted run to 0.0000012, over 140 steps and 14 evaluations
+    start  processes  from step  to step  done again  what happened
+        0          3          0        7           0  SIGSTOP to process 0 in a step: no step for 6 s, all were ended
+        1          2          0        1           7  SIGTERM to process 0 while it restores: all saved the same step
+        2          1          1       10           0  SIGTERM to process 0 in an evaluation: all saved the same step
+        3          2         10       10           0  SIGTERM to process 1 in the first compile: all saved the same step
+        4          3         10       12           0  SIGKILL to process 0 in a step: some died, the others were ended
+        5          1         10      128           2  finished
+    128 losses and 12 evaluations equal those of the uninterrupted run, to a relative 2.9e-07
 """
 
 import os
@@ -47,7 +54,7 @@ from loadax.sharding import data_parallel
 
 BATCH, WIDTH = 48, 48  # rows of the global batch, and rows of a weight: multiples of 2, 4, 6 and 8 devices
 SAVE_EVERY, EVALUATE_EVERY = 8, 10  # steps
-STEP_SECONDS = 0.02  # added to every step, for it to last as long as that of a larger model
+STEP_SECONDS = 0.03  # added to every step, for it to last as long as that of a larger model
 PREEMPTED = 75  # exit status: saved, and to be started again (EX_TEMPFAIL)
 
 State = dict[str, Any]
@@ -269,7 +276,7 @@ def watch(children: "list[subprocess.Popen[bytes]]", logs: list[Path], patience:
         texts = [log.read_text(errors="replace") for log in logs]
         if harm is not None and f"\n{texts[harm.victims[0]]}".count(f"\n{MOMENTS[harm.moment]}") >= harm.after:
             for victim in harm.victims:
-                os.kill(children[victim].pid, harm.kind)
+                children[victim].send_signal(harm.kind)
             harm = None
         if sizes != (sizes := sum(map(len, texts))):
             changed = time.monotonic()
@@ -337,6 +344,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=summary, epilog=story, formatter_class=form)
     parser.add_argument("--rounds", type=int, default=5, help="number of failures (default 5)")
     parser.add_argument("--seed", type=int, default=3, help="of what happens when (default 3)")
+    patience = "seconds without a step after which all processes are ended (default 6)"
+    parser.add_argument("--patience", type=float, default=6.0, metavar="SECONDS", help=patience)
     join = (
         "be process NUMBER of COUNT that meet at ADDRESS and train STEPS steps in FOLDER; the script does this itself"
     )
@@ -356,7 +365,7 @@ def main() -> int:
         say("joined")
         return train(Path(folder), int(steps))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    steps = STEPS_PER_ROUND * (options.rounds + 1)
+    steps = STEPS_PER_ROUND * (options.rounds + 3)  # so that it does not finish before a failure that comes late
     with tempfile.TemporaryDirectory() as place:
         quiet, harassed = Path(place, "quiet"), Path(place, "harassed")
         attempts = [attempt(quiet, 1, steps, options.patience)]
