@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,7 @@ def aligned_columns(
     sizes = [math.prod(shape) * spec.dtype.itemsize for shape, spec in zip(shapes, specs, strict=True)]
     starts = [0, *accumulate(map(align, sizes))]
     block = allocate(starts[-1])
-    return [
-        block[start : start + size].view(spec.dtype).reshape(shape)
-        for start, size, shape, spec in zip(starts, sizes, shapes, specs, strict=False)
-    ]
+    return [np.ndarray(*each) for each in zip(shapes, [spec.dtype for spec in specs], repeat(block), starts)]
 
 
 class BufferPool:
