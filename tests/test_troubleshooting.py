@@ -23,5 +23,5 @@ def test_every_quoted_message_is_raised_somewhere() -> None:
 
 def test_all_messages_are_collected_by_error() -> None:
     found = messages()
-    assert "… : its partition is None: use P() to replicate" in found["PartitionError"]
+    assert "…: its partition is None: use P() to replicate" in found["PartitionError"]
     assert "## StateError" in page()
