@@ -94,7 +94,7 @@ def mix(
             )
     parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
-        if not len(part):
+        if not part.order.size:
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
     choice("stop", stop, get_args(Stop))
     choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")

@@ -12,6 +12,7 @@
     ├── RowIndexError (IndexError)              a row, position or step out of range
     ├── ClosedError (RuntimeError)              a batch requested from a closed iterator or a finished epoch
     ├── ScheduleError (TypeError)               a length that is unknown, because a schedule counts steps
+    ├── StreamError (TypeError)                 a length, or random access, asked of a stream
     ├── ConformanceError (AssertionError)       a source or map that fails a check of `loadax.testing`
     ├── StateError (ValueError)                 a saved state of other data
     └── WorkerError (RuntimeError)              a worker process that keeps dying, or can't receive the data
@@ -87,6 +88,13 @@ class ClosedError(LoadaxError, RuntimeError):
 
 class ScheduleError(LoadaxError, TypeError):
     """A length or other value depends on the batch size, which a dataset alone does not know.
+
+    It is a TypeError, so `list()` and `tqdm()` work without a length.
+    """
+
+
+class StreamError(LoadaxError, TypeError):
+    """A stream was asked for its length, or for rows out of order.
 
     It is a TypeError, so `list()` and `tqdm()` work without a length.
     """

@@ -150,13 +150,13 @@ def _has_spec(node: Any) -> bool:
     return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
 
 
-def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
+def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str]) -> Tree:
     """Stacks examples into one tree of arrays whose first dimension is `len(examples)`.
 
     Args:
         examples: One tree per row.
         spec: Tree of `ArraySpec`s.
-        rows: Rows of the examples, for errors.
+        rows: Rows of the examples, or texts that name them, for errors.
 
     Raises:
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
@@ -213,7 +213,7 @@ def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
     return False
 
 
-def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
+def _leaves_like(example: Tree, structure: Structure, row: int | str) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
         if difference := structure.static_difference(actual):
