@@ -9,7 +9,7 @@ from typing import Any, get_args
 from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
@@ -31,6 +31,8 @@ def concat(datasets: Sequence[Any]) -> Dataset:
     parts = [as_dataset(dataset) for dataset in _listed(datasets, "datasets: concat([one, other])")]
     if not parts:
         raise ArgumentError("concat() got no datasets; pass at least one")
+    if any(part.is_stream for part in parts):
+        raise StreamError("concat()")
     for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(

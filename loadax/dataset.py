@@ -41,7 +41,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.stream import MESSAGE, check_streams, has_stream
+from loadax.plan.stream import check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -97,7 +97,7 @@ class Dataset:
 
     def __len__(self) -> int:
         if self.is_stream:
-            raise StreamError(MESSAGE)
+            raise StreamError("len(ds)")
         return self.order.size
 
     def __repr__(self) -> str:
@@ -365,6 +365,7 @@ class Dataset:
         """
         from loadax.sources.wrappers.windows import WindowSource
 
+        self._check_random_access("windows()")
         check_fixed_rows(self.order, "windows()")
         rows = self.order.row_range
         if rows is None or rows.step != 1 or self.maps:
@@ -438,6 +439,7 @@ class Dataset:
         """
         from loadax.packing import pack, pack_options
 
+        self._check_random_access("pack()")
         optional_flag("progress", progress)
         options = pack_options(seq_len, method, long, window, align, most_documents)
         source = pack(self.reader, self.order, options, index, progress, fill_values(value))
@@ -475,6 +477,7 @@ class Dataset:
         from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
+        self._check_random_access("cache()")
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(
@@ -617,6 +620,7 @@ class Dataset:
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import keep
 
+        self._check_random_access("filter()")
         if key is not None:
             text("key", key, "a str that you change when fn changes")
         options = scan_options(index, workers, progress)
@@ -677,6 +681,7 @@ class Dataset:
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
+        self._check_random_access("split_by()")
         options = scan_options(index, workers, progress)
         first, rest = split_groups(
             self.order, self.reader, key, checked_fraction(fraction), integer("seed", seed, most=None), options
@@ -852,6 +857,10 @@ class Dataset:
             stacklevel=3,
         )
 
+    def _check_random_access(self, verb: str) -> None:
+        if self.is_stream:
+            raise StreamError(verb)
+
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select
 
@@ -873,6 +882,8 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     """
     from loadax.sources.wrappers.zip import ZipPart, ZippedSource
 
+    if any(part.is_stream for part in parts):
+        raise StreamError("zip()")
     names = tuple(path or "the dataset" for path in structure.paths)
     order = zip_orders([part.order for part in parts], names)
     source = ZippedSource(

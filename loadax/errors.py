@@ -97,7 +97,17 @@ class StreamError(LoadaxError, TypeError):
     """A stream was asked for its length, or for rows out of order.
 
     It is a TypeError, so `list()` and `tqdm()` work without a length.
+
+    Args:
+        asked: What was called.
     """
+
+    def __init__(self, asked: str):
+        super().__init__(
+            f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "
+            "them were read; choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
+            "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)"
+        )
 
 
 class ConformanceError(LoadaxError, AssertionError):

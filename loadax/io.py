@@ -805,7 +805,7 @@ def as_dataset(data: Any) -> Dataset:
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
     | `grain.MapDataset` | `from_grain` |
-    | `IterableDataset` of Hugging Face or torch, `grain.IterDataset`, generator function | a stream, see `from_stream` |
+    | `IterableDataset` of Hugging Face or torch, `grain.IterDataset`, generator function | a stream: `from_stream` |
 
     Anything else raises an error that says how to open it: paths, iterators, dicts of several datasets, sparse
     matrices.

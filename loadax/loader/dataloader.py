@@ -56,7 +56,6 @@ from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS
 from loadax.plan.skips import step_ranges
-from loadax.plan.stream import MESSAGE
 from loadax.protocols import Integers, Tree
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -719,10 +718,10 @@ class Dataloader:
 
     def _refuse_stream(self, what: str) -> None:
         if self.dataset.is_stream:
-            raise StreamError(f"{what}: {MESSAGE}")
+            raise StreamError(what)
 
     def _checked(self, step: Any, name: str = "step") -> int:
-        self._refuse_stream("the batch of a step")
+        self._refuse_stream("the rows of one step, as in loader[step], rows(step) or explain()")
         return self._plan.check(integer(name, step, most=None))
 
     def _step_of(self, start: Any) -> int:

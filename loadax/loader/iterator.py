@@ -165,14 +165,12 @@ class DataIterator:
                     # Another thread may have taken a later one.
                     if scheduler is self._scheduler and step >= self._step:
                         self._step, self._host = step + 1, (step, host)
-                        if self._streams is not None:
-                            self._streams.consumed = self._step
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
                 with self._lock:
                     if isinstance(error, ClosedError) and (
-                        self._step == self._plan.num_steps or scheduler is not self._scheduler
+                        self._ended or self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
                         continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
@@ -269,6 +267,7 @@ class DataIterator:
         streams = self._streams
         if streams is None:
             return True
+        streams.consumed = step
         if self._agreement is not None:
             return self._agreement.goes_on(step, streams.steps_read, streams.end)
         return streams.end is None or step < streams.end

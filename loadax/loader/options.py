@@ -181,7 +181,7 @@ def refuse_with_streams(options: LoaderOptions) -> None:
     if options.worker_type == "process" and options.num_workers:
         raise UnsupportedError(
             "worker_type='process': the lanes of a stream are open in this process, and no other one can read them; "
-            "leave out worker_type, and do slow work in maps that release the GIL, or in processes that open_lane starts"
+            "leave it out, and do slow work in maps that release the GIL, or in processes that open_lane starts"
         )
     if options.keep_on_device:
         raise UnsupportedError("keep_on_device: a stream has no fixed number of rows; leave it out")

@@ -106,7 +106,9 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
     if isinstance(start, list | tuple) and start and all(isinstance(state, Mapping) for state in start):
         steps = [step_of(plan, order, state) for state in start]
         if len({*steps}) > 1:
-            raise StateError(f"start has states of the steps {sorted({*steps})}; pass those that were saved at one step")
+            raise StateError(
+                f"start has states of the steps {sorted({*steps})}; pass those that were saved at one step"
+            )
         return steps[0]
     if isinstance(start, Mapping):
         return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))

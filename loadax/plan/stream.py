@@ -18,12 +18,6 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 
 _VERSION = 1  # of this order, in saved states
 
-MESSAGE = (
-    "a stream has no length and no random access: its rows are known only once the rows before them were read; "
-    "choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, and iterate over a "
-    "Dataloader from a saved state: loader.iterate(start=state)"
-)
-
 
 @final
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class StreamOrder:
         return no_hits()
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        raise StreamError(f"{verb}(): {MESSAGE}")
+        raise StreamError(f"{verb}()")
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return [self._assignment] if stop > start else []
@@ -75,7 +69,7 @@ def check_streams(order: Order) -> None:
         StreamError: When a verb rearranges a stream; names it.
     """
     if not isinstance(order, StreamOrder | Mixed) and has_stream(order):
-        raise StreamError(f"{order.text()[-1]}: {MESSAGE}")
+        raise StreamError(order.text()[-1])
 
 
 def rows_before(order: Order, epoch: int, position: int) -> list[Integers]:

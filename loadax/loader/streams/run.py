@@ -160,13 +160,13 @@ class _LaneRows(NamedTuple):
         lane: Number of the lane.
         first: Index of the first one among the piece's rows, sorted by lane.
         turns: Rows of the lane, ascending, int64[n].
-        count: Number of rows of the lane from the first to the last of them.
+        span: Number of rows of the lane from the first to the last of them.
     """
 
     lane: int
     first: int
     turns: Integers
-    count: int
+    span: int
 
 
 @final
@@ -216,16 +216,16 @@ class _OpenLanes:
         self._open(lanes, shift)
         items: list[Tree] = []
         lost: list[Integers] = []
-        for number, first, turns, count in lanes:
+        for number, first, turns, span in lanes:
             lane = self._lanes[number]
             begin = int(turns[0]) + shift
-            got = lane.read(begin, count)
-            if lane.row < begin + count:
+            got = lane.read(begin, span)
+            if lane.row < begin + span:
                 self.ended = self.ended or f"lane {number} ended after {lane.row} rows"
                 missing = np.flatnonzero(turns + shift >= lane.row)
                 lost.append(first + missing)
                 turns = turns[: len(turns) - len(missing)]  # noqa: PLW2901
-            items.extend(got if len(turns) == count else self._choose(got, turns - turns[:1]))
+            items.extend(got if len(turns) == span else self._choose(got, turns - turns[:1]))
             lane.take_state(int(consumed[number]))
         read = wanted if order is None else wanted[order]
         if lost:
@@ -257,7 +257,7 @@ class _OpenLanes:
 
         Most steps differ from the last one only by the number of rows before them.
         """
-        shift, rest = divmod(int(wanted[0]), self.source.lanes)
+        shift = int(wanted[0]) // self.source.lanes
         relative = wanted - shift * self.source.lanes
         if self._layout is None or not np.array_equal(self._layout[0], relative):
             turns, lanes = np.divmod(relative, self.source.lanes)

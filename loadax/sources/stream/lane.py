@@ -7,11 +7,11 @@ from time import perf_counter
 from typing import Any, NamedTuple, final
 
 from loadax.core.arguments import shown
+from loadax.core.blame import RAISED, blame
 from loadax.core.spec import check_batch
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import LeafError, SourceError, StateError
 from loadax.protocols import Tree
-from loadax.transforms import RAISED, blame
 
 OpenLane = Callable[[int, int, int], Any]
 """Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch."""
@@ -71,7 +71,7 @@ class Lane:
         self.ended = epochs is not None and start.epoch >= epochs
 
     def read(self, row: int, count: int) -> list[Tree]:
-        """Reads `count` rows from `row` on: examples, or blocks of them. Fewer if the lane ends; rows before are skipped.
+        """Reads `count` rows from `row` on, as examples or blocks of them; fewer if the lane ends. Skips earlier rows.
 
         Raises:
             SourceError: If an epoch of the lane has no rows.
@@ -141,7 +141,8 @@ class Lane:
                 return 0
             length = self._length(block)
             if length:
-                self._block = check_batch(block, length, self._spec, f"{self._name}, block at row {self.row},"), length, 0
+                block = check_batch(block, length, self._spec, f"{self._name}, block at row {self.row},")
+                self._block = block, length, 0
         block, length, begin = self._block
         end = min(length, begin + count)
         rows.append(map_leaves(lambda leaf: leaf[begin:end], block) if end - begin < length else block)
@@ -163,8 +164,9 @@ class Lane:
             given = self._open_lane(self._number, self._lanes, self._epoch)
             self._iterator = iter(given)
         except RAISED as error:
-            hint = "" if not isinstance(error, TypeError) else "; open_lane(lane, lanes) must return an iterable of rows"
-            blame(error, "open_lane", f"loadax: opening {self._name} of {self._lanes}{hint}")
+            blame(
+                error, "open_lane", f"loadax: opening {self._name} of {self._lanes}, which must be an iterable of rows"
+            )
             raise
         self._methods = _state_methods(self._iterator)
         if state.epoch == self._epoch and state.state is not None:

@@ -9,7 +9,6 @@ import numpy as np
 from loadax.core.spec import normalise_spec, own, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError, StreamError
-from loadax.plan.stream import MESSAGE
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane
@@ -73,7 +72,7 @@ class StreamSource(BaseSource):
 
     def _check_first(self, rows: Integers) -> None:
         if rows.tolist() != [0]:
-            raise StreamError(MESSAGE)
+            raise StreamError(f"row {rows.tolist()[0]}")
 
     @cached_property
     def _first(self) -> Tree:
