@@ -200,7 +200,9 @@ class Dataloader:
             check_mask(self.dataset.spec)
         epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 1)
         endless = self.dataset.is_stream and self.dataset.order.size >= ENDLESS
-        streams = stream_options(self.dataset, epochs, remainder) if self.dataset.is_stream else None
+        streams = None
+        if self.dataset.is_stream:
+            streams = stream_options(self.dataset, epochs, remainder, [size for _, size in sizes])
         self._plan = BatchPlan(
             self.dataset.order,
             sizes[0][1] if len(sizes) == 1 else sizes,

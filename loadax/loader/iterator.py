@@ -27,7 +27,7 @@ from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo, loader_info
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.streams.agreement import EndAgreement
+from loadax.loader.streams.agreement import EndAgreement, goes_on
 from loadax.loader.streams.run import KEY, LaneStates, StreamRun, lane_states
 from loadax.protocols import Tree
 from loadax.sharding.key_value import key_value_store
@@ -269,8 +269,8 @@ class DataIterator:
             return True
         streams.consumed = step
         if self._agreement is not None:
-            return self._agreement.goes_on(step, streams.steps_read, streams.end)
-        return streams.end is None or step < streams.end
+            return self._agreement.goes_on(step, streams.progress, streams.ended_lane)
+        return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))
 
     def _finish(self) -> None:
         """Ends the run.

@@ -18,6 +18,7 @@ from loadax.loader.streams.run import StreamOptions
 from loadax.plan.batches import Remainder
 from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
+from loadax.plan.stream import StreamOrder
 from loadax.protocols import Integers, Tree
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
@@ -163,12 +164,26 @@ def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any
     return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
 
 
-def stream_options(dataset: Dataset, num_epochs: int | None, remainder: Remainder) -> StreamOptions:
-    """How the streams of a dataset are read."""
+def stream_options(
+    dataset: Dataset, num_epochs: int | None, remainder: Remainder, batch_sizes: Sequence[int]
+) -> StreamOptions:
+    """How the streams of a dataset are read.
+
+    Raises:
+        ArgumentError: If a batch does not show whether all lanes have ended, and the remainder depends on it.
+    """
     choice("remainder", remainder, get_args(Remainder))
     endless = num_epochs is None or any(
         isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
     )
+    lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
+    if not endless and remainder != "drop" and lanes > min(batch_sizes):
+        raise ArgumentError(
+            f"remainder={remainder!r}: a batch of {min(batch_sizes)} rows has none of some of the {lanes} lanes, so it "
+            "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
+            f"of lanes, or lanes={min(batch_sizes)} to from_stream",
+            argument="remainder",
+        )
     return StreamOptions(None if endless else num_epochs, remainder)
 
 

@@ -7,12 +7,12 @@ steps need no request.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
-from typing import NamedTuple, final
+from typing import final
 
 from loadax.errors import SourceError
-from loadax.loader.streams.run import EndRule
+from loadax.loader.streams.run import EndRule, Progress
 from loadax.sharding.key_value import KeyValueStore
 
 _log = logging.getLogger("loadax")
@@ -24,9 +24,31 @@ _FAILED = "failed: "
 _runs = count()  # all processes make the same iterators in the same order
 
 
-class _Progress(NamedTuple):
-    steps: int
-    ended: bool
+def goes_on(rule: EndRule, step: int, known: Collection[Progress], ended_lane: str) -> bool | None:
+    """Whether a step is part of the run, if earlier ones are. None: not known yet.
+
+    Args:
+        rule: When the run ends.
+        step: The step.
+        known: Progress of all processes.
+        ended_lane: Text: which lane has ended first.
+
+    Raises:
+        SourceError: If the rule is "error", and some rows of the step are missing.
+    """
+    read = all(progress.read > step for progress in known)
+    lacking = any(progress.lacking is not None and progress.lacking <= step for progress in known)
+    filled = any(progress.filled > step for progress in known)
+    if rule == "first":
+        return False if lacking else True if read else None
+    if rule == "all":
+        return True if filled else False if read else None
+    if read and lacking and filled:
+        raise SourceError(
+            f"remainder='error': {ended_lane}, and the batch of step {step} has only some of its rows; pass "
+            "remainder='drop' or 'pad', or lanes of equal lengths that fill whole batches"
+        )
+    return not lacking if read else None
 
 
 @final
@@ -43,33 +65,32 @@ class EndAgreement:
     def __init__(self, store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
         self._store, self._process, self._rule = store, process, rule
         self._folder = f"streams/{next(_runs)}"
-        self._known = dict.fromkeys(processes, _Progress(0, False))
-        self._told = _Progress(-1, False)
+        self._known = dict.fromkeys(processes, Progress(0, None, 0))
+        self._told = Progress(-1, None, 0)
 
-    def goes_on(self, step: int, steps_read: int, end: int | None) -> bool:
+    def goes_on(self, step: int, mine: Progress, ended_lane: str) -> bool:
         """Whether a step is part of the run. Waits for the processes that have not read it yet.
 
         Args:
             step: The step; all earlier ones were part of it.
-            steps_read: Step after the last one that this process has read.
-            end: First step that this process lacks. None: not reached yet.
+            mine: Progress of this process, which has read the step.
+            ended_lane: Text: which lane of this process has ended first.
 
         Raises:
-            SourceError: If another process has failed, or with `remainder="error"` has other ends.
+            SourceError: If another process has failed, or as `goes_on` of this module.
         """
-        mine = _Progress(steps_read, False) if end is None else _Progress(end, True)
         self._known[self._process] = mine
-        if self._told.steps <= step and mine != self._told:
-            self._store.set(f"{self._folder}/{self._process}", f"{mine.steps} {int(mine.ended)}")
+        if self._told.read <= step:
+            numbers = (mine.read, -1 if mine.lacking is None else mine.lacking, mine.filled)
+            self._store.set(f"{self._folder}/{self._process}", " ".join(map(str, numbers)))
             self._told = mine
         began, wait, warned = time.monotonic(), _FIRST_WAIT, False
-        while (verdict := self._verdict(step)) is None:
-            self._look()
-            if (verdict := self._verdict(step)) is not None:
-                break
+        while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
+            if self._look():
+                continue
             if not warned and time.monotonic() > began + _WARN_AFTER:
                 warned = True
-                slow = [process for process, known in self._known.items() if known.steps <= step]
+                slow = [process for process, progress in self._known.items() if progress.read <= step]
                 _log.warning("loadax: waiting for processes %s to read step %d of the stream", slow, step)
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
@@ -79,31 +100,16 @@ class EndAgreement:
         """Tells the other processes that this one can't go on."""
         self._store.set(f"{self._folder}/{self._process}", f"{_FAILED}{type(error).__name__}: {error}")
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Asks for the progress of the others; returns whether there is any."""
+        before = dict(self._known)
         for process, text in self._store.list(self._folder).items():
             if text.startswith(_FAILED):
                 raise SourceError(
                     f"process {process} could not read its lanes of the stream, so this one stops too: "
                     f"{text.removeprefix(_FAILED)}"
                 )
-            steps, ended = text.split()
             if int(process) != self._process:
-                self._known[int(process)] = _Progress(int(steps), ended == "1")
-
-    def _verdict(self, step: int) -> bool | None:
-        """Whether the step is part of the run; None: not known yet."""
-        reads = [known.steps > step for known in self._known.values()]
-        ended = [known.ended and known.steps <= step for known in self._known.values()]
-        if self._rule == "first":
-            return False if any(ended) else True if all(reads) else None
-        if self._rule == "all":
-            return True if any(reads) else False if all(ended) else None
-        if not all(one or other for one, other in zip(reads, ended, strict=True)):
-            return None
-        if any(ended) and not all(ended):
-            longer = [process for process, known in self._known.items() if known.steps > step]
-            raise SourceError(
-                f"remainder='error': lanes end before step {step} on some processes, and processes {longer} have more "
-                "rows; pass remainder='drop' or 'pad', or lanes of equal lengths"
-            )
-        return not any(ended)
+                read, lacking, filled = map(int, text.split())
+                self._known[int(process)] = Progress(read, None if lacking < 0 else lacking, filled)
+        return self._known != before

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadax.core.arguments import shown
 from loadax.core.tree import flatten, map_leaves
-from loadax.errors import ClosedError, SourceError, StateError
+from loadax.errors import ClosedError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.stream import StreamOrder, rows_before
 from loadax.protocols import Integers, Tree, Visits
@@ -25,10 +25,24 @@ LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
 """Saved states of each stream's lanes, by lane."""
 
 EndRule = Literal["first", "all", "error"]
-"""The first step that the run lacks: that with a row missing, or that without any row. "error": if these differ."""
+"""The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ."""
 
 KEY = "lanes"
 """Key of the states of lanes in the state of an iterator."""
+
+
+class Progress(NamedTuple):
+    """How far a process has read its lanes.
+
+    Args:
+        read: Step after the last one that was read.
+        lacking: First step that lacks a row of this process. None: not met.
+        filled: Step after the last one that has a row of this process.
+    """
+
+    read: int
+    lacking: int | None
+    filled: int
 
 
 class StreamOptions(NamedTuple):
@@ -68,10 +82,8 @@ class StreamRun:
         self.consumed = 0
         """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[Integers]] = -1, []
-        self.steps_read = 0
-        """Step after the last one whose rows were read."""
-        self.end: int | None = None
-        """First step that this process lacks, by the end rule. None: not reached yet."""
+        self.progress = Progress(0, None, 0)
+        """How far the lanes were read."""
 
     @property
     def end_rule(self) -> EndRule:
@@ -79,6 +91,11 @@ class StreamRun:
         if self._options.remainder == "error":
             return "error"
         return "all" if self._options.remainder == "pad" and not self._mixed else "first"
+
+    @property
+    def ended_lane(self) -> str:
+        """Text: which lane of this process was the first to end."""
+        return next((stream.ended for stream in self._streams if stream.ended), "a lane of another process has ended")
 
     @property
     def endless(self) -> bool:
@@ -92,7 +109,7 @@ class StreamRun:
 
     def reads(self, step: int, rows_per_step: int) -> "OrderedReads":
         """The reads of a producer whose first step is `step`."""
-        self.steps_read = max(self.steps_read, step)
+        self.progress = self.progress._replace(read=max(self.progress.read, step))
         return OrderedReads(self, step, rows_per_step)
 
     def states(self, step: int) -> list[dict[str, list[Any]]]:
@@ -112,7 +129,7 @@ class StreamRun:
             The visits, and functions that release what was read.
 
         Raises:
-            SourceError: If a lane has no rows, or `remainder="error"` and lanes end within a batch.
+            SourceError: If a lane has no rows.
             Exception: Whatever a lane raises, with a note that names lane and row.
         """
         if self._consumed_rows[0] != self.consumed:
@@ -130,24 +147,13 @@ class StreamRun:
 
     def _finish(self, step: int) -> None:
         """Notes that all rows of a step were read."""
-        present, missing = self._present, self._missing
+        _, lacking, filled = self.progress
+        if self._missing and lacking is None:
+            # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
+            lacking = step + (self._mixed and self._options.remainder == "pad")
+            _log.info("loadax: batches lack rows from step %d on: %s", step, self.ended_lane)
+        self.progress = Progress(step + 1, lacking, step + 1 if self._present else filled)
         self._present = self._missing = False
-        if missing and self.end is None:
-            if self.end_rule == "error" and present:
-                raise SourceError(
-                    f"remainder='error': {self._ended_lane()}, within the batch of step {step}; pass remainder='drop' "
-                    "or 'pad', or lanes whose rows fill whole batches"
-                )
-            if self.end_rule == "first":
-                self.end = step + (self._options.remainder == "pad")
-            elif not present:
-                self.end = step
-            if self.end is not None:
-                _log.info("loadax: the stream ends before step %d: %s", self.end, self._ended_lane())
-        self.steps_read = step + 1
-
-    def _ended_lane(self) -> str:
-        return next(stream.ended for stream in self._streams if stream.ended)
 
     def _rows_before(self, step: int) -> list[Integers]:
         return rows_before(self._plan.order, *self._plan.position_of_step(step))
