@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import shown
-from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ClosedError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.stream import StreamOrder, rows_before
@@ -251,10 +250,10 @@ class _OpenLanes:
             return [got[place] for place in places.tolist()]
         chosen, begin = [], 0
         for block in got:
-            end = begin + len(flatten(block)[0][0])
+            end = begin + len(block[0])
             inside = places[(places >= begin) & (places < end)] - begin
             if len(inside):
-                chosen.append(map_leaves(lambda leaf, inside=inside: leaf[inside], block))
+                chosen.append([leaf[inside] for leaf in block])
             begin = end
         return chosen
 

@@ -6,10 +6,13 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadax.core.arguments import shown
 from loadax.core.blame import RAISED, blame
-from loadax.core.spec import check_batch
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.spec import check_batch, flatten_spec
+from loadax.core.tree import flatten
 from loadax.errors import LeafError, SourceError, StateError
 from loadax.protocols import Tree
 
@@ -64,14 +67,20 @@ class Lane:
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
-        self._block: tuple[Tree, int, int] | None = None  # rows of a block, its length, and the rows taken from it
+        # Leaves of a block, its length, and the rows taken from it.
+        self._block: tuple[list[NDArray[Any]], int, int] | None = None
+        specs, structure = ([], None) if spec is None else flatten_spec(spec)
+        self._plain = [] if structure is None or not structure.flat else list(zip(structure.keys, specs, strict=True))
         self.states = [start]
         """States that were taken, in order. Those that no consumer can ask for any more are dropped."""
         self._state_due = 0.0
         self.ended = epochs is not None and start.epoch >= epochs
 
     def read(self, row: int, count: int) -> list[Tree]:
-        """Reads `count` rows from `row` on, as examples or blocks of them; fewer if the lane ends. Skips earlier rows.
+        """Reads `count` rows from `row` on; fewer if the lane ends. Skips earlier rows.
+
+        Returns:
+            Examples, or lists of the leaves of blocks.
 
         Raises:
             SourceError: If an epoch of the lane has no rows.
@@ -139,15 +148,29 @@ class Lane:
                 raise
             if block is None:
                 return 0
-            length = self._length(block)
-            if length:
-                block = check_batch(block, length, self._spec, f"{self._name}, block at row {self.row},")
-                self._block = block, length, 0
-        block, length, begin = self._block
+            leaves = self._plain_leaves(block)
+            if leaves is None:
+                checked = check_batch(block, self._length(block), self._spec, f"{self._name}, block at row {self.row},")
+                leaves = flatten(checked)[0]
+            if len(leaves[0]):
+                self._block = leaves, len(leaves[0]), 0
+        leaves, length, begin = self._block
         end = min(length, begin + count)
-        rows.append(map_leaves(lambda leaf: leaf[begin:end], block) if end - begin < length else block)
-        self._block = (block, length, end) if end < length else None
+        rows.append([leaf[begin:end] for leaf in leaves] if end - begin < length else leaves)
+        self._block = (leaves, length, end) if end < length else None
         return end - begin
+
+    def _plain_leaves(self, block: Any) -> list[NDArray[Any]] | None:
+        """Leaves of a block on a fast path: of a dict of arrays as specified. None if it must be checked."""
+        if type(block) is not dict or len(block) != len(self._plain):
+            return None
+        leaves = []
+        for key, (shape, dtype) in self._plain:
+            leaf = block.get(key)
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype or not leaf.ndim or leaf.shape[1:] != shape:
+                return None
+            leaves.append(leaf)
+        return leaves if {*map(len, leaves)} == {len(leaves[0])} else None
 
     def _length(self, block: Any) -> int:
         leaves = flatten(block)[0]

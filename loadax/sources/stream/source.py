@@ -5,11 +5,12 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadax.core.spec import normalise_spec, own, spec_of, stack
+from loadax.core.spec import all_columns, flatten_spec, normalise_spec, own, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError, StreamError
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane
 
@@ -100,7 +101,7 @@ class _Read:
 
     Args:
         rows: Their numbers, int64[n].
-        items: Examples, or blocks of them, in the order of `rows`.
+        items: Examples, or lists of the leaves of blocks, in the order of `rows`.
     """
 
     def __init__(self, rows: Integers, items: list[Tree]):
@@ -157,11 +158,30 @@ class OpenStream(BaseSource):
         if found is None:
             return self._stream.read(rows)
         piece, places = found
-        if self._stream.batched:
-            batch = _concatenate(piece.items)
-        else:
-            batch = stack(piece.items, self._stream.row_spec, _RowNames(piece.rows, self._stream.lanes))
+        batch = self._join(piece)
         return batch if places is None else map_leaves(lambda leaf: leaf[places], batch)
+
+    @property
+    def reads_columns(self) -> bool:
+        return True  # rows are stacked into their place, without a copy in between
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        found = self._find(rows) if len(rows) else None
+        specs = flatten_spec(self._stream.row_spec)[0]
+        if found is None or found[1] is not None or not _whole(specs, boxes, out):
+            super().read_into(rows, boxes, out)
+        else:
+            self._join(found[0], [destination for destination in out if destination is not None])
+
+    def _join(self, piece: _Read, out: list[NDArray[Any]] | None = None) -> Tree:
+        """The rows of a piece as one tree of arrays, in `out` if it is given."""
+        spec = self._stream.row_spec
+        if not self._stream.batched:
+            return stack(piece.items, spec, _RowNames(piece.rows, self._stream.lanes), out)
+        columns = zip(*piece.items, strict=True)
+        destinations = [None] * len(piece.items[0]) if out is None else out
+        joined = [np.concatenate(column, out=into) for column, into in zip(columns, destinations, strict=True)]
+        return flatten_spec(spec)[1].build(joined)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         if self._stream.batched:
@@ -200,11 +220,12 @@ class _RowNames(Sequence[str]):
         return f"{row} of lane {lane}"
 
 
-def _concatenate(blocks: list[Tree]) -> Tree:
-    """Joins blocks of one spec, as arrays that own their memory."""
-    structure = flatten(blocks[0])[1]
-    columns = zip(*(flatten(block)[0] for block in blocks), strict=True)
-    return structure.build(np.concatenate(column) for column in columns)
+def _whole(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> bool:
+    """Whether all columns of all leaves are read, into memory without gaps."""
+    return all(
+        box == all_columns(spec.shape) and into is not None and into.dtype == spec.dtype and into.flags.c_contiguous
+        for spec, box, into in zip(specs, boxes, out, strict=True)
+    )
 
 
 def streams_in(source: BaseSource, first_row: int = 0) -> Iterator[tuple[int, StreamSource]]:
