@@ -198,7 +198,7 @@ class Dataloader:
         if masks:
             self.dataset = probe_readable(self.dataset, rows, masking is not None)
             check_mask(self.dataset.spec)
-        epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 1)
+        epochs = None if num_epochs is None else integer("num_epochs", num_epochs)
         endless = self.dataset.is_stream and self.dataset.order.size >= ENDLESS
         streams = None
         if self.dataset.is_stream:

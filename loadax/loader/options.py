@@ -173,6 +173,8 @@ def stream_options(
         ArgumentError: If a batch does not show whether all lanes have ended, and the remainder depends on it.
     """
     choice("remainder", remainder, get_args(Remainder))
+    if num_epochs is not None and num_epochs < 1:
+        raise ArgumentError(f"num_epochs={num_epochs}: pass 1 or more, or None for endless epochs")
     endless = num_epochs is None or any(
         isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
     )
