@@ -2,12 +2,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import loadax
 from loadax import Dataloader, from_stream
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
+from loadax.sharding import data_parallel
 from tests.limits import HANG
 from tests.streams import CountedLanes
 
@@ -71,6 +73,18 @@ def test_batches_are_placed_and_mapped() -> None:
         assert len(list(batches)) == 49
         with pytest.raises(StopIteration):
             next(batches)
+
+
+def test_a_run_moves_to_another_mesh() -> None:
+    loader = Dataloader(from_stream(rows, lanes=4), BATCH)
+    expected = [np.asarray(batch["x"]).tolist() for batch in loader]
+    with iter(loader) as batches:
+        given = [np.asarray(next(batches)["x"]).tolist() for _ in range(3)]
+        batches.move_to(data_parallel(jax.devices()[:2]))
+        for batch in batches:
+            assert batch["x"].sharding.num_devices == 2
+            given.append(np.asarray(batch["x"]).tolist())
+    assert given == expected
 
 
 def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
