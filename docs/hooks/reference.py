@@ -58,6 +58,7 @@ TOPICS = {
             "loadax.from_images",
             "loadax.from_huggingface",
             "loadax.from_grain",
+            "loadax.from_stream",
             "loadax.write_zarr",
         ),
     ),
