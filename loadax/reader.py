@@ -13,6 +13,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.blame import RAISED, blame
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import (
     as_array,
@@ -29,7 +30,7 @@ from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Pad, Transform, blame
+from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
 

@@ -9,31 +9,13 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import flag, function, integer, takes
+from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
-
-RAISED = (Exception, SystemExit, GeneratorExit)
-"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
-
-
-def blame(error: BaseException, what: str, note: str) -> None:
-    """Adds a note to an exception of a user's function.
-
-    Raises:
-        RuntimeError: In place of an exception that would silently end a loop or the program. A StopIteration looks like
-            the end of the data (PEP 479 does the same for generators), and a `sys.exit()` on a worker thread looks like
-            that of the training script.
-    """
-    if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
-        error.add_note(note)
-        return
-    made = RuntimeError(f"{what} raised {error!r}")
-    made.add_note(note)
-    raise made from error
 
 
 @final
