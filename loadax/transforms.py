@@ -309,8 +309,11 @@ class Pad:
         Raises:
             LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
         """
-        rows = visits.rows.tolist()
-        named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
+        rows, by_name = visits.rows.tolist(), isinstance(self.function.lengths, dict)
+        named = [
+            example if by_name and type(example) is dict else self._named(example, row)
+            for example, row in zip(examples, rows, strict=True)
+        ]
         made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
         others = {name: leaf for name, leaf in spec.items() if name not in made}
         expected = {*others, *(name for name, _, _ in self._leaves)}
@@ -322,12 +325,13 @@ class Pad:
                 )
         batch = {}
         for name, length_name, most in self._leaves:
-            columns = [example.pop(name) for example in named]
+            columns = [example[name] for example in named]
             batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
-        return {**(stack(named, others, rows) if others else {}), **batch}
+        rest = [{name: example[name] for name in others} for example in named] if others else []
+        return {**(stack(rest, others, rows) if others else {}), **batch}
 
     def _named(self, example: Tree, row: int) -> dict[str, Any]:
-        """A copy of an example, as a dict."""
+        """An example as a dict that may be changed."""
         if isinstance(self.function.lengths, int):
             if isinstance(example, dict):
                 raise LeafError(

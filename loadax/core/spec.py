@@ -258,7 +258,11 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
     Raises:
         LeafError: Otherwise; names `origin`, which returned the batch.
     """
-    specs, structure = flatten_spec(spec)
+    return check_leaves(batch, count, *flatten_spec(spec), origin)
+
+
+def check_leaves(batch: Tree, count: int, specs: Sequence[ArraySpec], structure: Structure, origin: str) -> Tree:
+    """Same as `check_batch`, for a spec that is flattened already."""
     leaves = structure.plain_leaves(batch)
     if leaves is None:
         leaves, actual = flatten(batch)
