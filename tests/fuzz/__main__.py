@@ -18,6 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import final
 
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.law import Cases, limit_memory
@@ -27,7 +28,7 @@ HANG = 60.0
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Tries cases, and prints those that broke the law."""
+    """Tries cases in a process of their own, and prints those that broke the law. Where it dies, another one goes on."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each format")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -35,78 +36,86 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", action="append", choices=list(FORMATS), help="one of the formats; all by default")
     parser.add_argument("--keep", type=Path, help="folder for the files of findings")
     arguments = parser.parse_args(given)
-    findings = 0
-    for name in arguments.format or FORMATS:
-        findings += _fuzz(name, arguments.seed, arguments.first, arguments.first + arguments.cases, arguments.keep)
-    print(f"{len(arguments.format or FORMATS) * arguments.cases} cases, findings: {findings or 'none'}")
-    return int(bool(findings))
-
-
-def _fuzz(name: str, seed: int, first: int, stop: int, keep: Path | None) -> int:
-    """Runs cases in processes, each going on where the last one died."""
-    began, counts = time.monotonic(), mmap.mmap(-1, 24)  # the next case, findings, cases that opened
+    names = arguments.format or list(FORMATS)
+    todo = [(name, arguments.first + case) for name in names for case in range(arguments.cases)]
+    began, shared, deaths = time.monotonic(), Shared(), 0
     with tempfile.TemporaryDirectory() as folder:
-        deaths = 0
-        while first < stop:
+        while True:
             sys.stdout.flush()
             pid = os.fork()
             if not pid:
-                os._exit(_child(name, seed, first, stop, Path(folder, str(deaths)), counts, keep))
-            _, status = os.waitpid(pid, 0)
+                work = Path(folder, str(deaths))
+                os._exit(_run(todo[shared.done :], arguments.seed, work, shared, arguments.keep))
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if not status:
                 break
-            code = os.waitstatus_to_exitcode(status)
-            first = _get(counts, 0) + 1
             deaths += 1
-            how = signal.Signals(-code).name if code < 0 else f"code {code}"
+            name, number = todo[shared.done]
+            how = signal.Signals(-status).name if status < 0 else f"code {status}"
             print(f"{name}: the process ended by {how}")
-            _again(name, seed, first - 1)
-    found = _get(counts, 1) + deaths
+            _again(name, arguments.seed, number)
+            shared.done += 1
+    findings = shared.findings + deaths
     print(
-        f"{name}: {_get(counts, 2)} opened, {found} findings, {time.monotonic() - began:.0f} s",
-        flush=True,
+        f"{len(todo)} cases, {shared.opened} of them opened, {time.monotonic() - began:.0f} s, "
+        f"findings: {findings or 'none'}"
     )
-    return found
+    return int(bool(findings))
 
 
-def _child(name: str, seed: int, first: int, stop: int, folder: Path, counts: mmap.mmap, keep: Path | None) -> int:
-    cases = Cases(name, seed, folder)
+@final
+class Shared:
+    """Counters that outlive the process that counts."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 24)
+
+    def _get(self, index: int) -> int:
+        return int.from_bytes(self._memory[8 * index : 8 * index + 8], "little")
+
+    def _set(self, index: int, value: int) -> None:
+        self._memory[8 * index : 8 * index + 8] = value.to_bytes(8, "little")
+
+    done = property(lambda self: self._get(0), lambda self, value: self._set(0, value))
+    findings = property(lambda self: self._get(1), lambda self, value: self._set(1, value))
+    opened = property(lambda self: self._get(2), lambda self, value: self._set(2, value))
+
+
+def _run(todo: Sequence[tuple[str, int]], seed: int, folder: Path, shared: Shared, keep: Path | None) -> int:
     limit_memory()
-    reasons: Counter[str] = Counter()
-    for number in range(first, stop):
-        _set(counts, 0, number)
+    cases: Cases | None = None
+    told: Counter[str] = Counter()
+    opened, began = 0, time.monotonic()
+    for index, (name, number) in enumerate(todo):
         faulthandler.dump_traceback_later(HANG, exit=True)
+        if cases is None or name != cases.name:
+            cases, opened, began = Cases(name, seed, folder / name), 0, time.monotonic()
         try:
-            opened = cases.run(number) == "opened"
-            _set(counts, 2, _get(counts, 2) + opened)
+            is_open = cases.run(number) == "opened"
+            opened += is_open
+            shared.opened += is_open
         except AssertionError as error:
-            _set(counts, 1, _get(counts, 1) + 1)
-            cause = error.__cause__ or error
-            place = traceback.extract_tb(cause.__traceback__)[-1]
-            kind = f"{str(error)[:40]} {place.filename}:{place.lineno}"
-            reasons[kind] += 1
-            if reasons[kind] == 1:
+            shared.findings += 1
+            place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+            kind = f"{name} {str(error)[:40]} {place.filename}:{place.lineno}"
+            told[kind] += 1
+            if told[kind] == 1:
                 print(f"{name}: {error}"[:600], f"\n    at {place.filename}:{place.lineno}")
                 _again(name, seed, number)
                 if keep is not None:
                     cases.change(number).rename(keep / f"{name} {seed} {number}")
+        if index + 1 == len(todo) or todo[index + 1][0] != name:
+            print(f"{name}: {opened} opened, {time.monotonic() - began:.1f} s", flush=True)
+        shared.done += 1
     faulthandler.cancel_dump_traceback_later()
-    for kind, count in reasons.items():
-        print(f"    {count} x {kind}")
+    for kind, count in told.items():
+        print(f"{count} x {kind}")
     sys.stdout.flush()
     return 0
 
 
 def _again(name: str, seed: int, number: int) -> None:
     print(f'    again: python -m tests.fuzz --format "{name}" --seed {seed} --first {number} --cases 1', flush=True)
-
-
-def _get(counts: mmap.mmap, index: int) -> int:
-    return int.from_bytes(counts[8 * index : 8 * index + 8], "little")
-
-
-def _set(counts: mmap.mmap, index: int, value: int) -> None:
-    counts[8 * index : 8 * index + 8] = value.to_bytes(8, "little")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -62,7 +63,7 @@ def _loader() -> Any:
     if not _LOADER:
         data = loadax.from_arrays(_arrays())
         mixed = loadax.mix({"a": data.shuffle(seed=1), "b": data}, weights={"a": 2, "b": 1})
-        _LOADER.append(loadax.Dataloader(mixed, batch_size=4, num_epochs=3, remainder="pad"))
+        _LOADER.append(loadax.Dataloader(mixed, batch_size=8, num_epochs=3, remainder="pad"))
     return _LOADER[0]
 
 
@@ -96,7 +97,7 @@ def _make_record(folder: Path) -> None:
 
 
 def _read_record(folder: Path) -> None:
-    loadax.Dataloader(loadax.from_arrays(_arrays()), batch_size=4, quarantine=folder / "seed.jsonl")
+    loadax.Dataloader(loadax.from_arrays(_arrays()), batch_size=8, quarantine=folder / "seed.jsonl")
 
 
 # Arrays and tokens.
@@ -108,6 +109,14 @@ def _make_npy(folder: Path) -> None:
 
 def _make_rows(folder: Path) -> None:
     np.save(folder / "seed.npy", np.array([3, 5, 8]))
+
+
+def _read_rows(folder: Path) -> Dataset:
+    return loadax.from_arrays(_arrays()).exclude(folder / "seed.npy")
+
+
+def _read_array_record(folder: Path) -> Dataset:
+    return loadax.from_array_record(folder / "seed.array_record")
 
 
 def _make_megatron(folder: Path) -> None:
@@ -140,7 +149,7 @@ def _npy(array: Any) -> bytes:
 
 
 def _make_tar(folder: Path) -> None:
-    files = {}
+    files: dict[str, bytes] = {}
     for row in range(4):
         long = "d" * 120 + "/" if row == 2 else ""
         files |= {f"{long}{row}.cls": b"%d" % row, f"{long}{row}.txt": b"text" * row, f"{long}{row}.png": _png()}
@@ -220,7 +229,7 @@ def mutate_jsonl(content: bytes, random: Random) -> bytes:
 
 
 def _read_jsonl(folder: Path) -> Dataset:
-    return loadax.from_jsonl(folder / "seed.jsonl", nulls=0, progress=False)
+    return loadax.from_jsonl(folder / "seed.jsonl", progress=False)
 
 
 def _make_gzip(folder: Path) -> None:
@@ -236,7 +245,7 @@ def _make_zstd(folder: Path) -> None:
 def _read_compressed(folder: Path) -> Dataset:
     (path,) = folder.glob("seed.jsonl.*")
     cache = folder / "cache"
-    return loadax.from_jsonl(path, nulls=0, progress=False, cache=cache)
+    return loadax.from_jsonl(path, progress=False, cache=cache)
 
 
 def _make_csv(folder: Path) -> None:
@@ -244,12 +253,14 @@ def _make_csv(folder: Path) -> None:
 
 
 def _make_parquet(folder: Path) -> None:
-    table = pa.table({
-        "i": np.arange(12),
-        "t": [f"t{i}" for i in range(12)],
-        "n": [[float(i)] * 3 for i in range(12)],
-        "s": [{"a": i} for i in range(12)],
-    })
+    table = pa.table(
+        {
+            "i": np.arange(12),
+            "t": [f"t{i}" for i in range(12)],
+            "n": [[float(i)] * 3 for i in range(12)],
+            "s": [{"a": i} for i in range(12)],
+        }
+    )
     pq.write_table(table, folder / "seed.parquet", row_group_size=5, write_page_checksum=True)
 
 
@@ -279,10 +290,14 @@ def _make_zarr(folder: Path) -> None:
 
 
 def _make_zarr2(folder: Path) -> None:
-    import zarr
-
-    group = zarr.create_group(folder / "seed.zarr", zarr_format=2)
-    group.create_array("x", shape=(30,), chunks=(8,), dtype="i4")[:] = np.arange(30)
+    (folder / "seed.zarr" / "x").mkdir(parents=True)
+    (folder / "seed.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    fields = {"zarr_format": 2, "shape": [30], "chunks": [8], "dtype": "<i4", "order": "C", "fill_value": 0}
+    fields |= {"compressor": {"id": "zlib", "level": 1}, "filters": None, "dimension_separator": "."}
+    (folder / "seed.zarr" / "x" / ".zarray").write_text(json.dumps(fields))
+    for chunk in range(4):
+        content = np.arange(8 * chunk, 8 * chunk + 8, dtype="<i4").tobytes()
+        (folder / "seed.zarr" / "x" / str(chunk)).write_bytes(zlib.compress(content))
 
 
 def _read_zarr(folder: Path) -> Dataset:
@@ -321,7 +336,7 @@ def forge_index(content: bytes, random: Random, folder: Path) -> None:
     described = json.loads(content)
     (path,) = (path for path in _index_of(folder).glob("*.json") if path.read_bytes() == content)
     identity = described["identity"]
-    entry = IndexFolder(_index_of(folder)).get(path.stem, identity)
+    entry = IndexFolder(_index_of(folder)).get(path.stem, identity, lambda entry: None)
     assert entry is not None
     arrays = {name: np.array(array) for name, array in entry.arrays.items()}
     facts = dict(entry.facts)
@@ -335,7 +350,7 @@ def forge_index(content: bytes, random: Random, folder: Path) -> None:
     IndexFolder(_index_of(folder)).put(path.stem, identity, Entry(arrays, facts))
 
 
-def _changed(array: Any, random: Random) -> Any:
+def _changed(array: Any, random: Random) -> Any:  # noqa: PLR0911 - one a kind
     match random.randrange(8):
         case 0:
             return array[: random.randrange(len(array) + 1)]
@@ -348,14 +363,14 @@ def _changed(array: Any, random: Random) -> Any:
         case 4:
             return array[::-1].copy()
         case 5:
-            return np.full(random.choice((0, len(array))), random.choice((-1, 0, 100)), array.dtype)
+            return np.full(random.choice((0, len(array))), random.choice((-1, 0, 100))).astype(array.dtype)
         case _:
             if not len(array) or array.dtype.kind not in "iu":
                 return array
             changed = array.astype(np.int64)
             low, high = (int(edge) for edge in (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max))
             value = random.choice((-1, -(2**31), 2**31, 2**40, 2**62, 2**63 - 1, -(2**63), int(changed[0]) + 1))
-            changed[random.randrange(len(array))] = min(max(value, low), min(high, 2**63 - 1))
+            changed[random.randrange(len(array))] = min(max(value, low), high, 2**63 - 1)
             return changed.astype(array.dtype)
 
 
@@ -387,7 +402,7 @@ def _read_indexed_tfrecord(folder: Path) -> Dataset:
 
 
 def _read_indexed_jsonl(folder: Path) -> Dataset:
-    return loadax.from_jsonl(folder / "seed.jsonl", nulls=0, index=_index_of(folder), progress=False)
+    return loadax.from_jsonl(folder / "seed.jsonl", index=_index_of(folder), progress=False)
 
 
 def _nothing(folder: Path) -> None:
@@ -400,7 +415,7 @@ FORMATS: dict[str, Format] = {
     "record": Format(_make_record, _read_record, "seed.jsonl", mutate_jsonl),
     "npy": Format(_make_npy, lambda folder: loadax.from_npy(folder / "seed.npy"), "seed.npy"),
     "npy tokens": Format(_make_rows, lambda folder: loadax.from_tokens(folder / "seed.npy", 2), "seed.npy"),
-    "npy rows": Format(_make_rows, lambda folder: loadax.from_arrays(_arrays()).exclude(folder / "seed.npy"), "seed.npy"),
+    "npy rows": Format(_make_rows, _read_rows, "seed.npy"),
     "megatron": Format(_make_megatron, _read_megatron, "seed.idx"),
     "tar": Format(_make_tar, _read_tar, "seed.tar", mutate_tar),
     "gnu tar": Format(_make_gnu_tar, _read_tar, "seed.tar", mutate_tar),
@@ -410,7 +425,7 @@ FORMATS: dict[str, Format] = {
     "jsonl.zst": Format(_make_zstd, _read_compressed, "seed.jsonl.zst"),
     "csv": Format(_make_csv, lambda folder: loadax.from_csv(folder / "seed.csv", nulls=0), "seed.csv"),
     "parquet": Format(_make_parquet, lambda folder: loadax.from_parquet(folder / "seed.parquet"), "seed.parquet"),
-    "array_record": Format(_make_array_record, lambda folder: loadax.from_array_record(folder / "seed.array_record"), "seed.array_record"),
+    "array_record": Format(_make_array_record, _read_array_record, "seed.array_record"),
     "images": Format(_make_images, _read_images, "seed.*"),
     "zarr metadata": Format(_make_zarr, _read_zarr, "seed.zarr/**/*.json", mutate_json),
     "zarr chunks": Format(_make_zarr, _read_zarr, "seed.zarr/*/c/**/*"),

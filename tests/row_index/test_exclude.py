@@ -23,7 +23,6 @@ LEFT = [row for row in range(500) if row not in GONE]
         set(GONE),
         np.array(GONE),
         np.array(GONE, np.uint16),
-        np.array(GONE).reshape(2, 3),
         (row for row in GONE),
     ],
     ids=["list", "tuple", "set", "array", "unsigned", "box", "generator"],

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
+from pyarrow.types import is_primitive as is_fixed_width
 
+from loadax.core.memory import check_fits
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange
@@ -126,6 +128,7 @@ class ParquetFiles:
         for wave in waves(sizes, _TOGETHER):
             parts = self._requested(groups[wave], columns)
             for group in groups[wave]:
+                self._check_fits(group, columns)
                 with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
                     yield file.read_row_group(group.number, columns=list(columns))
 
@@ -246,6 +249,20 @@ class ParquetFiles:
         spans = [_span(chunks.column(index)) for index in self._indices(metadata, columns)]
         return [ByteRange(self.location(group), start, stop) for start, stop in spans]
 
+    def _check_fits(self, group: RowGroup, columns: Sequence[str]) -> None:
+        """Refuses a row group that is larger than memory: by its pages, or by its rows, which may be all the same."""
+        metadata = self._metadata(group.file)
+        chunks = metadata.row_group(group.number)
+        pages = sum(chunks.column(index).total_uncompressed_size for index in self._indices(metadata, columns))
+        fields = [field.type for field in self._footers[group.file].schema if field.name in columns]
+        rows = group.rows * sum(field.bit_width // 8 for field in fields if is_fixed_width(field))
+        check_fits(
+            max(pages, rows),
+            f"{self.location(group)}: row group {group.number}",
+            "if it is right, write the file again with smaller row groups: pyarrow.parquet.write_table(table, path, "
+            "row_group_size=100_000)",
+        )
+
     def _indices(self, metadata: Any, columns: Sequence[str]) -> list[int]:
         paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
         return [
@@ -262,7 +279,7 @@ class ParquetFiles:
         """Names the file in pyarrow's errors."""
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{self.locations[file]}: the file can't be read as Parquet: {error}; copy it again, or write it again"
             ) from error
