@@ -28,7 +28,7 @@ HANG = 60.0
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Tries cases in a process of their own, and prints those that broke the law. Where it dies, another one goes on."""
+    """Tries cases in a process of their own, and prints those that broke the law; where it dies, another goes on."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each format")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
