@@ -23,6 +23,9 @@ from typing import final
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.law import Cases, limit_memory
 
+TOGETHER = 2000
+"""Cases of one process: its memory is limited, and libraries keep some."""
+
 HANG = 60.0
 """Seconds after which a case hangs."""
 
@@ -38,17 +41,21 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     names = arguments.format or list(FORMATS)
     todo = [(name, arguments.first + case) for name in names for case in range(arguments.cases)]
-    began, shared, deaths = time.monotonic(), Shared(), 0
+    began, shared, deaths, processes = time.monotonic(), Shared(), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         while True:
             sys.stdout.flush()
             pid = os.fork()
             if not pid:
-                work = Path(folder, str(deaths))
-                os._exit(_run(todo[shared.done :], arguments.seed, work, shared, arguments.keep))
+                work = Path(folder, str(processes))
+                part = todo[shared.done : shared.done + TOGETHER]
+                os._exit(_run(part, arguments.seed, work, shared, arguments.keep))
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if not status:
+            processes += 1
+            if not status and shared.done == len(todo):
                 break
+            if not status:
+                continue
             deaths += 1
             name, number = todo[shared.done]
             how = signal.Signals(-status).name if status < 0 else f"code {status}"

@@ -264,6 +264,16 @@ def _make_parquet(folder: Path) -> None:
     pq.write_table(table, folder / "seed.parquet", row_group_size=5, write_page_checksum=True)
 
 
+def _read_parquet(folder: Path) -> Dataset:
+    return loadax.from_parquet(folder / "seed.parquet")
+
+
+def mutate_parquet(content: bytes, random: Random) -> bytes:
+    """Changes bytes of the pages; for some damaged footers pyarrow ends the process, see SECURITY.md."""
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    return mutate_bytes(content[:end], random)[:end].ljust(end, b"\0") + content[end:]
+
+
 def _make_array_record(folder: Path) -> None:
     writer = ArrayRecordWriter(str(folder / "seed.array_record"), "group_size:2")
     for row in range(5):
@@ -424,7 +434,7 @@ FORMATS: dict[str, Format] = {
     "jsonl.gz": Format(_make_gzip, _read_compressed, "seed.jsonl.gz"),
     "jsonl.zst": Format(_make_zstd, _read_compressed, "seed.jsonl.zst"),
     "csv": Format(_make_csv, lambda folder: loadax.from_csv(folder / "seed.csv", nulls=0), "seed.csv"),
-    "parquet": Format(_make_parquet, lambda folder: loadax.from_parquet(folder / "seed.parquet"), "seed.parquet"),
+    "parquet": Format(_make_parquet, _read_parquet, "seed.parquet", mutate_parquet),
     "array_record": Format(_make_array_record, _read_array_record, "seed.array_record"),
     "images": Format(_make_images, _read_images, "seed.*"),
     "zarr metadata": Format(_make_zarr, _read_zarr, "seed.zarr/**/*.json", mutate_json),

@@ -140,7 +140,7 @@ def _records(content: bytes, location: str, begin: int) -> dict[str, str]:
         digits = content[at : at + 20].partition(b" ")[0]
         length = int(digits) if digits.isdigit() else 0
         key, equals, value = content[at + len(digits) + 1 : at + length - 1].partition(b"=")
-        if not equals or at + length > len(content):
+        if not equals or length <= len(digits) or at + length > len(content):
             raise SourceError(f"{location}: the tar file is damaged at byte {begin + at}: copy it again")
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         at += length

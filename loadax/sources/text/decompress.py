@@ -91,7 +91,7 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(path)
-    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+    except (EOFError, OSError, MemoryError, zlib.error, pa.ArrowException) as error:
         raise SourceError(
             f"{location}: the file can't be decompressed: {error}; copy it again, or free space in the cache"
         ) from error

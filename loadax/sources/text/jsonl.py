@@ -198,6 +198,8 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     content = b"\n".join(lines)
     if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
         raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
+    if not content.isascii():
+        str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
     table = arrow_json.read_json(
         io.BytesIO(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
