@@ -1,4 +1,4 @@
-"""Injects faults into many small runs and counts what goes wrong: `python -m tests.chaos --runs 8000 --processes 20`."""
+"""Injects faults into many small runs and counts what goes wrong: `python -m tests.chaos --runs 8000`."""
 
 import argparse
 import os

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import final
 
+from loadax.core import memory
 from loadax.core.tree import flatten
 from loadax.errors import LoadaxError
 from tests.fuzz.formats import FORMATS, SEED, forge_index
@@ -92,5 +93,6 @@ def limit_memory() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    memory.machine_memory = lambda: MEMORY // 4  # so that what fits there fits here
     logging.getLogger("loadax").setLevel(logging.ERROR)  # indices that are not used
     warnings.simplefilter("ignore")
