@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, final, get_args
 
 import numpy as np
@@ -17,11 +18,11 @@ from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
-from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
+from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, check_array, check_digest, digest_values
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
@@ -30,6 +31,7 @@ from loadax.writing.identity import digest_of, identify, spread
 _log = logging.getLogger("loadax")
 
 _WINDOW = 1 << 20  # default number of documents that are packed together
+_LARGEST = 1 << 62  # bytes, more than any file has
 _INFINITE = 1 << 40  # documents, more than any dataset has
 _DOCUMENTS_PER_READ = 512  # documents per read of one thread
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
@@ -317,7 +319,7 @@ def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: 
     if folder is None:
         return _compute_lengths(documents, progress)
     identity = documents.identity()
-    entry = folder.get("lengths", identity)
+    entry = folder.get("lengths", identity, lambda entry: _check_lengths(entry, documents.size))
     if entry is None:
         entry = _compute_lengths(documents, progress)
         folder.put("lengths", identity, entry)
@@ -334,7 +336,9 @@ def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, fol
     later = [part for option in options.described[4:] for part in option]
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window, *later)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
-    cached = None if folder is None else folder.get(name, identity)
+    cached = (
+        None if folder is None else folder.get(name, identity, partial(_check_plan, lengths=lengths, options=options))
+    )
     if cached is not None:
         return cached
     known = lengths.arrays["lengths"]
@@ -351,6 +355,20 @@ def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, fol
     if folder is not None:
         folder.put(name, identity, entry)
     return entry
+
+
+def _check_lengths(entry: Entry, documents: int) -> None:
+    lengths = check_array(entry, "lengths", np.int64, documents, 0)
+    check_digest(entry, "lengths")
+    if np.sum(lengths, dtype=np.float64) >= _LARGEST:
+        raise ValueError("all lengths together are larger than any file")
+
+
+def _check_plan(entry: Entry, lengths: Entry, options: PackOptions) -> None:
+    known = lengths.arrays["lengths"]
+    if entry.facts != _counts(known, options):
+        raise ValueError("its counts are not those of the lengths")
+    check_arrays(entry.arrays, known, options.seq_len, options.method, options.long, options.align)
 
 
 def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:

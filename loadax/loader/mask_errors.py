@@ -146,11 +146,11 @@ def _records(path: Path) -> list[Path]:
 
 
 def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         try:
             entry = json.loads(line)
             row, rows = int(entry["id"]), int(entry["rows"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
                 "pass the record of MaskErrors, or the row ids as a list"

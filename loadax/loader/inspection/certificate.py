@@ -219,7 +219,7 @@ class Certificate:
             ) from error
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(
                 f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
             ) from error

@@ -9,7 +9,7 @@ from pyarrow import csv as arrow_csv
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.arrow.call import Call, column_names, refuse_repeated
+from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.arrow.table import ArrowSource
 from loadax.sources.file_names import compression, is_csv
 from loadax.sources.io.byte_ranges import ByteRange
@@ -61,7 +61,8 @@ def open_csv(
 
     call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names))
     table = pa.concat_tables([each.select(names) for each in tables])
-    return ArrowSource(table, nulls, call, locations, where)
+    with naming_file(locations[0]):
+        return ArrowSource(table, nulls, call, locations, where)
 
 
 def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | None) -> Any:

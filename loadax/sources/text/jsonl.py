@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
@@ -14,7 +15,7 @@ from pyarrow import json as arrow_json
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
-from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Nulls
@@ -24,9 +25,9 @@ from loadax.sources.checks import check_rows
 from loadax.sources.file_names import is_jsonl
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.file_index import Scan, index_files
+from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import Entry
+from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
@@ -41,6 +42,8 @@ _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
+_DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
@@ -169,7 +172,7 @@ def open_jsonl(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
-    entry = index_files("jsonl 1", files, locations, _scan, _merge, index, progress)
+    entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
@@ -179,9 +182,10 @@ def open_jsonl(
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names))
-    tree = leaves_of(chosen, call, {})
-    filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
-    return JsonlSource(records, begins, sizes, chosen, tree, filler)
+    with naming_file(locations[0]):
+        tree = leaves_of(chosen, call, {})
+        filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+        return JsonlSource(records, begins, sizes, chosen, tree, filler)
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
@@ -192,6 +196,10 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     """
     lines = [line[len(_BOM) :] if line[:1] == _BOM[:1] and line[:3] == _BOM else line for line in lines]
     content = b"\n".join(lines)
+    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
+        raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
+    if not content.isascii():
+        str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
     table = arrow_json.read_json(
         io.BytesIO(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
@@ -212,11 +220,24 @@ def _is_braced(line: memoryview) -> bool:
     return text.startswith(b"{") and text.endswith(b"}")
 
 
+def _is_deep(line: memoryview) -> bool:
+    """Whether lists and objects are nested too deep."""
+    content = bytes(line)
+    if content.count(b"[") + content.count(b"{") <= _DEEPEST:
+        return False
+    marks = np.frombuffer(_STRING.sub(b"", content), np.uint8)
+    opened = (marks == ord("[")) | (marks == ord("{"))
+    closed = (marks == ord("]")) | (marks == ord("}"))
+    return bool((np.cumsum(opened) - np.cumsum(closed)).max(initial=0) > _DEEPEST)
+
+
 def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None:
     """Raises an error that names a line if it can't be parsed."""
     try:
         parse([line], schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
+        if _is_deep(line):
+            raise SourceError(f"{where()}: {error}; correct the line, or leave it out") from error
         try:
             value = json.loads(bytes(line))
             problem = f"it is a {type(value).__name__}, not an object" if not isinstance(value, dict) else ""
@@ -313,3 +334,8 @@ def _merge(found: Sequence[_Lines]) -> Entry:
         "lines": np.array([len(lines.begins) for lines in found], np.int64),
     }
     return Entry(arrays, {})
+
+
+def _check(entry: Entry, sizes: Integers) -> None:
+    check_records(entry, sizes, "lines")
+    check_array(entry, "sizes", np.int64, None, 1)
