@@ -13,6 +13,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import as_source
+from loadax.sources.file_formats import other_formats_refused
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -88,7 +89,8 @@ def from_array_record(
     """
     from loadax.sources.array_record.source import open_array_record
 
-    return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+    with other_formats_refused("from_array_record", paths):
+        return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
 def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
@@ -166,7 +168,8 @@ def from_csv(
     require_pyarrow("a CSV file")
     from loadax.sources.text.csv import open_csv
 
-    return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+    with other_formats_refused("from_csv", paths, before=True):
+        return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
 
 
 def from_jsonl(
@@ -220,17 +223,18 @@ def from_jsonl(
     require_pyarrow("a file of JSON lines")
     from loadax.sources.text.jsonl import open_jsonl
 
-    source = open_jsonl(
-        paths,
-        columns,
-        dtypes=dtypes,
-        nulls=nulls,
-        index=index,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        progress=progress,
-    )
-    return from_source(source)
+    with other_formats_refused("from_jsonl", paths):
+        source = open_jsonl(
+            paths,
+            columns,
+            dtypes=dtypes,
+            nulls=nulls,
+            index=index,
+            cache=cache,
+            cache_bytes=cache_bytes,
+            progress=progress,
+        )
+        return from_source(source)
 
 
 def from_grain(
@@ -383,7 +387,8 @@ def from_images(
     """
     from loadax.sources.images.folder import open_images
 
-    return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
+    with other_formats_refused("from_images", folder):
+        return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -401,7 +406,8 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     """
     from loadax.sources.npy.source import open_npy
 
-    return from_source(open_npy(path, cache, cache_bytes))
+    with other_formats_refused("from_npy", path):
+        return from_source(open_npy(path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -452,17 +458,18 @@ def from_tokens(
     """
     from loadax.sources.tokens.windows import open_tokens
 
-    source = open_tokens(
-        path,
-        seq_len,
-        dtype=dtype,
-        stride=stride,
-        targets=targets,
-        segment_ids=segment_ids,
-        cache=cache,
-        cache_bytes=cache_bytes,
-    )
-    return from_source(source)
+    with other_formats_refused("from_tokens", path, before=True, accepted=(".npy", ".jsonl")):
+        source = open_tokens(
+            path,
+            seq_len,
+            dtype=dtype,
+            stride=stride,
+            targets=targets,
+            segment_ids=segment_ids,
+            cache=cache,
+            cache_bytes=cache_bytes,
+        )
+        return from_source(source)
 
 
 def from_documents(
@@ -547,9 +554,12 @@ def from_tfrecord(
     """
     from loadax.sources.shards.tfrecord import open_tfrecord
 
-    return from_source(
-        open_tfrecord(paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress)
-    )
+    with other_formats_refused("from_tfrecord", paths):
+        return from_source(
+            open_tfrecord(
+                paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress
+            )
+        )
 
 
 def from_webdataset(
@@ -614,21 +624,22 @@ def from_webdataset(
     """
     from loadax.sources.shards.webdataset import open_webdataset
 
-    return from_source(
-        open_webdataset(
-            paths,
-            index=index,
-            columns=columns,
-            decode=decode,
-            size=size,
-            fit=fit,
-            quality=quality,
-            damaged=damaged,
-            cache=cache,
-            cache_bytes=cache_bytes,
-            progress=progress,
+    with other_formats_refused("from_webdataset", paths):
+        return from_source(
+            open_webdataset(
+                paths,
+                index=index,
+                columns=columns,
+                decode=decode,
+                size=size,
+                fit=fit,
+                quality=quality,
+                damaged=damaged,
+                cache=cache,
+                cache_bytes=cache_bytes,
+                progress=progress,
+            )
         )
-    )
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -666,7 +677,8 @@ def from_zarr(
     """
     from loadax.sources.zarr.source import open_zarr
 
-    return from_source(open_zarr(path, variables, missing))
+    with other_formats_refused("from_zarr", path):
+        return from_source(open_zarr(path, variables, missing))
 
 
 def from_parquet(
@@ -716,8 +728,10 @@ def from_parquet(
     require_pyarrow("a Parquet file")
     from loadax.sources.parquet.open import open_parquet
 
-    source = open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
-    return from_source(source)
+    with other_formats_refused("from_parquet", paths):
+        return from_source(
+            open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
+        )
 
 
 def from_source(obj: Any) -> Dataset:

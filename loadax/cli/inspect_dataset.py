@@ -46,7 +46,7 @@ def _cost(code: str, dataset: Dataset) -> Iterator[str]:
         yield f"\n{code}.shuffle(seed)\n"
         return
     sizes = np.diff(np.asarray(starts), append=len(source))
-    rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else count_text(sizes[0], "row")
+    rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else count_text(int(sizes[0]), "row")
     yield f"\n{count_text(len(starts), 'row group')} of {rows}, each decoded whole\n"
     if source.kept_chunks >= len(starts):
         yield f"  .shuffle(seed): all row groups fit in memory_bytes, each is decoded once\n  {code}.shuffle(seed)\n"

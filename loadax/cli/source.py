@@ -160,24 +160,21 @@ def _function(path: str, tokens: bool) -> str:
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
-    if tokens or end in (".bin", ".idx"):
-        return "from_tokens"
-    if table is not None:
-        return table
-    if end == ".npy":
-        return "from_npy"
-    if _holds(path, local, is_tar):
-        return "from_webdataset"
-    if _holds(path, local, is_tfrecord):
-        return "from_tfrecord"
-    if local is not None and _holds(path, local, is_array_record):
-        return "from_array_record"
-    if holds_images(path):
-        return "from_images"
-    # Without listing a URL, assume a zarr store, whose name may have any suffix.
-    if local is None or local.is_dir() or end == ".zip":
-        return "from_zarr"
-    raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
+    kinds: dict[str, Callable[[], bool]] = {
+        "from_tokens": lambda: tokens or end in (".bin", ".idx"),
+        table or "no table": lambda: table is not None,
+        "from_npy": lambda: end == ".npy",
+        "from_webdataset": lambda: _holds(path, local, is_tar),
+        "from_tfrecord": lambda: _holds(path, local, is_tfrecord),
+        "from_array_record": lambda: local is not None and _holds(path, local, is_array_record),
+        "from_images": lambda: holds_images(path),
+        # Without listing a URL, assume a zarr store, whose name may have any suffix.
+        "from_zarr": lambda: local is None or local.is_dir() or end == ".zip",
+    }
+    function = next((function for function, is_it in kinds.items() if is_it()), None)
+    if function is None:
+        raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
+    return function
 
 
 def _suffix(path: str) -> str:

@@ -447,7 +447,7 @@ def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
         (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "loadax.from_npy('x.npy').shuffle(seed)"]),
         (
             ["x.bin", "--seq-len", 3, "--dtype", "uint16"],
-            ["6 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(seed)"],
+            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(seed)"],
         ),
         (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos').shuffle(seed)"]),
         (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "made.numbers().shuffle(seed)"]),
