@@ -180,6 +180,12 @@ class Dataset:
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
+        if isinstance(index, str):
+            raise ArgumentError(
+                f"index={index!r}: a dataset is indexed by positions; pass an int, and take the leaf of that example: "
+                f"data[0][{index!r}]",
+                argument="index",
+            )
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")

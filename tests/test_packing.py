@@ -208,7 +208,7 @@ def test_a_run_goes_on_where_it_was() -> None:
     found = [np.asarray(batch["tokens"]) for batch in loader().iterate(state)]
     np.testing.assert_array_equal(found, expected)
     for other in ({"method": "best_fit"}, {"method": "first_fit"}):
-        with pytest.raises(StateError, match=r"pack\(.*_fit.* differs from the saved run"):
+        with pytest.raises(StateError, match=r"pack\(.*_fit.*` differs from the saved run"):
             loader(**other).iterate(state)
 
 

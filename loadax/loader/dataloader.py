@@ -6,6 +6,8 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import copy
+import difflib
+import inspect
 import threading
 import warnings
 from collections import deque
@@ -63,7 +65,9 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
     for name, value in unknown.items():
         hint = for_dataloader(name)
         if hint is None:
-            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
+            close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
+            guess = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}{guess}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
