@@ -31,6 +31,7 @@ def from_arrays(tree: Tree) -> Dataset:
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import from_arrays
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
@@ -77,6 +78,7 @@ def from_array_record(
     Examples:
         >>> import tempfile
         >>> from array_record.python.array_record_module import ArrayRecordWriter
+        >>> from loadax import from_array_record
         >>> path = tempfile.mkdtemp() + "/words.array_record"
         >>> writer = ArrayRecordWriter(path, "group_size:1")
         >>> for word in (b"one", b"two", b"three"):
@@ -117,6 +119,7 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
 
     Examples:
         >>> import pyarrow as pa
+        >>> from loadax import from_arrow
         >>> table = pa.table({"x": [1, 2, None], "tokens": [[7], [8, 9], []]})
         >>> from_arrow(table, nulls={"x": -1})[2]
         {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
@@ -158,6 +161,7 @@ def from_csv(
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from loadax import from_csv
         >>> path = Path(tempfile.mkdtemp()) / "flowers.csv"
         >>> _ = path.write_text("length,species\n1.5,setosa\n4.0,virginica\n")
         >>> from_csv(path)[1]
@@ -213,6 +217,7 @@ def from_jsonl(
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from loadax import from_jsonl
         >>> path = Path(tempfile.mkdtemp()) / "corpus.jsonl"
         >>> _ = path.write_text('{"tokens": [1, 2, 3]}\n{"tokens": [4]}\n')
         >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
@@ -266,6 +271,7 @@ def from_grain(
 
     Examples:
         >>> import grain
+        >>> from loadax import from_grain
         >>> data = from_grain(grain.MapDataset.range(6).filter(lambda x: x % 2 == 0).map(lambda x: {"x": x}).repeat())
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
@@ -329,6 +335,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
 
     Examples:
         >>> import datasets
+        >>> from loadax import from_huggingface
         >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
         >>> from_huggingface(data)[1]
         {'label': np.int64(1), 'text': 'b'}
@@ -377,6 +384,7 @@ def from_images(
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image
+        >>> from loadax import from_images
         >>> folder = Path(tempfile.mkdtemp())
         >>> for animal in ("cat", "dog"):
         ...     (folder / animal).mkdir()
@@ -450,6 +458,7 @@ def from_tokens(
     Examples:
         >>> import tempfile
         >>> import numpy as np
+        >>> from loadax import from_tokens
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.arange(100, dtype=np.uint16).tofile(f"{folder}/corpus.bin")
         ...     data = from_tokens(f"{folder}/corpus.bin", seq_len=8, dtype="uint16")
@@ -495,6 +504,7 @@ def from_documents(
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import from_documents
         >>> documents = from_documents(np.arange(10, 20), offsets=[0, 3, 3, 7, 10])
         >>> len(documents), documents[2].tolist()
         (4, [13, 14, 15, 16])
@@ -542,6 +552,7 @@ def from_tfrecord(
 
     Examples:
         >>> import struct, tempfile
+        >>> from loadax import from_tfrecord
         >>> from loadax.sources.shards.crc import masked_crc32c
         >>> path = tempfile.mkdtemp() + "/words.tfrecord"
         >>> with open(path, "wb") as file:
@@ -611,6 +622,7 @@ def from_webdataset(
 
     Examples:
         >>> import io, tarfile, tempfile
+        >>> from loadax import from_webdataset
         >>> path = tempfile.mkdtemp() + "/00000.tar"
         >>> with tarfile.open(path, "w") as shard:
         ...     for name, content in {"0.txt": b"meow", "0.cls": b"3", "1.txt": b"woof", "1.cls": b"5"}.items():
@@ -716,6 +728,7 @@ def from_parquet(
         >>> import tempfile
         >>> import pyarrow as pa
         >>> from pyarrow import parquet
+        >>> from loadax import from_parquet
         >>> path = tempfile.mkdtemp() + "/squares.parquet"
         >>> table = pa.table({"x": range(100), "y": [x**2 for x in range(100)]})
         >>> parquet.write_table(table, path, row_group_size=10)
@@ -746,6 +759,7 @@ def from_source(obj: Any) -> Dataset:
         ArgumentError: If it is neither. Says what to write.
 
     Examples:
+        >>> from loadax import from_source
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
@@ -785,6 +799,7 @@ def as_dataset(data: Any) -> Dataset:
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import as_dataset
         >>> as_dataset({"x": np.arange(3), "y": np.arange(3) ** 2})[2]
         {'x': np.int64(2), 'y': np.int64(4)}
         >>> as_dataset([{"x": 1}, {"x": 2}])[1]
@@ -875,6 +890,7 @@ def write_zarr(
 
     Examples:
         >>> import numpy as np, tempfile
+        >>> from loadax import from_zarr, write_zarr
         >>> folder = tempfile.mkdtemp() + "/squares.zarr"
         >>> write_zarr({"x": np.arange(5), "y": np.arange(5) ** 2}, folder)
         >>> from_zarr(folder)[3]

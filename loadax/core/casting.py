@@ -18,6 +18,7 @@ def leaf_name(path: str) -> str:
     """Name of the leaf at `path` in errors; the path of the only leaf is empty.
 
     Examples:
+        >>> from loadax.core.casting import leaf_name
         >>> leaf_name("['tokens']"), leaf_name("")
         ("leaf ['tokens']", 'the only leaf')
     """
@@ -36,6 +37,8 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
         LeafError: When an integer overflows; then nothing is written.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.core.casting import cast_into
         >>> narrow = np.empty(2, np.int32)
         >>> cast_into(narrow, np.array([1, 2]), "['id']")
         >>> narrow

@@ -148,7 +148,7 @@ class Dataloader:
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import from_arrays
+        >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
         >>> loader = Dataloader(data, batch_size=8)
         >>> for batch in loader:
@@ -333,6 +333,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> rows = {"prompt": np.array(["a", "b"] * 8)}
             >>> loader = Dataloader(rows, batch_size=8, host_leaves="prompt")
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
@@ -503,6 +504,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
@@ -533,7 +535,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
-            >>> from loadax import mix
+            >>> from loadax import Dataloader, mix
             >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
@@ -579,6 +581,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.arange(100), batch_size=10)
             >>> shorter = loader.skip(range(2, 5))
             >>> len(shorter), shorter.rows(2)[0]

@@ -33,6 +33,7 @@ def legacy_mesh() -> Mesh | None:
         The same mesh object; None outside such a block, or if this JAX version has removed the private API.
 
     Examples:
+        >>> from loadax.sharding.compat import legacy_mesh
         >>> legacy_mesh() is None
         True
     """
@@ -61,7 +62,9 @@ def array_maker(
         version has changed the private API.
 
     Examples:
+        >>> import jax
         >>> import numpy as np
+        >>> from loadax.sharding.compat import array_maker
         >>> sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         >>> array_maker((3,), np.int32, sharding)([np.arange(3, dtype=np.int32)]).tolist()
         [0, 1, 2]

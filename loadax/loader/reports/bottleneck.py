@@ -75,6 +75,8 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         spelling: Formats arguments in advice.
 
     Examples:
+        >>> from loadax import Stats
+        >>> from loadax.loader.reports.bottleneck import report
         >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
         >>> print(report(fast))
         training waited 0.4% of the time: the loader is not the bottleneck
