@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadax.cli.source import Opener
-from loadax.core.formatting import count_text, table
+from loadax.cli.terminal import table_text
+from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.redaction import redact
@@ -25,7 +26,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     files = f" in {count_text(len(source.addresses), 'file')}" if source.addresses else ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
-    yield table(
+    yield table_text(
         _HEADER,
         [
             (leaf or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype))
