@@ -470,7 +470,7 @@ class Dataloader:
         """Simulates a perfect loader: repeats the first few batches of the run from device memory, for as many steps.
 
         Train on it as on the loader, and `replay.headroom(it)` tells what a perfect loader would gain. Discard the
-        trained parameters. A replay has no `host`.
+        trained parameters. `replay.host` has the host leaves of the batch.
 
         Args:
             batches: Number of batches to read first and keep on the devices.
@@ -486,7 +486,7 @@ class Dataloader:
             raise ArgumentError(
                 f"start={start!r}: the run ends at step {run.step}; pass an earlier start, with a batch to replay"
             )
-        return Replay(run, count)
+        return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
 
     def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
         """Measures what a perfect loader would gain.
