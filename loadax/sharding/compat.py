@@ -22,6 +22,17 @@ try:
     from jax._src.interpreters import pxla as _pxla
 except ImportError:
     _core = _pxla = None  # type: ignore[assignment]
+try:
+    from jax._src import distributed as _distributed
+except ImportError:
+    _distributed = None  # type: ignore[assignment]
+_KEY_VALUE_METHODS = (
+    "blocking_key_value_get",
+    "key_value_delete",
+    "key_value_dir_get",
+    "key_value_set",
+    "key_value_try_get",
+)
 
 
 def legacy_mesh() -> Mesh | None:
@@ -77,3 +88,20 @@ def array_maker(
     except (AttributeError, TypeError):
         return None
     return partial(put, aval, sharding, devices=devices)
+
+
+def coordination_client() -> Any | None:
+    """The client of the coordination service that `jax.distributed.initialize` started, for its key-value store.
+
+    Returns:
+        None outside of a `jax.distributed` run, or if this JAX version has changed the private API.
+
+    Examples:
+        >>> coordination_client() is None
+        True
+    """
+    try:
+        client = _distributed.global_state.client
+    except AttributeError:
+        return None
+    return client if all(hasattr(client, name) for name in _KEY_VALUE_METHODS) else None

@@ -1,0 +1,90 @@
+"""KeyValueStore: small texts that the processes of a JAX run share through its coordination service."""
+
+from typing import Any, Protocol, final
+
+from jax.errors import JaxRuntimeError
+
+from loadax.core.distributed import this_process
+from loadax.sharding.compat import coordination_client
+
+_ROOT = "loadax"
+
+
+class KeyValueStore(Protocol):
+    """Texts by key, the same for all processes of a run.
+
+    Keys are paths such as "streams/0/ended". Calls never wait for a device, and only `get` waits for other processes.
+    The coordinator is a thread of process 0, so every call may raise `jax.errors.JaxRuntimeError` once that is gone.
+    """
+
+    def set(self, key: str, value: str) -> None:
+        """Sets a key, which may have a value already."""
+        ...
+
+    def get(self, key: str, limit: float) -> str | None:
+        """Waits up to `limit` seconds for a key to be set; None if it is not."""
+        ...
+
+    def try_get(self, key: str) -> str | None:
+        """The value of a key, None if it is not set. Does not wait."""
+        ...
+
+    def list(self, directory: str) -> dict[str, str]:
+        """The values of all keys below a directory, by the rest of their path."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Deletes a key, and all keys below it if it is a directory. It may be missing."""
+        ...
+
+
+def key_value_store() -> KeyValueStore | None:
+    """The store of this JAX run; None if it has one process, or its JAX version offers no store.
+
+    Examples:
+        >>> key_value_store() is None
+        True
+    """
+    client = coordination_client()
+    return None if client is None or this_process().count == 1 else _CoordinationStore(client)
+
+
+@final
+class _CoordinationStore:
+    """The key-value store of the coordination service.
+
+    Args:
+        client: Its client, as of `coordination_client`.
+    """
+
+    def __init__(self, client: Any):
+        self._client = client
+
+    def set(self, key: str, value: str) -> None:
+        self._client.key_value_set(f"{_ROOT}/{key}", value, allow_overwrite=True)
+
+    def get(self, key: str, limit: float) -> str | None:
+        try:
+            return str(self._client.blocking_key_value_get(f"{_ROOT}/{key}", max(1, int(1000 * limit))))
+        except JaxRuntimeError as error:
+            _raise_unless("DEADLINE_EXCEEDED", error)
+            return None
+
+    def try_get(self, key: str) -> str | None:
+        try:
+            return str(self._client.key_value_try_get(f"{_ROOT}/{key}"))
+        except JaxRuntimeError as error:
+            _raise_unless("NOT_FOUND", error)
+            return None
+
+    def list(self, directory: str) -> dict[str, str]:
+        path = f"{_ROOT}/{directory}/"
+        return {key.removeprefix(path): str(value) for key, value in self._client.key_value_dir_get(path)}
+
+    def delete(self, key: str) -> None:
+        self._client.key_value_delete(f"{_ROOT}/{key}")
+
+
+def _raise_unless(status: str, error: JaxRuntimeError) -> None:
+    if status not in str(error):
+        raise error
