@@ -801,7 +801,7 @@ def from_stream(
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import Dataloader
+        >>> from loadax import Dataloader, from_stream
         >>> def open_lane(lane, lanes):
         ...     for row in range(lane, 1000, lanes):
         ...         yield {"x": np.float32(row)}

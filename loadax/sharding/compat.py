@@ -97,6 +97,7 @@ def coordination_client() -> Any | None:
         None outside of a `jax.distributed` run, or if this JAX version has changed the private API.
 
     Examples:
+        >>> from loadax.sharding.compat import coordination_client
         >>> coordination_client() is None
         True
     """
