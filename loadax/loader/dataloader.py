@@ -43,6 +43,7 @@ from loadax.loader.options import (
     mesh_of,
     microbatch_count,
     schedule,
+    seconds,
     shard_spec,
     together,
     with_positions,
@@ -50,6 +51,7 @@ from loadax.loader.options import (
 )
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
+from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import step_ranges
@@ -135,6 +137,11 @@ class Dataloader:
             is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
         quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
             `rows`. The order and saved states stay as they are. The same on all hosts.
+        stall_after: Seconds of waiting for a batch after which the log tells what it waits for: rows, file, map, worker
+            and its stack; again after twice as long, and so on. None: never.
+        abort_after: Seconds of waiting for a batch after which `next()` raises a `StallError` with the same text, and
+            the other hosts of the run a `HostError` that names this one. None: never. With `num_workers=0`, the caller
+            itself waits for the data and can't be interrupted.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -177,6 +184,8 @@ class Dataloader:
         shard_count: int | None = None,
         on_error: str | MaskErrors = "raise",
         quarantine: Any = None,
+        stall_after: float | None = 60.0,
+        abort_after: float | None = None,
         **unknown: Never,
     ):
         _refuse(unknown)
@@ -217,6 +226,8 @@ class Dataloader:
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
             masking=masking,
             quarantine=rows,
+            stall_after=seconds("stall_after", stall_after),
+            abort_after=seconds("abort_after", abort_after),
         )
         kept = host_leaf_names(host_leaves, self.dataset.spec)
         both = sorted(set(kept) & set(partition)) if isinstance(partition, dict) else []
@@ -250,6 +261,7 @@ class Dataloader:
         self._made_in = current_mesh()
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
+        self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
@@ -341,7 +353,9 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
-        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, self._step_of(start))
+        hosts = partial(run_hosts, self._runs, pipeline, self._order, mesh)
+        step = self._step_of(start)
+        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, step, hosts)
         self._ledger = batches.ledger
         return batches
 
@@ -454,7 +468,9 @@ class Dataloader:
 
     def _begin(self, mesh: Mesh, step: int) -> DataIterator:
         shard = partial(self._pipeline.shard, mesh)
-        return DataIterator(self._pipeline, self._order, shard, mesh, self._mesh is not None, self._used_up, step)
+        hosts = partial(run_hosts, self._runs, self._pipeline, self._order, mesh)
+        given = self._mesh is not None
+        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, step, hosts)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -596,6 +612,7 @@ class Dataloader:
             _warned=False,
             _warm=deque(),
             _ledger=None,
+            _runs=LoaderRuns(),
         )
         return made
 

@@ -4,12 +4,14 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from jax.sharding import Mesh
 
-from loadax.errors import ArgumentError, ClosedError, MeshError
+from loadax.core.arguments import flag
+from loadax.errors import ArgumentError, ClosedError, HostError, MeshError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -24,8 +26,16 @@ from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo, loader_info
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
+from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.stalls import StallCheck
+from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
+
+JoinHosts: TypeAlias = Callable[
+    [HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]], RunHosts | None
+]
+"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
 
 
 @final
@@ -61,6 +71,7 @@ class DataIterator:
         mesh_given: Whether the user passed the mesh to the loader.
         used_up: Event to set at the end of the run.
         start: Step or state to start from.
+        hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
     def __init__(
@@ -72,6 +83,7 @@ class DataIterator:
         mesh_given: bool,
         used_up: threading.Event,
         start: Any,
+        hosts: JoinHosts,
     ):
         self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
         self._shard = shard
@@ -90,7 +102,44 @@ class DataIterator:
         """Counters of this iterator, for monitoring from outside."""
         self._executor: PieceExecutor | None = None
         self._autotuner: WorkerAutotuner | None = None  # later schedulers keep its result
-        self._open()
+        self._join_hosts = hosts
+        self._hosts: RunHosts | None = None
+        self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
+        self._begin()
+
+    def _begin(self, reopen: bool = False) -> None:
+        """Begins a run at the current step, with the other hosts."""
+        ledger, stalls = self.ledger, self._stalls
+        stalls.hosts = self._hosts = self._join_hosts(
+            self._shard(self._first_shard_step()),
+            self._step,
+            lambda: (ledger.step, ledger.stats()),
+            stalls.fail,
+        )
+        watches = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
+        self._watch, self._watching = RunWatch(watches), False
+        if reopen:
+            self._reopen()
+        else:
+            self._open()
+        if self._hosts is not None:
+            self._watch.start()  # the others may be waiting for this one
+
+    def _first_shard_step(self) -> int:
+        """A step of the run whose shard the present one is like: the last one, if the run is over."""
+        num_steps = self._plan.num_steps
+        return self._step if num_steps is None else min(self._step, num_steps - 1)
+
+    def _first_batch(self) -> None:
+        """Starts watching, since a consumer waits from now on, when the hosts have agreed.
+
+        Raises:
+            HostError: If a host differs.
+        """
+        self._watching = True
+        self._watch.start()
+        if self._hosts is not None:
+            self._hosts.wait()
 
     def restart_statistics(self) -> None:
         """Resets the statistics after a warm-up."""
@@ -106,8 +155,7 @@ class DataIterator:
             self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
         executor = self._executor
         try:
-            options, num_steps = self._pipeline.options, self._plan.num_steps
-            step = min(self._step, num_steps - 1) if num_steps is not None else self._step
+            options, step = self._pipeline.options, self._first_shard_step()
             producer = self._pipeline.producer(self._shard(step), step, executor)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
@@ -118,8 +166,11 @@ class DataIterator:
         except BaseException:
             executor.close()
             raise
+        self._stalls.scheduler = scheduler
+        if self._hosts is not None and self._hosts.error is not None:
+            scheduler.abort(self._hosts.error)
         # Also runs at exit, before the interpreter clears modules that the threads use.
-        self._close = weakref.finalize(self, threads.close)
+        self._close = weakref.finalize(self, _close, self._watch, threads)
         self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
 
@@ -148,9 +199,12 @@ class DataIterator:
                     self._reopen(self._monitor)
                 if self._interrupted:
                     # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self.set_state(self._step)
+                    self._host = None
+                    self._reopen()
                 scheduler = self._scheduler
             try:
+                if not self._watching:
+                    self._first_batch()
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
                     # Another thread may have taken a later one.
@@ -165,6 +219,7 @@ class DataIterator:
                     ):
                         continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
+                self._tell_hosts(error)
                 self.close()
                 raise
             except BaseException:
@@ -223,7 +278,8 @@ class DataIterator:
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error, self._host = step, None, None
-            self._reopen()
+            self._watch.close()
+            self._begin(reopen=True)
 
     async def save(self, directory: FutureFolder) -> Awaitable[None]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
@@ -258,9 +314,17 @@ class DataIterator:
         """Times and counters since the iterator was started, or its state was set."""
         return self.ledger.stats()
 
-    def report(self) -> Report:
-        """Reports whether the loader is the bottleneck, what it is busy with, and what to do."""
-        return report(self.stats(), self._info())
+    def report(self, hosts: bool = False) -> Report:
+        """Reports whether the loader is the bottleneck, what it is busy with, and what to do.
+
+        Args:
+            hosts: Whether to name the host of the run that waits longest for data. What the others tell is a few
+                seconds old.
+        """
+        told = report(self.stats(), self._info())
+        if not flag("hosts", hosts):
+            return told
+        return replace(told, hosts="this run has one host" if self._hosts is None else self._hosts.slowest())
 
     def _info(self) -> LoaderInfo:
         whole, options = self._pipeline.whole, self._pipeline.options
@@ -296,8 +360,15 @@ class DataIterator:
     def __enter__(self) -> "DataIterator":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        if isinstance(error, Exception) and error is not self._error:
+            self._tell_hosts(error)
         self.close()
+
+    def _tell_hosts(self, error: Exception) -> None:
+        """Tells the other hosts that this one can't go on."""
+        if self._hosts is not None and not isinstance(error, HostError | ClosedError):
+            self._hosts.ended(self._step, error)
 
     def __repr__(self) -> str:
         return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
@@ -319,6 +390,11 @@ class DataIterator:
                 f"this iterator's batches are for {self.mesh}, but the current mesh of this thread is {mesh}; make a "
                 "new iterator in that mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
+
+
+def _close(watch: RunWatch, threads: ThreadPool) -> None:
+    watch.close()
+    threads.close()
 
 
 @final
