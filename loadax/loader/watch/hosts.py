@@ -5,6 +5,8 @@ No device takes part, and no batch waits, except the first one for the other hos
 
 import json
 import logging
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +31,13 @@ _late_before = threading.Event()
 _log = logging.getLogger("loadax")
 
 
+def end_process() -> None:
+    """Ends this process at once: exit handlers would wait for the other hosts too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 @final
 class RunHosts:
     """This process's part in the exchange of a run's hosts. `check` runs on one thread.
@@ -40,6 +49,8 @@ class RunHosts:
         agreement: Comparison of the records.
         progress: Function that returns the next step and the statistics.
         fail: Ends this run with an error.
+        abort_after: Seconds from then on after which the process ends, if its training thread has not come for that
+            error: it is in a collective, with which nothing else can end. None: never.
         clock: Function that returns seconds, ascending.
     """
 
@@ -51,9 +62,11 @@ class RunHosts:
         agreement: Agreement,
         progress: Callable[[], tuple[int, Stats]],
         fail: Callable[[BaseException], None],
+        abort_after: float | None,
         clock: Callable[[], float],
     ):
         self._keys, self._process, self._leads = keys, process, leads
+        self._abort_after = float("inf") if abort_after is None else abort_after
         self._agreement, self._progress, self._fail, self._clock = agreement, progress, fail, clock
         self._silent_hosts = SilentHosts()
         self._delay = _FIRST_TICK
@@ -150,5 +163,14 @@ class RunHosts:
         if self._end is not None and self.error is None and self._clock() >= self._end[0]:
             self.error = self._end[1]
             self._fail(self.error)
+        if self._end is not None and self._clock() >= self._end[0] + self._abort_after:
+            _log.critical(
+                "process %d ends without cleaning up: its training thread has not asked for a batch within "
+                "abort_after=%g s of this error, so it waits for the other host: %s",
+                self._process,
+                self._abort_after,
+                self._end[1],
+            )
+            end_process()
         if self._agreement.agreed or self.error is not None:
             self._first_words.set()

@@ -90,7 +90,7 @@ def run_hosts(
     options = pipeline.options
     reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
-    return RunHosts(keys, process, leads, agreement, progress, fail, monotonic)
+    return RunHosts(keys, process, leads, agreement, progress, fail, options.abort_after, monotonic)
 
 
 def _forget(store: KeyValueStore, directory: str) -> None:

@@ -1,7 +1,9 @@
 """Hosts that are objects of one process, with a clock that the test sets."""
 
 import logging
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from jax.errors import JaxRuntimeError
@@ -13,36 +15,36 @@ from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
 from tests.key_values import MemoryStore
 
-RECORD = {"dataset": ["shuffle(4)"], "first step": 10}
+RECORD: dict[str, Any] = {"dataset": ["shuffle(4)"], "first step": 10}
 
 
 class Run:
-    """Hosts of one run."""
+    """Hosts of one run.
 
-    def __init__(self, records: list[dict[str, object]], contents: Callable[[int, int], str] = lambda *_: "same"):
+    Args:
+        records: Record of each host.
+        contents: Function of a host and a sample: digest of row 7.
+    """
+
+    def __init__(self, records: list[dict[str, Any]], contents: Callable[[int, int], str] = lambda *_: "same"):
         self.now, self.steps, self.waited = 100.0, [10] * len(records), [1.0] * len(records)
         self.store = MemoryStore()
         self.failed: dict[int, BaseException] = {}
-        processes = tuple(range(len(records)))
-        self.hosts = [
-            RunHosts(
-                self.store,
-                process,
-                process == 0,
-                Agreement(
-                    self.store,
-                    process,
-                    processes,
-                    record,
-                    lambda sample, process=process: {"7": [contents(process, sample), f"/data/{process}"]},
-                    self.now,
-                ),
-                lambda process=process: (self.steps[process], Stats(waited=self.waited[process], trained=9.0)),
-                lambda error, process=process: self.failed.setdefault(process, error),
-                lambda: self.now,
-            )
-            for process, record in enumerate(records)
-        ]
+        self._contents, self._processes = contents, tuple(range(len(records)))
+        self.hosts = [self._host(process, record) for process, record in enumerate(records)]
+
+    def _host(self, process: int, record: dict[str, Any]) -> RunHosts:
+        def sample(number: int) -> dict[str, list[str]]:
+            return {"7": [self._contents(process, number), f"/data/{process}"]}
+
+        def progress() -> tuple[int, Stats]:
+            return self.steps[process], Stats(waited=self.waited[process], trained=9.0)
+
+        def fail(error: BaseException) -> None:
+            self.failed[process] = error
+
+        agreement = Agreement(self.store, process, self._processes, record, sample, self.now)
+        return RunHosts(self.store, process, process == 0, agreement, progress, fail, 30.0, lambda: self.now)
 
     def check(self, *processes: int, seconds: float = 0.0) -> None:
         """Lets these hosts, or all, look at the store a few times, and time pass."""
@@ -118,6 +120,27 @@ def test_the_others_end_with_the_words_of_a_host_that_ended(caplog: pytest.LogCa
     run.check(0, 2, seconds=0.2)
     run.check(0, 2)
     assert {process: str(error) for process, error in run.failed.items()} == {0: text, 2: text}
+
+
+def test_a_process_whose_training_does_not_come_for_the_error_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = []
+    monkeypatch.setattr(hosts, "end_process", lambda: ended.append(True))
+    run = Run([RECORD] * 2)
+    run.hosts[1].ended(12, ValueError("bad"))
+    run.hosts[1].check(closing=True)
+    with caplog.at_level(logging.CRITICAL, "loadax"):
+        run.check(0, seconds=34.9)
+        run.check(0, seconds=0.2)
+        assert not ended
+        run.hosts[0].check(closing=False)
+    assert ended
+    assert re.match(
+        r"process 0 ends without cleaning up: .* of this error, so it waits for the other host: process 1 ended before "
+        "step 12 with ValueError: bad",
+        caplog.messages[0],
+    )
 
 
 def test_a_host_that_falls_silent_is_named_on_all_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,7 @@ def gate() -> Iterator[None]:
 def test_a_batch_that_does_not_come_is_told_of_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     loader = loader_of(stuck, num_workers=1, stall_after=0.02)
     with caplog.at_level(logging.WARNING, "loadax"), iter(loader) as batches:
-        release = threading.Thread(target=lambda: (until(lambda: len(caplog.messages) > 2), GATE.set()))
+        release = threading.Thread(target=open_gate, args=(lambda: len(caplog.messages) > 2,))
         release.start()
         assert [int(batch[1]) for batch in batches] == [1, 3, 5, 7]
         release.join()
@@ -55,7 +55,7 @@ def test_a_batch_that_does_not_come_is_told_of_again_and_again(caplog: pytest.Lo
 
 def test_the_callers_own_reading_is_watched_too(caplog: pytest.LogCaptureFixture) -> None:
     loader = loader_of(stuck, num_workers=0, stall_after=0.02)
-    release = threading.Thread(target=lambda: (until(lambda: caplog.messages), GATE.set()))
+    release = threading.Thread(target=open_gate, args=(lambda: caplog.messages,))
     with caplog.at_level(logging.WARNING, "loadax"):
         release.start()
         assert len(list(loader)) == 4
@@ -91,6 +91,11 @@ def test_a_stopped_worker_process_is_told_from_one_at_work(caplog: pytest.LogCap
         waiting.join()
 
 
+def open_gate(condition: Callable[[], Any]) -> None:
+    until(condition)
+    GATE.set()
+
+
 def exhaust(batches: DataIterator) -> None:
     with suppress(ClosedError):
         list(batches)
@@ -104,7 +109,10 @@ def sleeps_at_five(example: int) -> int:
 
 @pytest.mark.parametrize("name", ["stall_after", "abort_after"])
 @pytest.mark.parametrize("value", [0, -1, "60", float("nan"), True])
-def test_limits_are_seconds(name: str, value: object) -> None:
+def test_limits_are_seconds(name: str, value: Any) -> None:
+    wrong: dict[str, Any] = {name: value}
     with pytest.raises(ArgumentError, match=rf"{name}=.*: pass a number of seconds above 0, or None"):
-        Dataloader(np.arange(8), 2, **{name: value})
-    assert len(Dataloader(np.arange(8), 2, **{name: 60})) == len(Dataloader(np.arange(8), 2, **{name: None})) == 4
+        loader_of(stuck, **wrong)
+    for right in (60, 0.5, None):
+        options: dict[str, Any] = {name: right}
+        assert len(loader_of(stuck, **options)) == 4
