@@ -77,7 +77,7 @@ def share(value: float) -> str:
     return f"{value:.2%}"
 
 
-# What is measured, of which workload, what is asked, and how it is written.
+# What is measured, of which workload, its limit, and how it is written.
 _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
     ("tokens: a gather and `device_put` by hand", "tokens", "1.3", against("numpy"), times),
     ("tokens: the best peer", "tokens", "1.0", against(), times),
@@ -208,21 +208,53 @@ _STORE_ROWS = (
 
 
 def shows(results: Results) -> list[str]:
-    """What is asked of the whole, and what it has."""
-    return _compared(results, "| | asked | |", _SHOWS)
+    """The limits that loadax is held to, and what was measured."""
+    return _compared(results, "| | limit | measured |", _SHOWS)
+
+
+_GROUPS = {
+    "loop by hand": ("numpy", "pillow"),
+    "Grain": ("grain",),
+    "torch": ("torch",),
+    "tf.data": ("tf.data",),
+    "SPDL": ("spdl",),
+    "jax-dataloader": ("jax-dataloader",),
+}
+
+
+def overview(results: Results) -> list[str]:
+    """How many times the rows per second of each library's fastest form loadax has; where it is behind first."""
+    rows = []
+    for name, (label, _) in plots.WORKLOADS.items():
+        runs = results.get(name, [])
+        others = [plots.multiple(runs, prefixes) for prefixes in _GROUPS.values()]
+        if any(others):
+            cells = ["" if value is None else _multiple(1 / value) for value in others]
+            commits = ", ".join(sorted({run["machine"]["commit"] for run in runs}))
+            link = (
+                f"[{len(runs)} {'run' if len(runs) == 1 else 'runs'}](../benchmarks/results/{name}.json) at {commits}"
+            )
+            least = min(1 / value for value in others if value is not None)
+            rows.append((least, f"| [{label}](#{name}) | {' | '.join(cells)} | {link} |"))
+    heading = f"| loadax has, times the rows/s of | {' | '.join(_GROUPS)} | measured |"
+    return [heading, "|---|" + "---:|" * len(_GROUPS) + "---|", *(line for _, line in sorted(rows))]
+
+
+def _multiple(value: float) -> str:
+    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
 
 
 def stores(results: Results) -> list[str]:
     """The same for stores."""
     rows = [(label, name, asked, against(other), times) for label, name, asked, other in _STORE_ROWS]
-    return _compared(results, "| loadax has, times the rows/s of | asked | |", rows)
+    return _compared(results, "| loadax has, times the rows/s of | limit | measured |", rows)
 
 
 def contestants(runs: list[Run]) -> list[str]:
     """Everybody's medians; of the run in the middle, when there are several."""
     run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
     lines = [
-        "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | the very first |",
+        "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | cold |",
         "|---|" + "---:|" * 7,
     ]
     lines += [
@@ -246,18 +278,17 @@ def setting(results: Results) -> list[str]:
         for name, values in seen.items()
         if name != "loadax"
     )
-    most = max(len(repeats) for repeats in results.values())
     return [
         (
-            f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each "
-            f"workload, during which others used {statistics.median(map(others, runs)):.0%} of the machine."
+            f"Measured on {told}, at {' and '.join(commits)}. Meanwhile other processes used "
+            f"{statistics.median(map(others, runs)):.0%} of the machine."
         )
     ]
 
 
 def stages(taken: dict[str, dict[str, float]]) -> list[str]:
     """What micro.py measured of the pieces that a batch is made by."""
-    lines = ["| | | a row |", "|---|---:|---:|"]
+    lines = ["| | a call | a row |", "|---|---:|---:|"]
     for label, figures in taken.items():
         if not label.startswith("permute 1 "):
             lines.append(
@@ -271,7 +302,7 @@ def blocks(results: Results, taken: dict[str, dict[str, float]]) -> dict[str, li
     """All tables that these results make, by name."""
     made = {"stages": stages(taken)} if taken else {}
     if results:
-        made |= {"setting": setting(results), "shows": shows(results)}
+        made |= {"setting": setting(results), "overview": overview(results), "shows": shows(results)}
     if any(name in _STORES for name in results):
         made["stores"] = stores(results)
     return made | {
@@ -308,6 +339,7 @@ def main() -> None:
         parser.error("there are no results; run benchmarks/run.py first")
     options.page.write_text(rewritten(options.page.read_text(), blocks(results, taken)))
     plots.draw(results, options.page.parent / "assets")
+    plots.summary(results, options.page.parent / "assets" / "benchmarks-summary.svg")
 
 
 def _compared(

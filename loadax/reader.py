@@ -23,6 +23,11 @@ from loadax.transforms import RAISED, BatchMap, Map, Pad, Transform, blame
 
 _Read = TypeVar("_Read")
 
+_PROBED = (
+    "loadax: this row was read and mapped to infer the spec of examples; if only some rows fail, as with "
+    "on_error='mask' in a part of mix, concat or zip, pass spec= to the maps: then no row is needed for it"
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -55,7 +60,12 @@ class Reader:
             known[0] = normalise_spec(known[0], "spec")
         probed = int(None in known)
         if probed:
-            known = self._probe(known)
+            try:
+                known = self._probe(known)
+            except Exception as error:
+                if self.maps:
+                    error.add_note(_PROBED)
+                raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
             if transform.elementwise:
                 _check_elementwise(before, after, name_of(transform.function))

@@ -51,6 +51,7 @@ from loadax.loader.options import (
 )
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
+from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
@@ -353,7 +354,9 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
-        hosts = partial(run_hosts, self._runs, pipeline, self._order, mesh)
+        def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
+            return run_hosts(self._runs, self._order, pipeline, mesh, *run)
+
         step = self._step_of(start)
         batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, step, hosts)
         self._ledger = batches.ledger
@@ -468,7 +471,7 @@ class Dataloader:
 
     def _begin(self, mesh: Mesh, step: int) -> DataIterator:
         shard = partial(self._pipeline.shard, mesh)
-        hosts = partial(run_hosts, self._runs, self._pipeline, self._order, mesh)
+        hosts = partial(run_hosts, self._runs, self._order)
         given = self._mesh is not None
         return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, step, hosts)
 
@@ -481,7 +484,7 @@ class Dataloader:
         """Simulates a perfect loader: repeats the first few batches of the run from device memory, for as many steps.
 
         Train on it as on the loader, and `replay.headroom(it)` tells what a perfect loader would gain. Discard the
-        trained parameters. A replay has no `host`.
+        trained parameters. `replay.host` has the host leaves of the batch.
 
         Args:
             batches: Number of batches to read first and keep on the devices.
@@ -497,7 +500,7 @@ class Dataloader:
             raise ArgumentError(
                 f"start={start!r}: the run ends at step {run.step}; pass an earlier start, with a batch to replay"
             )
-        return Replay(run, count)
+        return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
 
     def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
         """Measures what a perfect loader would gain.

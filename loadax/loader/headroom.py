@@ -11,6 +11,7 @@ import jax
 from loadax.core.formatting import percent_text
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, ClosedError, LeafError
+from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.iterator import DataIterator
 from loadax.loader.metrics.stats import Stats
 from loadax.protocols import Tree
@@ -61,9 +62,10 @@ class Replay:
     Args:
         batches: Iterator of the run, which is closed after the first batches.
         count: Number of batches to repeat.
+        host_leaves: Whether batches have leaves on the host.
     """
 
-    def __init__(self, batches: DataIterator, count: int):
+    def __init__(self, batches: DataIterator, count: int, host_leaves: bool = False):
         self.num_steps = batches.num_steps
         """Number of steps of the run; None: infinite."""
         self._step = batches.step
@@ -71,8 +73,15 @@ class Replay:
             count = min(count, self.num_steps - self._step)
         self.batch_size = batches.batch_size
         """Rows per batch."""
+        self._batches: list[Tree] = []
+        self._host_rows: list[HostRows] = []
+        self._has_host_leaves = host_leaves
+        self._host: HostRows | None = None  # of the latest batch
         with batches:
-            self._batches: tuple[Tree, ...] = tuple(jax.block_until_ready(next(batches)) for _ in range(count))
+            for _ in range(count):
+                self._batches.append(jax.block_until_ready(next(batches)))
+                if host_leaves:
+                    self._host_rows.append(batches.host)
         self._leaves = [flatten(batch)[0] for batch in self._batches]
         self._stats = Stats()
         self._began = self._left = perf_counter()
@@ -101,6 +110,7 @@ class Replay:
         self._stats.active = now - self._began
         self._step += 1
         self._left = now
+        self._host = self._host_rows[index] if self._host_rows else None
         return self._batches[index]
 
     def _check(self, index: int) -> None:
@@ -116,6 +126,19 @@ class Replay:
         """Next step."""
         return self._step
 
+    @property
+    def host(self) -> HostRows:
+        """The host leaves of the latest batch, with the step that it was read for.
+
+        Raises:
+            ArgumentError: If no batch was handed out yet, or the loader has no `host_leaves`.
+        """
+        if not self._has_host_leaves:
+            host_leaves_of(None)  # raises
+        if self._host is None:
+            raise ArgumentError("no batch was handed out yet; call next() first")
+        return self._host
+
     def stats(self) -> Stats:
         """Statistics like those of an iterator: `step_seconds` is the time of training alone."""
         return self._stats.plus(Stats(elapsed=self._left - self._began, cores=self._stats.cores))
@@ -130,7 +153,7 @@ class Replay:
 
     def close(self) -> None:
         """Frees the batches."""
-        self._batches, self._leaves, self._closed = (), [], True
+        self._batches, self._leaves, self._host_rows, self._closed = [], [], [], True
 
     def __enter__(self) -> "Replay":
         return self

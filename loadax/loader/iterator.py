@@ -5,13 +5,14 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
-from loadax.errors import ArgumentError, ClosedError, HostError, MeshError
+from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -30,10 +31,11 @@ from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
-from loadax.sharding.mesh import current_mesh
+from loadax.sharding.mesh import current_mesh, resolve_mesh
 
 JoinHosts: TypeAlias = Callable[
-    [HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]], RunHosts | None
+    [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
+    RunHosts | None,
 ]
 """Begins the exchange with the other hosts of a run; see `run_hosts`."""
 
@@ -91,7 +93,8 @@ class DataIterator:
         self._mesh_given = mesh_given
         self._used_up = used_up
         self._step = step_of(self._plan, order, start)
-        self._host: tuple[int, Tree] | None = None  # latest step, and its leaves on the host
+        # Latest step, its leaves on the host, and the shards of its mesh.
+        self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
         self._interrupted = False
         # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
@@ -105,25 +108,27 @@ class DataIterator:
         self._join_hosts = hosts
         self._hosts: RunHosts | None = None
         self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
-        self._begin()
+        self._begin(self._open)
 
-    def _begin(self, reopen: bool = False) -> None:
-        """Begins a run at the current step, with the other hosts."""
+    def _begin(self, start: Callable[[], None]) -> None:
+        """Begins a run at the current step, with the other hosts. `start` is what opens it."""
+        self._watch_anew()
+        start()
+        if self._hosts is not None:
+            self._watch.start()  # the others may be waiting for this one
+
+    def _watch_anew(self) -> None:
         ledger, stalls = self.ledger, self._stalls
         stalls.hosts = self._hosts = self._join_hosts(
+            self._pipeline,
+            self._mesh,
             self._shard(self._first_shard_step()),
             self._step,
             lambda: (ledger.step, ledger.stats()),
             stalls.fail,
         )
-        watches = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
-        self._watch, self._watching = RunWatch(watches), False
-        if reopen:
-            self._reopen()
-        else:
-            self._open()
-        if self._hosts is not None:
-            self._watch.start()  # the others may be waiting for this one
+        checks = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
+        self._watch, self._watching = RunWatch(checks), False
 
     def _first_shard_step(self) -> int:
         """A step of the run whose shard the present one is like: the last one, if the run is over."""
@@ -209,7 +214,7 @@ class DataIterator:
                 with self._lock:
                     # Another thread may have taken a later one.
                     if scheduler is self._scheduler and step >= self._step:
-                        self._step, self._host = step + 1, (step, host)
+                        self._step, self._host = step + 1, (step, host, self._shard)
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
@@ -254,8 +259,8 @@ class DataIterator:
         """
         if self._host is None:
             raise ArgumentError("no batch was handed out yet; call next() first, or use loader.host(step)")
-        step, leaves = self._host
-        return HostRows(step, self._shard(step).positions, host_leaves_of(leaves))
+        step, leaves, shard = self._host
+        return HostRows(step, shard(step).positions, host_leaves_of(leaves))
 
     @property
     def epoch(self) -> int:
@@ -279,7 +284,79 @@ class DataIterator:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error, self._host = step, None, None
             self._watch.close()
-            self._begin(reopen=True)
+            self._begin(self._reopen)
+
+    def move_to(self, mesh: Mesh, partition: Any = None) -> None:
+        """Continues on another mesh in the same process: later batches are the same, placed there.
+
+        Batches that were placed ahead on the old mesh are dropped and read again, and rows of `keep_on_device` are read
+        for the new mesh. Workers and statistics continue. The loader itself stays on its mesh. All processes of the
+        new mesh must call this at the same step; a process without devices on it holds no rows.
+
+        Args:
+            mesh: Mesh with devices. It is then the mesh of this iterator, whatever the current mesh is.
+            partition: Sharding of each leaf, as for `Dataloader`. None: as before.
+
+        Raises:
+            PartitionError: If the partition does not fit the mesh: names the leaf and the axis.
+            MeshError: If the mesh has no devices, the partition is a `NamedSharding` on another mesh, or these are the
+                batches of `host_batches`. After any error the iterator continues where it was.
+
+        Examples:
+            >>> import jax, numpy as np
+            >>> from loadax import Dataloader
+            >>> from loadax.sharding import data_parallel
+            >>> batches = iter(Dataloader(np.arange(32), batch_size=8))
+            >>> next(batches).sharding.num_devices
+            8
+            >>> batches.move_to(data_parallel(jax.devices()[:4]))
+            >>> batch = next(batches)
+            >>> batch.sharding.num_devices, batch.tolist()
+            (4, [8, 9, 10, 11, 12, 13, 14, 15])
+        """
+        self._check_process()
+        if self._mesh is None:
+            raise MeshError(
+                "batches of host_batches() are not placed, so they can't move to another mesh; make a new iterator in "
+                "that mesh: loader.host_batches(start=it.get_state())"
+            )
+        if mesh is None:
+            raise ArgumentError("mesh=None: pass the jax.sharding.Mesh to move to")
+        pipeline = self._pipeline if partition is None else self._pipeline.with_partition(partition)
+        with self._lock:
+            shard = partial(pipeline.shard, resolve_mesh(mesh))
+            self._check_shards(shard, partition is not None)
+            interrupted, self._interrupted = self._interrupted, True
+            self._scheduler.close()
+            if not interrupted:
+                # Another thread may be about to return a batch that is not counted here yet.
+                self._step = max(self._step, self._monitor.step)
+            before = self._pipeline, self._shard, self._mesh, self._mesh_given
+            self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
+            self._watch.close()
+            try:
+                self._begin(partial(self._reopen, self._monitor))
+            except BaseException:
+                self._pipeline, self._shard, self._mesh, self._mesh_given = before
+                self._watch_anew()
+                raise
+
+    def _check_shards(self, shard: Callable[[int], HostShard], chosen: bool) -> None:
+        """Checks that all remaining batches can be placed on a mesh.
+
+        Args:
+            shard: This process's shard of the batch of a step on the mesh.
+            chosen: Whether the partition was chosen for this mesh.
+        """
+        last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
+        try:
+            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
+                _ = shard(step).shardings
+        except (MeshError, PartitionError) as error:
+            if chosen:
+                raise
+            message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
+            raise type(error)(message) from error
 
     async def save(self, directory: FutureFolder) -> Awaitable[None]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
@@ -387,8 +464,9 @@ class DataIterator:
         mesh = current_mesh()
         if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self.mesh}, but the current mesh of this thread is {mesh}; make a "
-                "new iterator in that mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
+                f"this iterator's batches are for {self.mesh}, but the current mesh of this thread is {mesh}; "
+                "continue there with it.move_to(mesh), make a new iterator in that mesh "
+                "(loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 
 
@@ -445,6 +523,10 @@ class Epoch:
     def get_state(self) -> dict[str, Any]:
         """State of the run; see `DataIterator.get_state`."""
         return self._batches.get_state()
+
+    def move_to(self, mesh: Mesh, partition: Any = None) -> None:
+        """Continues the run on another mesh; see `DataIterator.move_to`."""
+        self._batches.move_to(mesh, partition)
 
     @property
     def host(self) -> HostRows:

@@ -162,6 +162,10 @@ class Pipeline:
         rows = tuple(position_ranges(positions))
         return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
 
+    def with_partition(self, partition: Any) -> "Pipeline":
+        """The same pipeline with another partition. It shares the data on devices, for two may not fit there."""
+        return replace(self, options=replace(self.options, partition=partition), _shards={})
+
     def on_host(self) -> "Pipeline":
         """The pipeline of batches that stay on the host, by `host_shard`."""
         return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
@@ -218,8 +222,9 @@ class Pipeline:
     def _cache(self, shard: HostShard, step: int) -> DeviceCache:
         """The dataset in device memory, read on first use."""
         form = self.form(step)
-        cache = self._caches.get((shard.mesh, form))
+        key = (shard.mesh, shard.specs, form)
+        cache = self._caches.get(key)
         if cache is None:
             self._caches.clear()  # there may not be enough memory for two
-            cache = self._caches[shard.mesh, form] = DeviceCache(form.dataset, shard, self.options)
+            cache = self._caches[key] = DeviceCache(form.dataset, shard, self.options)
         return cache

@@ -178,3 +178,16 @@ def test_measuring_leaves_training_s_own_iterator_the_newest() -> None:
         assert found is batches.ledger
         with loader.replay():
             assert loader.ledger is found
+
+
+def test_a_replay_has_the_host_leaves_of_its_batches() -> None:
+    names = np.array([f"row {row}" for row in range(80)])
+    run = Dataloader({"x": np.arange(80, dtype=np.int32), "name": names}, 8, host_leaves="name")
+    with run.replay(3) as replay:
+        with pytest.raises(ArgumentError, match=r"no batch was handed out yet; call next\(\) first"):
+            _ = replay.host
+        for batch in replay:
+            assert replay.host["name"].tolist() == names[np.asarray(batch["x"])].tolist()
+            assert replay.host.step == (replay.step - 1) % 3
+    with loader().replay() as replay, pytest.raises(ArgumentError, match="this loader places all leaves; name those"):
+        _ = replay.host

@@ -1,6 +1,7 @@
 """Rows that can't be read keep their positions: `on_error=MaskErrors(…)` and `quarantine=`."""
 
 import json
+from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadax import Dataloader, MaskErrors, from_arrays, from_source, mix
+import loadax
+from loadax import Dataloader, Dataset, MaskErrors, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, SourceError, StorageError
 from loadax.interop import prometheus
 from loadax.sharding import data_parallel
@@ -395,3 +397,20 @@ def test_examples_without_room_for_a_mask(example: Any, problem: str, options: d
     with pytest.raises(ArgumentError, match=message):
         Dataloader(from_arrays(example), 8, **options)
     Dataloader(from_arrays(example).map(lambda row: {"x": row["mask"] if isinstance(row, dict) else row}), 8, **options)
+
+
+JOINS: dict[str, Callable[[Dataset, Dataset], Dataset]] = {
+    "mix": lambda one, other: mix([one, other], weights=[1, 1]),
+    "concat": lambda one, other: concat([one, other]),
+    "zip": lambda one, other: loadax.zip({"one": one, "other": other}),
+}
+
+
+@pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
+def test_a_part_whose_first_row_is_bad_needs_a_spec(join: Callable[[Dataset, Dataset], Dataset]) -> None:
+    rows = from_arrays({"x": np.arange(16)})
+    with pytest.raises(ValueError, match="row 0 is broken") as raised:
+        Dataloader(join(rows, rows.map(fails(bad={0}))), 8, on_error=LOOSE)
+    assert "in a part of mix, concat or zip, pass spec= to the maps" in "".join(raised.value.__notes__)
+    loader = Dataloader(join(rows, rows.map(fails(bad={0}), spec={"x": np.int64(0)})), 8, on_error=LOOSE)
+    assert sum(int(batch["mask"].sum()) for batch in loader) == len(loader.dataset) - 1

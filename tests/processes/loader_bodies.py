@@ -241,9 +241,23 @@ def all_stop_together() -> None:
             assert set(steps.tolist()) == {len(loader)}
 
 
+def moves() -> None:
+    """One iterator goes through the meshes of the zoo, and back to some of the devices."""
+    shuffled = from_arrays(TREE).shuffle(seed=5)
+    oracle = Oracle(TREE, shuffled.order, NONE, BATCH, "pad")
+    some = [device for device in jax.devices() if device.id % 2 == 0]
+    meshes = [*(case.real() for case in zoo(jax.process_count())), data_parallel(some)]
+    loader = Dataloader(shuffled, BATCH, num_epochs=2, remainder="pad", mesh=data_parallel())
+    with loader.iterate() as batches:
+        for step, mesh in enumerate(meshes):
+            batches.move_to(mesh, P(mesh.axis_names[-1]))
+            assert_placed(next(batches), oracle.batch(step), mesh)
+
+
 def small_cases() -> None:
     """One launch costs seconds, so all of this is done in one."""
     errors_alike()
     holds_nothing()
     own_mesh()
+    moves()
     all_stop_together()

@@ -183,6 +183,8 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             return [(0, count * self._rows)]
 
     monkeypatch.setattr(monitor, "PieceSizes", Collecting)
+    gc.collect()
+    gc.freeze()  # collections look at what comes from here on, not at a session's worth of compiled functions
     gc.disable()
     try:
         for _ in range(5):

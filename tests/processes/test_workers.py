@@ -453,13 +453,12 @@ def test_all_killed_at_work() -> None:
             killed(batches)
 
 
-@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
-    ("way", "ended"),
+    ("way", "ended", "count"),
     [
-        ("_exit", "ended with exit code 7"),
-        ("kill", r"was killed by signal 9 \(SIGKILL: often the OOM killer, when memory is short\)"),
-        ("segfault", "was killed by signal 11"),
+        ("_exit", "ended with exit code 7", 1),
+        ("kill", r"was killed by signal 9 \(SIGKILL: often the OOM killer, when memory is short\)", 2),
+        ("segfault", "was killed by signal 11", 2),
     ],
 )
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:

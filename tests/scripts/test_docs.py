@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.pictures import DRAWINGS
 from tests import forkserver
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +151,8 @@ def test_no_block_escapes_under_another_name(language: str) -> None:
 def test_a_block_that_never_ends_is_an_error() -> None:
     with pytest.raises(ValueError, match="line 2: this block never ends"):
         program("\n```python\n1 / 0\n")
+
+
+def test_the_pictures_are_what_their_code_draws() -> None:
+    for name, draw in DRAWINGS.items():
+        assert (ROOT / "docs" / "assets" / name).read_text() == draw(), f"run `python -m docs.pictures` for {name}"

@@ -39,24 +39,24 @@ class LoaderRuns:
     """
 
     def __init__(self) -> None:
-        self._number: int | None = None
+        self._numbers: dict[tuple[int, ...], int] = {}  # of this loader, by the processes of a mesh
         self._runs = 0
 
     def next_directory(self, processes: tuple[int, ...]) -> str:
         """Directory of the keys of the next run on the devices of these processes."""
         with _lock:
-            if self._number is None:
-                self._number = _loaders[processes]
+            if processes not in self._numbers:
+                self._numbers[processes] = _loaders[processes]
                 _loaders[processes] += 1
             self._runs += 1
             group = hashlib.sha256(str(processes).encode()).hexdigest()[:8]
-            return f"runs/{group}/{self._number}/{self._runs}"
+            return f"runs/{group}/{self._numbers[processes]}/{self._runs}"
 
 
 def run_hosts(
     runs: LoaderRuns,
-    pipeline: Pipeline,
     order: OrderHash,
+    pipeline: Pipeline,
     mesh: Any,
     shard: HostShard,
     start: int,
@@ -67,8 +67,8 @@ def run_hosts(
 
     Args:
         runs: Names of the loader's runs.
-        pipeline: Pipeline of the loader.
-        order: Hash of its order.
+        order: Hash of the loader's order.
+        pipeline: Its pipeline.
         mesh: Mesh whose processes take part. A planned one, or none, has no processes.
         shard: This process's shard of the first batch.
         start: First step.

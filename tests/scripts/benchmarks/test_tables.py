@@ -90,6 +90,7 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     page.write_text(
         "before\n<!-- measured: shows -->\nold\n<!-- end -->\nbetween\n<!-- measured: tokens -->\n<!-- end -->\n"
         "<!-- measured: images -->\nkept\n<!-- end -->\n<!-- measured: setting -->\n<!-- end -->\n"
+        "<!-- measured: overview -->\n<!-- end -->\n"
     )
     arguments = ("tables.py", str(tmp_path / "tokens.json"), "--page", str(page))
     run(*arguments)
@@ -99,8 +100,12 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     assert "| images: the best peer | 1.0 | - |" in lines
     assert "| `numpy` | 1,000,000 | 3.00 x | 3.00-3.00 | 3.00 | 1 MB | 500.0 ms | 1000 ms |" in lines
     assert (
-        "Measured on x86_64, 2 cores, python 3.11, jax 0.10.2, at abc; 3 runs of each workload, during which others "
-        "used 25% of the machine." in lines
+        "Measured on x86_64, 2 cores, python 3.11, jax 0.10.2, at abc. Meanwhile other processes used 25% of the "
+        "machine." in lines
+    )
+    assert (
+        "| [tokens in a memory-mapped file](#tokens) | 3.00 | 30.0 |  |  |  |  "
+        "| [3 runs](../benchmarks/results/tokens.json) at abc |" in lines
     )
     assert lines[0] == "before"
     assert {"between", "kept"} <= set(lines)
@@ -114,6 +119,15 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     assert (tmp_path / "assets" / "benchmarks-tokens.svg").read_text() == picture
 
 
+def test_the_workload_where_loadax_is_behind_comes_first() -> None:
+    tables = load("tables")
+    ahead, behind = a_run(loadax=contestant(3), numpy=contestant(1)), a_run(loadax=contestant(1), numpy=contestant(2))
+    lines = tables.overview({"tokens": [ahead], "images": [behind]})
+    assert [line.split("]")[0] for line in lines[2:]] == ["| [images in memory", "| [tokens in a memory-mapped file"]
+    assert "| **0.50** |" in lines[2]
+    assert "| 3.00 |" in lines[3]
+
+
 def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
     taken = {"permute 1 of 1,000": {"rows": 1, "seconds": 1e-5}, "place 256 tokens": {"rows": 256, "seconds": 2.56e-4}}
     (tmp_path / "micro.json").write_text(json.dumps({"machine": {}, "stages": taken}))
@@ -121,8 +135,8 @@ def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
     page.write_text("<!-- measured: stages -->\n<!-- end -->\n<!-- measured: shows -->\nkept\n<!-- end -->\n")
     run("tables.py", str(tmp_path / "micro.json"), "--page", str(page))
     assert page.read_text() == (
-        "<!-- measured: stages -->\n| | | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n<!-- end "
-        "-->\n"
+        "<!-- measured: stages -->\n| | a call | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n"
+        "<!-- end -->\n"
         "<!-- measured: shows -->\nkept\n<!-- end -->\n"
     )
 
@@ -138,5 +152,5 @@ def test_every_workload_of_the_page_is_one_that_can_be_run() -> None:
     page = (FOLDER.parent / "docs" / "benchmarks.md").read_text()
     blocks = {match[1] for match in tables._BLOCK.findall(page)}
     workloads = load("workloads").FULL.keys() - set(tables._STORES)
-    assert blocks == {"setting", "shows", "stores", "stages", *workloads}
+    assert blocks == {"setting", "overview", "shows", "stores", "stages", *workloads}
     assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()

@@ -1,0 +1,45 @@
+"""The messages of all errors that loadax raises, taken from its code; `…` stands for a value."""
+
+import ast
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "loadax"
+
+
+def messages() -> dict[str, list[str]]:
+    """Messages by the name of their error, sorted."""
+    errors = set(re.findall(r"^class (\w+Error)", (PACKAGE / "errors.py").read_text("utf-8"), re.MULTILINE))
+    found: dict[str, set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in errors:
+                message = re.sub(r"(… ?)+", "… ", _text(node.args[0])).strip() if node.args else ""
+                if re.search(r"[a-z]{3}.* ", message):
+                    found.setdefault(node.func.id, set()).add(message.replace("… ;", "…;").replace("… ,", "…,"))
+    return {name: sorted(texts, key=lambda text: text.lstrip("… ").lower()) for name, texts in sorted(found.items())}
+
+
+def page() -> str:
+    """Markdown of the page of all messages."""
+    lines = [
+        "# All error messages",
+        "",
+        (
+            "Every message of loadax, by its error; `…` stands for a value. [Troubleshooting](../troubleshooting.md) "
+            "explains those that come up most."
+        ),
+    ]
+    for name, texts in messages().items():
+        lines += ["", f"## {name}", "", *(f"- `{' '.join(text.split())}`" for text in texts if "`" not in text)]
+    return "\n".join(lines) + "\n"
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left) + _text(node.right)
+    return "…"

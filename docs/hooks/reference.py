@@ -1,0 +1,221 @@
+"""mkdocs hook: writes the API pages, and adds what the site shows of the rest of the repository.
+
+Every public object gets a page of its own, `api/TOPIC/NAME.md`, which mkdocstrings fills from the docstring, and every
+topic a page with a table of its objects. An object that is in no topic fails the build.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # mkdocs runs from its own folder
+
+from docs.hooks import messages  # noqa: E402
+
+
+class Topic(NamedTuple):
+    """A group of public objects.
+
+    Args:
+        title: Title of its page.
+        text: What its objects are for; Markdown.
+        names: Paths of the objects; `MODULE.*` stands for all that the module defines.
+    """
+
+    title: str
+    text: str
+    names: tuple[str, ...]
+
+
+TOPICS = {
+    "data": Topic(
+        "Data in and out",
+        "Functions that open data as a `Dataset`, and one that writes a store. `as_dataset` says what else can be "
+        "passed as data to it and to `Dataloader`, `mix`, `concat` and `zip`.",
+        (
+            "loadax.as_dataset",
+            "loadax.from_arrays",
+            "loadax.from_source",
+            "loadax.from_npy",
+            "loadax.from_tokens",
+            "loadax.from_documents",
+            "loadax.from_tensorstore",
+            "loadax.from_zarr",
+            "loadax.from_array_record",
+            "loadax.from_webdataset",
+            "loadax.from_tfrecord",
+            "loadax.from_arrow",
+            "loadax.from_parquet",
+            "loadax.from_jsonl",
+            "loadax.from_csv",
+            "loadax.from_images",
+            "loadax.from_huggingface",
+            "loadax.from_grain",
+            "loadax.write_zarr",
+        ),
+    ),
+    "datasets": Topic(
+        "Datasets",
+        "A `Dataset` and its verbs, and the functions that combine several.",
+        ("loadax.Dataset", "loadax.concat", "loadax.mix", "loadax.zip"),
+    ),
+    "loader": Topic(
+        "Loader and iterators",
+        "A `Dataloader` turns a dataset into batches on a mesh; its iterators hold the state of a run.",
+        (
+            "loadax.Dataloader",
+            "loadax.DataIterator",
+            "loadax.Epoch",
+            "loadax.HostRows",
+            "loadax.DeviceMap",
+            "loadax.MaskErrors",
+            "loadax.progress",
+        ),
+    ),
+    "reports": Topic(
+        "Reports and metrics",
+        "What a run says of itself: throughput, waiting time, what limits it, and which rows a step was made of.",
+        (
+            "loadax.Stats",
+            "loadax.Report",
+            "loadax.Headroom",
+            "loadax.Replay",
+            "loadax.Certificate",
+            "loadax.interop.prometheus.*",
+        ),
+    ),
+    "sharding": Topic(
+        "Meshes and partitions",
+        "Preset meshes, meshes that are only planned, and placement of data that does not come from a loader.",
+        ("loadax.sharding.*",),
+    ),
+    "interop": Topic(
+        "Grain and trainers",
+        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md).",
+        (
+            "loadax.interop.grain.to_map_dataset",
+            "loadax.interop.grain.as_grain_iterator",
+            "loadax.interop.tunix.*",
+            "loadax.interop.kauldron.Pipeline",
+            "loadax.interop.levanter.batches",
+            "loadax.interop.levanter.AsyncDataset",
+        ),
+    ),
+    "seeds": Topic(
+        "Seeds and orders", "Keyed permutations and key derivation, which every order is built on.", ("loadax.seeds.*",)
+    ),
+    "contracts": Topic(
+        "Contracts and testing",
+        "The protocols that your own sources implement, and checks that they do.",
+        ("loadax.Source", "loadax.testing.*", "loadax.protocols.*"),
+    ),
+    "errors": Topic(
+        "Errors",
+        "All errors of loadax are `LoadaxError`. [Troubleshooting](../../troubleshooting.md) is sorted by message.",
+        ("loadax.LoadaxError", "loadax.errors.*"),
+    ),
+}
+
+# Pages that live in the root of the repository, where other hosts look for them.
+ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Replaces the entry `api/` of the navigation with the pages of all topics."""
+    objects = _objects()
+    topics: list[Any] = ["api/index.md"]
+    for folder, topic in TOPICS.items():
+        pages = [{path.rpartition(".")[2]: _page(folder, path)} for path in objects[folder]]
+        topics.append({topic.title: [f"api/{folder}/index.md", *pages]})
+    for entry in config.nav or []:
+        if isinstance(entry, dict) and entry.get("API") == "api/":
+            entry["API"] = topics
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the generated pages."""
+    objects = _objects()
+    for folder, topic in TOPICS.items():
+        lines = [f"# {topic.title}", "", topic.text, "", "| | |", "|---|---|"]
+        for path, summary in objects[folder].items():
+            name = path.rpartition(".")[2]
+            lines.append(f"| [`{name}`]({name}.md) | {summary} |")
+            page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n"
+            files.append(File.generated(config, _page(folder, path), content=page))
+        files.append(File.generated(config, f"api/{folder}/index.md", content="\n".join(lines) + "\n"))
+    for page, source in ROOT_PAGES.items():
+        text = re.sub(r"\]\(docs/", "](../", (ROOT / source).read_text("utf-8"))
+        files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "troubleshooting/messages.md", content=messages.page()))
+    for results in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
+        files.append(File.generated(config, f"assets/results/{results.name}", abs_src_path=str(results)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Writes the topics into the first page of the API, and links the results of the benchmarks."""
+    if page.file.src_uri == "benchmarks.md":
+        return markdown.replace("](../benchmarks/results/", "](assets/results/")
+    if page.file.src_uri != "api/index.md":
+        return markdown
+    lines = ["| | |", "|---|---|"]
+    for folder, objects in _objects().items():
+        links = " · ".join(f"[`{(name := path.rpartition('.')[2])}`]({folder}/{name}.md)" for path in objects)
+        lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
+    return markdown.replace("<!-- topics -->", "\n".join(lines))
+
+
+def _page(folder: str, path: str) -> str:
+    return f"api/{folder}/{path.rpartition('.')[2]}.md"
+
+
+def _objects() -> dict[str, dict[str, str]]:
+    """The first sentence of each object's docstring, by topic and path.
+
+    Raises:
+        PluginError: for a public object in no topic, or one without a docstring.
+    """
+    package = griffe.load("loadax", search_paths=[ROOT])
+    shown: set[str] = set()
+    objects: dict[str, dict[str, str]] = {}
+    for folder, topic in TOPICS.items():
+        objects[folder] = {}
+        for pattern in topic.names:
+            for path in _expanded(package, pattern):
+                found = package[path.removeprefix("loadax.")]
+                final = found.final_target if found.is_alias else found
+                if final.path in shown:  # `loadax.LoadaxError` is in `loadax.errors`, too
+                    continue
+                shown.add(final.path)
+                if final.docstring is None:
+                    raise PluginError(f"{path} has no docstring")
+                objects[folder][path] = final.docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    modules = {"errors", "seeds", "sharding", "testing"}
+    missing = [
+        name
+        for name in package.exports or ()
+        if name not in modules and package[str(name)].final_target.path not in shown
+    ]
+    if missing:
+        raise PluginError(f"docs/hooks/reference.py names no topic for {missing}")
+    return objects
+
+
+def _expanded(package: Any, pattern: str) -> list[str]:
+    if not pattern.endswith(".*"):
+        return [pattern]
+    module = package[pattern.removeprefix("loadax.").removesuffix(".*")]
+    names = module.exports or [
+        name
+        for name, member in module.members.items()
+        if not name.startswith("_") and not member.is_alias and member.docstring
+    ]
+    return [f"{module.path}.{name}" for name in names]
