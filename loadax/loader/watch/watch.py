@@ -23,18 +23,22 @@ class RunWatch:
         self._wake = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # reentrant: garbage collection may close this watch while it starts
 
     def start(self) -> None:
         """Starts the thread, unless it runs or is closed already."""
-        if self._thread is None and self._checks and not self._closed:
-            self._thread = threading.Thread(target=self._run, name="loadax-watch", daemon=True)
-            self._thread.start()
+        with self._lock:  # several threads may share the iterator
+            if self._thread is None and self._checks and not self._closed:
+                thread = threading.Thread(target=self._run, name="loadax-watch", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            thread = self._thread
         self._wake.set()
-        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT)
 
