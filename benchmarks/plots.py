@@ -19,9 +19,9 @@ WORKLOADS = {  # what the rows are, and shorter, for a plot
     "records": ("ArrayRecord files", "ArrayRecord"),
     "jpegs": ("JPEG files", "JPEG files"),
     "rows": ("objects, read row by row", "objects, row by row"),
-    "row-map": ("objects, row by row, through a short function", "the same, and a short map"),
+    "row-map": ("objects, row by row, through a short function", "objects, and a short map"),
     "transform": ("a slow function in pure Python, 2 processes", "slow Python, 2 processes"),
-    "transform-wide": ("the same on wide rows, 2 processes", ""),
+    "transform-wide": ("a slow function on wide rows, 2 processes", ""),
 }
 _HAND = {"numpy", "pillow", "ceiling", "tensorstore", "row-shuffle"}  # not another library
 

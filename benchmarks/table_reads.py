@@ -5,8 +5,10 @@ ratios are printed, with the medians of the rows per second. All in one process,
 
 - arrow: `from_arrow(table).read(rows)` beside `table.take(rows)`, of 1,024 and of 65,536 random rows in memory.
 - arrow chunks: the same, of a table in record batches of 10,000 rows.
-- parquet chunks: an epoch of `Dataloader(data.shuffle(0, block="chunks"))` beside a loop over
-  `pq.ParquetFile.iter_batches` that places its batches by `jax.device_put`, and (host) beside that loop alone.
+- parquet chunks: an epoch of `Dataloader(data.shuffle(0, block="chunks"))`, which shuffles and places. Beside a loop
+  over `pq.ParquetFile.iter_batches` in file order that makes NumPy arrays and places them by `jax.device_put`; (host)
+  beside that loop's record batches alone, without arrays, placing or a shuffle; and (shuffled) beside a loop that does
+  what loadax does: row groups in random order, 32 of them read at a time, their rows permuted, cut and placed.
 - parquet full: `from_parquet(path).read(rows)` of random rows, row groups in memory, beside `hf[rows]`.
 - jsonl: batches of random rows of tokens of `from_jsonl`, beside a stream of Hugging Face with its shuffle buffer, and
   beside `hf[rows]` of the table that Hugging Face makes of the file once.
@@ -34,7 +36,7 @@ from pyarrow import parquet
 
 import loadax
 
-ROWS, GROUP = 1_000_000, 10_000
+ROWS, GROUP, OPEN = 1_000_000, 10_000, 32
 LINES, LENGTH, BATCH = 20_000, 512, 256
 
 Pair = tuple[str, int, Callable[[], Any], Callable[[], Any]]
@@ -86,6 +88,18 @@ def parquet_pairs(path: Path, folder: Path) -> Iterator[Pair]:
             if placed:
                 jax.block_until_ready(last)
 
+        def shuffled(batch: int = batch) -> None:
+            generator, file, last = np.random.default_rng(0), parquet.ParquetFile(path), None
+            for groups in np.array_split(generator.permutation(ROWS // GROUP), -(-ROWS // GROUP // OPEN)):
+                part = file.read_row_groups(groups.tolist())
+                columns = {name: part[name].to_numpy() for name in part.column_names}
+                order = generator.permutation(len(part))
+                for first in range(0, len(part), batch):
+                    rows = order[first : first + batch]
+                    last = jax.device_put({name: column[rows] for name, column in columns.items()})
+            jax.block_until_ready(last)
+
+        yield f"parquet chunks (shuffled), {batch:,}", ROWS, epoch, shuffled
         yield f"parquet chunks, batches of {batch:,}", ROWS, epoch, lambda loop=loop: loop(True)  # type: ignore[misc]
         yield f"parquet chunks (host), {batch:,}", ROWS, epoch, lambda loop=loop: loop(False)  # type: ignore[misc]
     opened = loadax.from_parquet(path)

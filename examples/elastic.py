@@ -35,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ def say(*words: object) -> None:
 # From here on: the cluster, and what happens in it.
 
 RESULT = "curves.json"
-START_LIMIT = 60.0  # seconds without a line in any log, before all have done a step
+START_LIMIT = 120.0  # seconds without a line in any log, before all have done a step
 MOST_PROCESSES, STEPS_PER_ROUND = 3, 16
 SPARE = 4  # starts that nothing harms; the last one finishes, and others may be ended on a busy machine
 TOLERANCE = 1e-3  # relative: other processes sum the same rows in another order
@@ -217,14 +217,12 @@ class Harm:
 
 @dataclass
 class Attempt:
-    """One start of all processes, and how it ended."""
+    """How one start of all processes ended, what they logged, and the steps from the first one to the last."""
 
-    processes: int
-    harm: Harm | None
+    end: str
+    logs: list[str]
     first: int = 0
     last: int = 0
-    end: str = ""
-    logs: list[str] = field(default_factory=list)
 
 
 def start(folder: Path, processes: int, steps: int, logs: list[Path]) -> "list[subprocess.Popen[bytes]]":
@@ -257,7 +255,7 @@ def attempt(folder: Path, processes: int, steps: int, patience: float, harm: Har
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         texts = [log.read_text(errors="replace") for log in logs]
-    result = Attempt(processes, harm, end=end, logs=texts)
+    result = Attempt(end, texts)
     for line in texts[0].splitlines():
         match line.split():
             case ["resumed", "at", "step", step]:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
@@ -31,6 +31,8 @@ def concat(datasets: Sequence[Any]) -> Dataset:
     parts = [as_dataset(dataset) for dataset in _listed(datasets, "datasets: concat([one, other])")]
     if not parts:
         raise ArgumentError("concat() got no datasets; pass at least one")
+    if any(part.is_stream for part in parts):
+        raise StreamError("concat()")
     for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(
@@ -94,7 +96,7 @@ def mix(
             )
     parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
-        if not len(part):
+        if not part.order.size:
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
     choice("stop", stop, get_args(Stop))
     choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")

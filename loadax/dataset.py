@@ -30,7 +30,7 @@ from loadax.core.formatting import name_of
 from loadax.core.replacements import for_dataset
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
-from loadax.errors import ArgumentError, RowIndexError
+from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.order import check_fixed_rows, depth, depth_first
@@ -41,6 +41,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
+from loadax.plan.stream import check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -95,11 +96,15 @@ class Dataset:
     maps: tuple[Transform, ...] = field(default=())
 
     def __len__(self) -> int:
+        if self.is_stream:
+            raise StreamError("len(ds)")
         return self.order.size
 
     def __repr__(self) -> str:
         verbs = self.verbs[1:]  # the source tells of what comes before
         shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
+        if self.is_stream:
+            return redact(f"Dataset({self.source!r}{shown})")
         return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
 
     def __post_init__(self) -> None:
@@ -109,6 +114,7 @@ class Dataset:
                 "if a loop calls one, call it once instead: concat() with a list of all datasets, "
                 "one slice from the first row to the last, exclude() with all rows"
             )
+        check_streams(self.order)
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
 
@@ -122,7 +128,8 @@ class Dataset:
         """The source with the maps. `reader.spec` is the spec of one example."""
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has rows, but no length yet.
-        return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
+        some = self._by_step or self.order.size
+        return Reader(self.source, self.maps, self.order.visits(zero, zero) if some else None)
 
     def probed_at(self, visits: Visits | None) -> "Dataset":
         """The same dataset, with its spec inferred from the example at this visit instead of the first one."""
@@ -134,6 +141,11 @@ class Dataset:
     def _by_step(self) -> bool:
         schedule = self.order.schedule
         return schedule is not None and schedule.by_step
+
+    @cached_property
+    def is_stream(self) -> bool:
+        """Whether rows come from a stream, so that there is no length and no random access."""
+        return has_stream(self.order)
 
     @property
     def verbs(self) -> tuple[str, ...]:
@@ -353,6 +365,7 @@ class Dataset:
         """
         from loadax.sources.wrappers.windows import WindowSource
 
+        self._check_random_access("windows()")
         check_fixed_rows(self.order, "windows()")
         rows = self.order.row_range
         if rows is None or rows.step != 1 or self.maps:
@@ -426,6 +439,7 @@ class Dataset:
         """
         from loadax.packing import pack, pack_options
 
+        self._check_random_access("pack()")
         optional_flag("progress", progress)
         options = pack_options(seq_len, method, long, window, align, most_documents)
         source = pack(self.reader, self.order, options, index, progress, fill_values(value))
@@ -463,6 +477,7 @@ class Dataset:
         from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
+        self._check_random_access("cache()")
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(
@@ -605,6 +620,7 @@ class Dataset:
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import keep
 
+        self._check_random_access("filter()")
         if key is not None:
             text("key", key, "a str that you change when fn changes")
         options = scan_options(index, workers, progress)
@@ -665,6 +681,7 @@ class Dataset:
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
+        self._check_random_access("split_by()")
         options = scan_options(index, workers, progress)
         first, rest = split_groups(
             self.order, self.reader, key, checked_fraction(fraction), integer("seed", seed, most=None), options
@@ -840,6 +857,10 @@ class Dataset:
             stacklevel=3,
         )
 
+    def _check_random_access(self, verb: str) -> None:
+        if self.is_stream:
+            raise StreamError(verb)
+
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select
 
@@ -861,6 +882,8 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     """
     from loadax.sources.wrappers.zip import ZipPart, ZippedSource
 
+    if any(part.is_stream for part in parts):
+        raise StreamError("zip()")
     names = tuple(path or "the dataset" for path in structure.paths)
     order = zip_orders([part.order for part in parts], names)
     source = ZippedSource(

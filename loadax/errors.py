@@ -12,6 +12,7 @@
     ├── RowIndexError (IndexError)              a row, position or step out of range
     ├── ClosedError (RuntimeError)              a batch requested from a closed iterator or a finished epoch
     ├── ScheduleError (TypeError)               a length that is unknown, because a schedule counts steps
+    ├── StreamError (TypeError)                 a length, or random access, asked of a stream
     ├── ConformanceError (AssertionError)       a source or map that fails a check of `loadax.testing`
     ├── StateError (ValueError)                 a saved state of other data
     ├── HostError (RuntimeError)                another host of the run differs, or failed
@@ -92,6 +93,23 @@ class ScheduleError(LoadaxError, TypeError):
 
     It is a TypeError, so `list()` and `tqdm()` work without a length.
     """
+
+
+class StreamError(LoadaxError, TypeError):
+    """A stream was asked for its length, or for rows out of order.
+
+    It is a TypeError, so `list()` and `tqdm()` work without a length.
+
+    Args:
+        asked: What was called.
+    """
+
+    def __init__(self, asked: str):
+        super().__init__(
+            f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "
+            "them were read; choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
+            "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)"
+        )
 
 
 class ConformanceError(LoadaxError, AssertionError):

@@ -1,7 +1,7 @@
 """Opening and writing data: `from_*`, `as_dataset`, `write_zarr`."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from loadax.core.arguments import flag, text
@@ -744,6 +744,54 @@ def from_source(obj: Any) -> Dataset:
     return dataset
 
 
+def from_stream(
+    open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None, batched: bool = False
+) -> Dataset:
+    """Reads a stream: rows that can only be iterated over, from a fixed number of lanes.
+
+    Every step takes its rows from the lanes in turn, so batches depend on the lanes alone. A process whose rows of a
+    batch are contiguous opens only its own lanes, which are about lanes / processes. Runs resume on another number of
+    processes: a lane whose iterator has `get_state` and `set_state`, or `state_dict` and `load_state_dict`, continues
+    from its state, and others are read again from their first row. States must be JSON.
+
+    Rows can be mapped and mixed, but not shuffled, selected or read at a position. A stream ends when its lanes end, as
+    `remainder` of the `Dataloader` says; "drop": before the first batch that is not full. With `num_epochs=None`, every
+    lane is opened again at its end.
+
+    Args:
+        open_lane: Function of a lane, from 0, and the number of lanes. Returns an iterable of the lane's rows, which
+            must be the same each time, with new arrays for every row. If it has an argument `epoch`, it gets the number
+            of times that the lane was opened before in this run, for another order in each epoch.
+        lanes: Number of lanes, such as the number of files. It is part of the order, so never change it during a run.
+            Best a divisor of the batch size, and a multiple of the number of processes.
+        spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0.
+        batched: Whether lanes yield blocks of rows instead: trees of arrays with rows as first dimension, of any
+            lengths. Much faster for small rows.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax import Dataloader
+        >>> def open_lane(lane, lanes):
+        ...     for row in range(lane, 1000, lanes):
+        ...         yield {"x": np.float32(row)}
+        >>> loader = Dataloader(from_stream(open_lane, lanes=8), batch_size=16)
+        >>> [int(x) for x in next(iter(loader))["x"][:4]]
+        [0, 8, 4, 12]
+    """
+    from loadax.sources.adapters.streams import open_stream
+
+    return _stream(open_stream(open_lane, lanes, spec, flag("batched", batched)))
+
+
+def _stream(source: Any) -> Dataset:
+    from loadax.plan.stream import StreamOrder
+
+    return Dataset(source, StreamOrder(source.lanes))
+
+
 def as_dataset(data: Any) -> Dataset:
     """Makes a dataset of any data that loadax recognises. `Dataloader`, `mix` and `concat` apply it to their arguments.
 
@@ -757,6 +805,7 @@ def as_dataset(data: Any) -> Dataset:
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
     | `grain.MapDataset` | `from_grain` |
+    | `IterableDataset` of Hugging Face or torch, `grain.IterDataset`, generator function | a stream: `from_stream` |
 
     Anything else raises an error that says how to open it: paths, iterators, dicts of several datasets, sparse
     matrices.
@@ -791,10 +840,14 @@ def _recognise(data: Any) -> Dataset | None:
     if type(data).__module__ == "loadax.loader.iterator":
         raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
     from loadax.sources.adapters.grain_map import is_grain
+    from loadax.sources.adapters.streams import recognise_stream
     from loadax.sources.adapters.supported import open_supported
 
     if is_grain(data):
         return from_grain(data)
+    stream = recognise_stream(data)
+    if stream is not None:
+        return _stream(stream)
     known = open_supported(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None

@@ -13,13 +13,24 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.blame import RAISED, blame
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.spec import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.spec import (
+    as_array,
+    check_batch,
+    check_leaves,
+    flatten_spec,
+    normalise_spec,
+    own,
+    spec_of,
+    split_rows,
+    stack,
+)
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Pad, Transform, blame
+from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
 
@@ -84,6 +95,11 @@ class Reader:
         Where rows go to the next map one by one, other rows may have another spec.
         """
         return self._specs_and_probed[0]
+
+    @cached_property
+    def _source_spec(self) -> tuple[list[ArraySpec], Structure]:
+        """The spec of the source, flattened: every read checks it."""
+        return flatten_spec(self.specs[0])
 
     @property
     def spec(self) -> Tree:
@@ -190,11 +206,12 @@ class Reader:
         """
         if self._maps_examples_first:
             return self._read_examples(visits)
-        spec = self.specs[0]
         if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
-            return stack([], spec, [])
+            return stack([], self.specs[0], [])
         batch = self._read_with_note(self.source.read_visits, visits)
-        return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
+        return check_leaves(
+            batch, len(visits.rows), *self._source_spec, f"the source's read of {rows_text(visits.rows)}"
+        )
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""

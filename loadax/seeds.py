@@ -122,6 +122,25 @@ def unpermute(index: Any, size: Any, seed: Any) -> Any:
     return _permute(index, size, seed, inverse=True)
 
 
+def permute_by(index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, seeds: Any) -> NDArray[np.int64]:
+    """`permute(index, sizes[which], seeds[which])`, whose work for a size and a seed is done once for each.
+
+    Args:
+        index: int64[n], each in [0, size).
+        which: Index of the size and the seed of each, int64[n].
+        sizes: int64[m], in [1, 2**62].
+        seeds: Seeds or keys, integer[m].
+
+    Raises:
+        ArgumentError: If a size is out of range.
+        RowIndexError: If an index is outside [0, size).
+    """
+    _check_range(index, sizes[which])
+    values, sizes = index.astype(np.uint64), sizes.astype(np.uint64)
+    _walk(values, [sizes, *_rectangle(sizes), _as_words(derive(seeds, sizes))], which, inverse=False)
+    return values.view(np.int64)
+
+
 def _tag_and_word(element: Any, name: str) -> tuple[Any, Any]:
     """A tag for the type of `element` and 64 bits for its value; arrays of both for an array."""
     if isinstance(element, str):
@@ -201,26 +220,43 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
     # NumPy takes twice as long for one element as for two, so a single index is passed twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
     parameters = [_broadcast_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
-    large = parameters[0] >= _LARGE
-    if large.all() or not large.any():
-        _walk_by_block(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
-    else:
-        for rounds, chosen in ((_ROUNDS, np.flatnonzero(~large)), (_ROUNDS_IF_LARGE, np.flatnonzero(large))):
-            part = values[chosen]
-            _walk_by_block(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
-            values[chosen] = part
+    _walk(values, parameters, None, inverse)
     return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
 
 
-def _walk_by_block(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
+def _walk(values: Words, parameters: Sequence[Words], which: NDArray[np.int64] | None, inverse: bool) -> None:
+    """Permutes `values` in place, with as many rounds as their sizes need; see `_walk_by_block`."""
+    large = parameters[0] >= _LARGE
+    if large.all() or not large.any():
+        _walk_by_block(values, parameters, which, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
+        return
+    for rounds, few in ((_ROUNDS, ~large), (_ROUNDS_IF_LARGE, large)):
+        chosen = np.flatnonzero(few if which is None else few[which])
+        part = values[chosen]
+        if which is None:
+            _walk_by_block(part, [array[chosen] for array in parameters], None, rounds, inverse)
+        else:
+            _walk_by_block(part, parameters, which[chosen], rounds, inverse)
+        values[chosen] = part
+
+
+def _walk_by_block(
+    values: Words, parameters: Sequence[Words], which: NDArray[np.int64] | None, rounds: int, inverse: bool
+) -> None:
     """Permutes `values` in place, block by block.
 
-    `parameters` are sizes, rows, columns and keys; each has the length of `values` or rank 0.
+    `parameters` are sizes, rows, columns and keys, of rank 0 or 1; `which` is the index in them for each value (None:
+    in order).
     """
-    fixed = None if parameters[-1].ndim else _round_keys(parameters[-1], rounds)
+    *others, keys = parameters
+    once = which is not None or not keys.ndim
+    parameters = [*others, *(_round_keys(keys, rounds) if once else [keys])]
     for start in range(0, values.size, _BLOCK):
-        sizes, rows, columns, keys = (array[start : start + _BLOCK] if array.ndim else array for array in parameters)
-        _cycle_walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
+        block = slice(start, start + _BLOCK)
+        index: Any = block if which is None else which[block]
+        sizes, rows, columns, *block_keys = (array[index] if array.ndim else array for array in parameters)
+        block_keys = block_keys if once else _round_keys(block_keys[0], rounds)
+        _cycle_walk(values[block], sizes, rows, columns, block_keys, inverse)
 
 
 def _broadcast_flat(array: Words, shape: tuple[int, ...]) -> Words:

@@ -9,31 +9,13 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import flag, function, integer, takes
+from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
-
-RAISED = (Exception, SystemExit, GeneratorExit)
-"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
-
-
-def blame(error: BaseException, what: str, note: str) -> None:
-    """Adds a note to an exception of a user's function.
-
-    Raises:
-        RuntimeError: In place of an exception that would silently end a loop or the program. A StopIteration looks like
-            the end of the data (PEP 479 does the same for generators), and a `sys.exit()` on a worker thread looks like
-            that of the training script.
-    """
-    if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
-        error.add_note(note)
-        return
-    made = RuntimeError(f"{what} raised {error!r}")
-    made.add_note(note)
-    raise made from error
 
 
 @final
@@ -327,8 +309,11 @@ class Pad:
         Raises:
             LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
         """
-        rows = visits.rows.tolist()
-        named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
+        rows, by_name = visits.rows.tolist(), isinstance(self.function.lengths, dict)
+        named = [
+            example if by_name and type(example) is dict else self._named(example, row)
+            for example, row in zip(examples, rows, strict=True)
+        ]
         made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
         others = {name: leaf for name, leaf in spec.items() if name not in made}
         expected = {*others, *(name for name, _, _ in self._leaves)}
@@ -340,12 +325,13 @@ class Pad:
                 )
         batch = {}
         for name, length_name, most in self._leaves:
-            columns = [example.pop(name) for example in named]
+            columns = [example[name] for example in named]
             batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
-        return {**(stack(named, others, rows) if others else {}), **batch}
+        rest = [{name: example[name] for name in others} for example in named] if others else []
+        return {**(stack(rest, others, rows) if others else {}), **batch}
 
     def _named(self, example: Tree, row: int) -> dict[str, Any]:
-        """A copy of an example, as a dict."""
+        """An example as a dict that may be changed."""
         if isinstance(self.function.lengths, int):
             if isinstance(example, dict):
                 raise LeafError(

@@ -14,9 +14,9 @@ def messages() -> dict[str, list[str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in errors:
-                message = re.sub(r"(… ?)+", "… ", _text(node.args[0])).strip() if node.args else ""
+                message = re.sub(r"…(\s*…)+", "…", _text(node.args[0])).strip() if node.args else ""
                 if re.search(r"[a-z]{3}.* ", message):
-                    found.setdefault(node.func.id, set()).add(message.replace("… ;", "…;").replace("… ,", "…,"))
+                    found.setdefault(node.func.id, set()).add(message)
     return {name: sorted(texts, key=lambda text: text.lstrip("… ").lower()) for name, texts in sorted(found.items())}
 
 

@@ -58,6 +58,7 @@ TOPICS = {
             "loadax.from_images",
             "loadax.from_huggingface",
             "loadax.from_grain",
+            "loadax.from_stream",
             "loadax.write_zarr",
         ),
     ),
@@ -147,7 +148,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         lines = [f"# {topic.title}", "", topic.text, "", "| | |", "|---|---|"]
         for path, summary in objects[folder].items():
             name = path.rpartition(".")[2]
-            lines.append(f"| [`{name}`]({name}.md) | {summary} |")
+            lines.append(f"| [`{path.removeprefix('loadax.')}`]({name}.md) | {summary} |")
             page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n"
             files.append(File.generated(config, _page(folder, path), content=page))
         files.append(File.generated(config, f"api/{folder}/index.md", content="\n".join(lines) + "\n"))
@@ -168,7 +169,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     lines = ["| | |", "|---|---|"]
     for folder, objects in _objects().items():
-        links = " · ".join(f"[`{(name := path.rpartition('.')[2])}`]({folder}/{name}.md)" for path in objects)
+        links = " · ".join(
+            f"[`{path.removeprefix('loadax.')}`]({folder}/{path.rpartition('.')[2]}.md)" for path in objects
+        )
         lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
     return markdown.replace("<!-- topics -->", "\n".join(lines))
 

@@ -6,15 +6,19 @@ each `jax.Array`, keeps alive.
 """
 
 import contextlib
+import math
 import mmap
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadax.protocols import ArraySpec
 
 _OWN_MAP = 1 << 18  # bytes from which a buffer gets its own mmap
 _LARGE_PAGE = 2 << 20  # bytes; unused parts of a map take no memory
@@ -49,6 +53,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return aligned_bytes(size).view(dtype).reshape(shape)
+
+
+def aligned_columns(
+    specs: Sequence[ArraySpec], rows: int, allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes
+) -> list[NDArray[Any]]:
+    """Allocates an array for `rows` rows of each spec, all in one aligned block; their contents are undefined."""
+    shapes = [(rows, *spec.shape) for spec in specs]
+    sizes = [math.prod(shape) * spec.dtype.itemsize for shape, spec in zip(shapes, specs, strict=True)]
+    starts = [0, *accumulate(map(align, sizes))]
+    block = allocate(starts[-1])
+    return [np.ndarray(*each) for each in zip(shapes, [spec.dtype for spec in specs], repeat(block), starts)]
 
 
 class BufferPool:

@@ -150,19 +150,23 @@ def _has_spec(node: Any) -> bool:
     return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
 
 
-def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
+def stack(
+    examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str], out: list[NDArray[Any]] | None = None
+) -> Tree:
     """Stacks examples into one tree of arrays whose first dimension is `len(examples)`.
 
     Args:
         examples: One tree per row.
         spec: Tree of `ArraySpec`s.
-        rows: Rows of the examples, for errors.
+        rows: Rows of the examples, or texts that name them, for errors.
+        out: Arrays to stack into, one for each leaf. None: new ones.
 
     Raises:
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
+    if out is None:
+        out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
     if _fill_columns(examples, structure, out):
         return structure.build(out)
     columns = [(column, spec.shape, spec.dtype) for column, spec in zip(out, specs, strict=True)]
@@ -213,7 +217,7 @@ def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
     return False
 
 
-def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
+def _leaves_like(example: Tree, structure: Structure, row: int | str) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
         if difference := structure.static_difference(actual):
@@ -254,7 +258,11 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
     Raises:
         LeafError: Otherwise; names `origin`, which returned the batch.
     """
-    specs, structure = flatten_spec(spec)
+    return check_leaves(batch, count, *flatten_spec(spec), origin)
+
+
+def check_leaves(batch: Tree, count: int, specs: Sequence[ArraySpec], structure: Structure, origin: str) -> Tree:
+    """Same as `check_batch`, for a spec that is flattened already."""
     leaves = structure.plain_leaves(batch)
     if leaves is None:
         leaves, actual = flatten(batch)

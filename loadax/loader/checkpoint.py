@@ -8,9 +8,12 @@ import jax
 
 from loadax.core.arguments import shown
 from loadax.errors import StateError
+from loadax.loader.streams.run import KEY
 
 FILE = "loadax.json"
 """Name of the file in the folder that Orbax gives to the iterator."""
+
+_LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
 
 
 class FutureFolder(Protocol):
@@ -21,19 +24,30 @@ class FutureFolder(Protocol):
 
 
 async def write_state(state: dict[str, Any], folder: FutureFolder) -> None:
-    """Writes a state to a folder, once it exists. Only process 0 writes, since the state is equal on all hosts."""
+    """Writes a state to a folder, once it exists.
+
+    Only process 0 writes, since the state is equal on all hosts, except for the lanes of streams.
+    """
     created = await folder.await_creation()
+    lanes = {KEY: state[KEY]} if KEY in state else None
     if jax.process_index() == 0:
-        (created / FILE).write_text(json.dumps(state))
+        (created / FILE).write_text(json.dumps({key: value for key, value in state.items() if key != KEY}))
+    if lanes is not None:
+        (created / _LANES_FILE.format(jax.process_index())).write_text(json.dumps(lanes))
 
 
 def read_state(folder: Path) -> Any:
-    """Reads the state in a folder.
+    """Reads the state in a folder: a state, or one for each process that saved states of lanes.
 
     Raises:
         StateError: If there is none.
     """
-    path = folder / FILE
+    state = _read(folder / FILE)
+    lanes = sorted(folder.glob(_LANES_FILE.format("*")))
+    return [state | _read(path) for path in lanes] if lanes else state
+
+
+def _read(path: Path) -> Any:
     try:
         text = path.read_text()
     except FileNotFoundError:

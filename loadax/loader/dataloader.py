@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
-from loadax.errors import ArgumentError, RowIndexError
+from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.assembly.maskable import probe_readable
@@ -42,9 +42,11 @@ from loadax.loader.options import (
     host_leaf_names,
     mesh_of,
     microbatch_count,
+    refuse_with_streams,
     schedule,
     seconds,
     shard_spec,
+    stream_options,
     together,
     with_positions,
     worker_counts,
@@ -55,6 +57,7 @@ from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
+from loadax.plan.mix import ENDLESS
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.layout import position_ranges
@@ -205,11 +208,16 @@ class Dataloader:
         if masks:
             self.dataset = probe_readable(self.dataset, rows, masking is not None)
             check_mask(self.dataset.spec)
+        epochs = None if num_epochs is None else integer("num_epochs", num_epochs)
+        endless = self.dataset.is_stream and self.dataset.order.size >= ENDLESS
+        streams = None
+        if self.dataset.is_stream:
+            streams = stream_options(self.dataset, epochs, remainder, [size for _, size in sizes])
         self._plan = BatchPlan(
             self.dataset.order,
             sizes[0][1] if len(sizes) == 1 else sizes,
-            None if num_epochs is None else integer("num_epochs", num_epochs),
-            remainder,
+            None if endless else epochs,
+            "drop" if endless else remainder,
         )
         batch_sizes = [size for _, size in sizes]
         most, first = worker_counts(num_workers, worker_type, self.dataset.reader.concurrent_reads)
@@ -229,7 +237,10 @@ class Dataloader:
             quarantine=rows,
             stall_after=seconds("stall_after", stall_after),
             abort_after=seconds("abort_after", abort_after),
+            streams=streams,
         )
+        if streams is not None:
+            refuse_with_streams(options)
         kept = host_leaf_names(host_leaves, self.dataset.spec)
         both = sorted(set(kept) & set(partition)) if isinstance(partition, dict) else []
         if both:
@@ -278,6 +289,7 @@ class Dataloader:
         Raises:
             TypeError: If it is infinite.
         """
+        self._refuse_stream("len(loader)")
         if self._plan.num_steps is None:
             raise TypeError("num_epochs=None: the loader is infinite and has no len(); use loader.steps_per_epoch")
         return self._plan.num_steps
@@ -285,6 +297,7 @@ class Dataloader:
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps of one epoch, including skipped ones. Of the first epoch if the batch size is scheduled."""
+        self._refuse_stream("steps_per_epoch")
         return self._plan.steps_per_epoch
 
     @property
@@ -357,8 +370,8 @@ class Dataloader:
         def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
-        step = self._step_of(start)
-        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, step, hosts)
+        begin = 0 if start is None else start
+        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin, hosts)
         self._ledger = batches.ledger
         return batches
 
@@ -398,6 +411,7 @@ class Dataloader:
         Raises:
             ConformanceError: If a check fails. Names the step and the position.
         """
+        self._refuse_stream("check_plan()")
         return check_run(self._plan, self._shard, None if steps is None else integer("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
@@ -427,13 +441,13 @@ class Dataloader:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
         step, mesh = self._step_of(start), self._placing_mesh()
-        batches = self._take_warm(mesh, step) or self._begin(mesh, step)
+        batches = self._take_warm(mesh, step) or self._begin(mesh, start)
         self._ledger = batches.ledger
         return batches
 
     def _measuring_iterator(self, start: Any = 0) -> DataIterator:
         """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
-        return self._begin(self._placing_mesh(), self._step_of(start))
+        return self._begin(self._placing_mesh(), start)
 
     def warmup(self, start: Any = 0) -> None:
         """Starts reading ahead in the background, while a model is compiled or restored.
@@ -447,9 +461,8 @@ class Dataloader:
         Raises:
             StateError: As for `iterate`.
         """
-        step, mesh = self._step_of(start), self._placing_mesh()
         self._take_warm()
-        self._warm.append(self._begin(mesh, step))
+        self._warm.append(self._begin(self._placing_mesh(), start))
 
     def _take_warm(self, mesh: Mesh | None = None, step: int = 0) -> DataIterator | None:
         """The iterator that `warmup()` has begun, when it is for that mesh and step; else it is closed. Once only."""
@@ -469,11 +482,12 @@ class Dataloader:
         assert isinstance(mesh, Mesh)
         return mesh
 
-    def _begin(self, mesh: Mesh, step: int) -> DataIterator:
+    def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
         shard = partial(self._pipeline.shard, mesh)
         hosts = partial(run_hosts, self._runs, self._order)
+        begin = 0 if start is None else start
         given = self._mesh is not None
-        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, step, hosts)
+        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, begin, hosts)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -532,6 +546,7 @@ class Dataloader:
         Args:
             start: Step or state to start from. The first epoch is then the rest of that one.
         """
+        self._refuse_stream("epochs()")
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
                 index = batches.epoch
@@ -578,6 +593,7 @@ class Dataloader:
             ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
             RowIndexError: If the row is out of range.
         """
+        self._refuse_stream("find()")
         return find_places(self._plan, self.dataset.source, integer("row", row), dataset, epochs, steps)
 
     def skip(self, steps: Any) -> "Dataloader":
@@ -643,6 +659,7 @@ class Dataloader:
         Raises:
             ArgumentError: If the run is infinite and no steps are given, or the positions don't ascend.
         """
+        self._refuse_stream("certificate()")
         contents, per_step = flag("contents", contents), flag("per_step", per_step)
         if run is not None and not isinstance(run, str):
             raise ArgumentError(f"run={shown(run)}: pass a name for the run, as a str")
@@ -720,7 +737,12 @@ class Dataloader:
         size = self._plan.segment_of(step)[0].batch_size // part.count
         return np.arange(part.index * size, (part.index + 1) * size, dtype=np.int64)
 
+    def _refuse_stream(self, what: str) -> None:
+        if self.dataset.is_stream:
+            raise StreamError(what)
+
     def _checked(self, step: Any, name: str = "step") -> int:
+        self._refuse_stream("the rows of one step, as in loader[step], rows(step) or explain()")
         return self._plan.check(integer(name, step, most=None))
 
     def _step_of(self, start: Any) -> int:

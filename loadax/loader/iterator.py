@@ -4,14 +4,17 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
+from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
@@ -27,11 +30,14 @@ from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo, loader_info
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
+from loadax.loader.streams.agreement import EndAgreement, goes_on
+from loadax.loader.streams.run import KEY, LaneStates, StreamRun, lane_states
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
-from loadax.sharding.mesh import current_mesh, resolve_mesh
+from loadax.sharding.key_value import key_value_store
+from loadax.sharding.mesh import current_mesh, grid_of, resolve_mesh
 
 JoinHosts: TypeAlias = Callable[
     [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
@@ -72,7 +78,7 @@ class DataIterator:
         mesh: Mesh that batches are placed on. None: they are not placed.
         mesh_given: Whether the user passed the mesh to the loader.
         used_up: Event to set at the end of the run.
-        start: Step or state to start from.
+        start: Step or state to start from; of a stream, also the states of several processes.
         hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
@@ -108,6 +114,8 @@ class DataIterator:
         self._join_hosts = hosts
         self._hosts: RunHosts | None = None
         self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
+        self._ended = False  # whether a stream has ended
+        self._begin_streams(lane_states(start))
         self._begin(self._open)
 
     def _begin(self, start: Callable[[], None]) -> None:
@@ -161,7 +169,7 @@ class DataIterator:
         executor = self._executor
         try:
             options, step = self._pipeline.options, self._first_shard_step()
-            producer = self._pipeline.producer(self._shard(step), step, executor)
+            producer = self._pipeline.producer(self._shard(step), step, executor, self._streams)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
             )
@@ -194,17 +202,17 @@ class DataIterator:
         while True:
             if self._error is not None:
                 raise self._error
-            if self._step == self._plan.num_steps:
-                self.close()
-                self._used_up.set()
-                raise StopIteration
+            if self._ended or self._step == self._plan.num_steps:
+                self._finish()
             self._check_mesh()
             with self._lock:
                 if self._step == self._end and self._close.alive:  # the next batches have other shapes
                     self._reopen(self._monitor)
                 if self._interrupted:
                     # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self._host = None
+                    state = self.get_state()
+                    self._host, self._ended = None, False
+                    self._begin_streams(lane_states(state))
                     self._reopen()
                 scheduler = self._scheduler
             try:
@@ -212,6 +220,9 @@ class DataIterator:
                     self._first_batch()
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
+                    if not self._goes_on(step):
+                        self._ended = True
+                        continue
                     # Another thread may have taken a later one.
                     if scheduler is self._scheduler and step >= self._step:
                         self._step, self._host = step + 1, (step, host, self._shard)
@@ -220,7 +231,7 @@ class DataIterator:
             except Exception as error:
                 with self._lock:
                     if isinstance(error, ClosedError) and (
-                        self._step == self._plan.num_steps or scheduler is not self._scheduler
+                        self._ended or self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
                         continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
@@ -268,23 +279,68 @@ class DataIterator:
         return self._plan.position_of_step(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
-        """JSON-serialisable state, equal on all hosts. Counts batches handed out, not prefetched ones."""
-        return make_state(self._plan, self._order, self._step)
+        """JSON-serialisable state, equal on all hosts. Counts batches handed out, not prefetched ones.
+
+        That of a stream also has the states of the lanes that this process has opened, which differ between hosts.
+        """
+        state = make_state(self._plan, self._order, self._step)
+        return state if self._streams is None else state | {KEY: self._streams.states(self._step)}
 
     def set_state(self, state: Any) -> None:
         """Continues from `state`, saved on any mesh and with any number of hosts and workers.
+
+        For a stream, also a list of the states of several processes. Lanes whose states are missing are read from their
+        first rows.
 
         Raises:
             StateError: If it belongs to other data, or its position is inside a batch of this size. The iterator is
                 then unchanged.
         """
         self._check_process()
-        step = step_of(self._plan, self._order, state)
+        step, states = step_of(self._plan, self._order, state), lane_states(state)
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error, self._host = step, None, None
+            self._ended = False
+            self._begin_streams(states)
             self._watch.close()
             self._begin(self._reopen)
+
+    def _begin_streams(self, states: LaneStates) -> None:
+        """Begins to read the lanes of streams from saved states, if there are streams."""
+        self._streams: StreamRun | None = self._pipeline.stream_run(states)
+        self._agreement: EndAgreement | None = None
+        if self._streams is None:
+            return
+        self._streams.consumed = self._step
+        store = key_value_store()
+        if store is not None and not self._streams.endless:
+            process, everyone = this_process().index, range(this_process().count)
+            owners = everyone if self._mesh is None else np.unique(grid_of(self._mesh).owners).tolist()
+            if list(owners) == [process] and self._pipeline.options.shard is not None:
+                owners = everyone  # every process has a mesh of its own, and a part of each batch
+            if len(owners) > 1:
+                self._agreement = EndAgreement(store, process, owners, self._streams.end_rule)
+
+    def _goes_on(self, step: int) -> bool:
+        """Whether a step that was read is part of the run: whether streams have not ended before it, on any process."""
+        streams = self._streams
+        if streams is None:
+            return True
+        streams.consumed = step
+        if self._agreement is not None:
+            return self._agreement.goes_on(step, streams.progress, streams.ended_lane)
+        return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))
+
+    def _finish(self) -> None:
+        """Ends the run.
+
+        Raises:
+            StopIteration: Always.
+        """
+        self.close()
+        self._used_up.set()
+        raise StopIteration
 
     def move_to(self, mesh: Mesh, partition: Any = None) -> None:
         """Continues on another mesh in the same process: later batches are the same, placed there.
@@ -328,13 +384,14 @@ class DataIterator:
             self._check_shards(shard, partition is not None)
             interrupted, self._interrupted = self._interrupted, True
             self._scheduler.close()
-            if not interrupted:
+            if not interrupted and not self._ended:
                 # Another thread may be about to return a batch that is not counted here yet.
                 self._step = max(self._step, self._monitor.step)
             before = self._pipeline, self._shard, self._mesh, self._mesh_given
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
             self._watch.close()
             try:
+                self._begin_streams(lane_states(self.get_state()))
                 self._begin(partial(self._reopen, self._monitor))
             except BaseException:
                 self._pipeline, self._shard, self._mesh, self._mesh_given = before
@@ -446,6 +503,9 @@ class DataIterator:
         """Tells the other hosts that this one can't go on."""
         if self._hosts is not None and not isinstance(error, HostError | ClosedError):
             self._hosts.ended(self._step, error)
+        if self._agreement is not None:
+            with suppress(Exception):  # this error matters more than those of a store
+                self._agreement.fail(error)
 
     def __repr__(self) -> str:
         return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, final, get_args
 
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
@@ -10,10 +10,15 @@ from jax.sharding import Mesh, NamedSharding
 from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.metrics.stats import usable_cores
+from loadax.loader.streams.run import StreamOptions
+from loadax.plan.batches import Remainder
+from loadax.plan.mix import Mixed
+from loadax.plan.order import depth_first
+from loadax.plan.stream import StreamOrder
 from loadax.protocols import Integers, Tree
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
@@ -36,6 +41,7 @@ class LoaderOptions:
         quarantine: Rows that are never read: sorted int64[n].
         stall_after: Seconds of waiting for a batch after which to log what it waits for. None: never.
         abort_after: Seconds of waiting for a batch after which to raise. None: never.
+        streams: How streams are read. None: there are none.
     """
 
     partition: Any = None
@@ -53,6 +59,7 @@ class LoaderOptions:
     quarantine: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     stall_after: float | None = None
     abort_after: float | None = None
+    streams: StreamOptions | None = None
 
     @property
     def readers(self) -> int:
@@ -168,6 +175,46 @@ def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any
     if mixture is None or not mixture.by_step:
         return dataset
     return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
+
+
+def stream_options(
+    dataset: Dataset, num_epochs: int | None, remainder: Remainder, batch_sizes: Sequence[int]
+) -> StreamOptions:
+    """How the streams of a dataset are read.
+
+    Raises:
+        ArgumentError: If a batch does not show whether all lanes have ended, and the remainder depends on it.
+    """
+    choice("remainder", remainder, get_args(Remainder))
+    if num_epochs is not None and num_epochs < 1:
+        raise ArgumentError(f"num_epochs={num_epochs}: pass 1 or more, or None for endless epochs")
+    endless = num_epochs is None or any(
+        isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
+    )
+    lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
+    if not endless and remainder != "drop" and lanes > min(batch_sizes):
+        raise ArgumentError(
+            f"remainder={remainder!r}: a batch of {min(batch_sizes)} rows has none of some of the {lanes} lanes, so it "
+            "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
+            f"of lanes, or lanes={min(batch_sizes)} to from_stream",
+            argument="remainder",
+        )
+    return StreamOptions(None if endless else num_epochs, remainder)
+
+
+def refuse_with_streams(options: LoaderOptions) -> None:
+    """Refuses options that need random access.
+
+    Raises:
+        UnsupportedError: If there are any.
+    """
+    if options.worker_type == "process" and options.num_workers:
+        raise UnsupportedError(
+            "worker_type='process': the lanes of a stream are open in this process, and no other one can read them; "
+            "leave it out, and do slow work in maps that release the GIL, or in processes that open_lane starts"
+        )
+    if options.keep_on_device:
+        raise UnsupportedError("keep_on_device: a stream has no fixed number of rows; leave it out")
 
 
 def mesh_of(partition: Any) -> Mesh | None:

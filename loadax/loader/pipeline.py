@@ -34,6 +34,7 @@ from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
 from loadax.loader.options import LoaderOptions, Schedule, value_at
+from loadax.loader.streams.run import LaneStates, StreamRun
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sharding.layout import position_ranges
@@ -170,7 +171,14 @@ class Pipeline:
         """The pipeline of batches that stay on the host, by `host_shard`."""
         return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
 
-    def producer(self, shard: HostShard, step: int, executor: PieceExecutor) -> BatchProducer:
+    def stream_run(self, states: LaneStates) -> StreamRun | None:
+        """The lanes of the streams, to be read from saved states. None: there are no streams."""
+        options = self.options.streams
+        return None if options is None else StreamRun(self.plan, self.whole.dataset.source, options, states)
+
+    def producer(
+        self, shard: HostShard, step: int, executor: PieceExecutor, streams: StreamRun | None = None
+    ) -> BatchProducer:
         """The producer of a step and of the following steps with the same shapes, on their shard."""
         segment, end = self.plan.segment_of(step)
         options = self.options
@@ -187,7 +195,9 @@ class Pipeline:
             options.prefetch_bytes,
             options.readers,
         )
-        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard))
+        if streams is not None:
+            reader = streams.bind(reader)
+        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), streams, step)
 
     def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""

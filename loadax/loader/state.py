@@ -97,12 +97,19 @@ def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
 
 
 def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
-    """The step of `start`, a step or a state.
+    """The step of `start`, a step or a state, or the states of one step that several processes saved.
 
     Raises:
         StateError: If it is not a state, belongs to another dataset, or its position is inside a batch of this size;
             names the field.
     """
+    if isinstance(start, list | tuple) and start and all(isinstance(state, Mapping) for state in start):
+        steps = [step_of(plan, order, state) for state in start]
+        if len({*steps}) > 1:
+            raise StateError(
+                f"start has states of the steps {sorted({*steps})}; pass those that were saved at one step"
+            )
+        return steps[0]
     if isinstance(start, Mapping):
         return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
     try:

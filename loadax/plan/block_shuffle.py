@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.distinct import distinct
 from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
 from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
@@ -114,10 +115,12 @@ class BlockShuffled:
         return Shuffle(self.seed, Blocks(self.block, self.blocks, self.window, self.lanes))
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        if len(epochs) and (epochs == epochs[0]).all():  # as in nearly every call
+            return self.parent.visits(epochs, self._to_parent(self._at(int(epochs[0])), positions))
         below = np.empty_like(positions)
-        for epoch in np.unique(epochs):
+        for epoch in np.unique(epochs).tolist():
             chosen = np.flatnonzero(epochs == epoch)
-            below[chosen] = self._to_parent(self._at(int(epoch)), positions[chosen])
+            below[chosen] = self._to_parent(self._at(epoch), positions[chosen])
         return self.parent.visits(epochs, below)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
@@ -166,31 +169,36 @@ class BlockShuffled:
     def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions of the parent at `positions` of an epoch."""
         lane, turn = at.assignments.at(positions)
-        window, first, index_in_window, blocks, rows = self._window(at, lane, turn)
-        index_in_window = seeds.permute(index_in_window, rows, seeds.derive(at.key, "window", lane, window))
-        which, inside = np.divmod(index_in_window, self.block)
+        lane, window, turn, which = self._windows(at, lane, turn)
+        first, blocks, rows, *_ = self._bounds(at, lane, window)
+        keys = seeds.derive(at.key, "window", lane, window)
+        index_in_window = seeds.permute_by(turn - (first * self.block)[which], which, rows, keys)
+        # Rows of a block share its place: few blocks, so what follows is computed once for each.
+        block = index_in_window // self.block
+        inside = index_in_window - block * self.block
+        pairs, pair = distinct(which * self.window + block)
+        which, block = np.divmod(pairs, self.window)
+        lane, first, blocks = lane[which], first[which], blocks[which]
         # In its window, the ragged block counts as the last, so that the full ones divide evenly.
         here = (lane == at.lane) & (first <= at.index) & (at.index < first + blocks)
         offset = at.index - first
-        which = np.where(here, np.where(which == blocks - 1, offset, which + (which >= offset)), which)
-        slots = (first + which) * self.lanes + lane
-        return seeds.permute(slots, self.blocks, at.key) * self.block + inside
+        block = np.where(here, np.where(block == blocks - 1, offset, block + (block >= offset)), block)
+        slots = (first + block) * self.lanes + lane
+        return (seeds.permute(slots, self.blocks, at.key) * self.block)[pair] + inside
 
-    def _window(
-        self, at: _Epoch, lane: Integers, turn: Integers
-    ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Window of the `turn`-th row of a lane, its first block, the row's index in it, and its blocks and rows."""
-        shift, ragged_shift = at.shifts[lane], int(at.shifts[at.lane])
-        its_window = (at.index + ragged_shift) // self.window
-        its_end = (
-            min((its_window + 1) * self.window - ragged_shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
-        )
-        in_its_lane = lane == at.lane
-        # After the ragged window, count as if no row were missing: then all windows end at multiples.
-        turn = np.where(in_its_lane & (turn >= its_end), turn + at.missing, turn)
-        window = (turn + shift * self.block) // (self.window * self.block)
-        first, blocks, rows, *_ = self._bounds(at, lane, window)
-        return window, first, turn - first * self.block, blocks, rows
+    def _windows(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+        """Lanes and numbers of the windows of the `turn`-th rows of lanes, and the turn and the window of each row.
+
+        After the ragged window, a row's turn counts as if no row were missing: then all windows end at multiples.
+        """
+        shift = int(at.shifts[at.lane])
+        window = (at.index + shift) // self.window
+        end = min((window + 1) * self.window - shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
+        turn = turn + np.where((lane == at.lane) & (turn >= end), at.missing, 0)
+        windows = (turn + (at.shifts * self.block)[lane]) // (self.window * self.block)
+        found, which = distinct(windows * self.lanes + lane)
+        windows, lanes = np.divmod(found, self.lanes)
+        return lanes, windows, turn, which
 
     def _bounds(
         self, at: _Epoch, lane: Integers, window: Integers

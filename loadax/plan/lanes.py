@@ -6,7 +6,7 @@ more block; and before or after the end of the lane with the ragged block.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -32,10 +32,13 @@ class LaneAssignments:
         """Lane of each position, and the number of earlier positions of that lane."""
         starts = np.array([run.start for run in self.runs])
         widths = np.array([len(lanes) for lanes in self.lanes])
-        run = np.searchsorted(starts, positions, side="right") - 1
-        turn, which = np.divmod(positions - starts[run], widths[run])
+        run: Any = np.searchsorted(starts, positions, side="right") - 1
+        if len(run) and (run == run[0]).all():
+            run = int(run[0])  # scalars are divided by several times faster
+        offset, width = positions - starts[run], widths[run]
+        turn = offset // width
         lanes = np.concatenate(self.lanes)
-        return lanes[(np.cumsum(widths) - widths)[run] + which], turn + self.turns[run]
+        return lanes[(np.cumsum(widths) - widths)[run] + offset - turn * width], turn + self.turns[run]
 
     def positions(self, lanes: Integers, turns: Integers) -> Integers:
         """Positions of the `turns`-th rows of `lanes`; the inverse of `at`."""

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.blame import RAISED, blame
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
-from loadax.transforms import RAISED, blame
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024  # few, so that progress of a slow function is visible and Ctrl-C takes effect soon

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadax.core.buffers import ALIGNMENT, BufferPool, align, aligned_bytes, aligned_empty
+from loadax.core.buffers import ALIGNMENT, BufferPool, align, aligned_bytes, aligned_columns, aligned_empty
+from loadax.protocols import ArraySpec
 from tests.limits import HANG, until
 
 SIZE = 1 << 16
@@ -347,3 +348,15 @@ def test_a_pool_that_is_gone_leaves_its_leases_alone() -> None:
     del lease
     gc.collect()
     assert gone() is None
+
+
+def test_columns_of_one_block_are_aligned_and_apart() -> None:
+    kinds = [((3,), np.uint8), ((), np.float64), ((2, 0), np.int32)]
+    specs = [ArraySpec(shape, np.dtype(kind)) for shape, kind in kinds]
+    for rows in (0, 1, 7):
+        columns = aligned_columns(specs, rows)
+        assert [(column.shape, column.dtype) for column in columns] == [((rows, *s.shape), s.dtype) for s in specs]
+        for value, column in enumerate(columns):
+            column[...] = value
+            assert column.ctypes.data % ALIGNMENT == 0 or not column.size
+        assert all((column == value).all() for value, column in enumerate(columns))

@@ -377,11 +377,12 @@ def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_grain_iterates_over_is_refused() -> None:
-    for iterated in (pipeline().to_iter_dataset(), iter(pipeline().to_iter_dataset())):
+    iterated = pipeline().to_iter_dataset()
+    for open_data in (lambda: loadax.Dataloader(iter(iterated), 8), lambda: loadax.from_grain(iterated)):
         with pytest.raises(
             ArgumentError, match=r"Grain's \w+, .*hand over the MapDataset before \.to_iter_dataset\(\)"
         ):
-            loadax.Dataloader(iterated, 8)
+            open_data()
     source = [{"x": row} for row in range(8)]
     sampler = grain.samplers.IndexSampler(8, shard_options=grain.sharding.NoSharding(), shuffle=False, num_epochs=1)
     with pytest.raises(

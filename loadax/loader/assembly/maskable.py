@@ -40,7 +40,7 @@ def probe_readable(dataset: Dataset, quarantine: Integers, masking: bool) -> Dat
         Exception: If none of the first examples is.
     """
     first: Exception | None = None
-    for position in range(min(_MOST_PROBED, len(dataset))):
+    for position in range(1 if dataset.is_stream else min(_MOST_PROBED, len(dataset))):
         visits = dataset.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
         if visits.rows[0] in quarantine:
             continue

@@ -20,6 +20,7 @@ from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.mask_errors import without
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
+from loadax.loader.streams.run import OrderedReads, StreamRun
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
@@ -90,6 +91,8 @@ class BatchProducer:
         executor: Executor that reads the pieces.
         end: Step after the last one of this shard. None: infinite.
         finish: Builds the batch. None: restores the structure only.
+        streams: Lanes of the streams, if the reader has any.
+        step: First step, if there are streams.
 
     Raises:
         WorkerError: If the reader can't be sent to the workers.
@@ -104,6 +107,8 @@ class BatchProducer:
         executor: PieceExecutor,
         end: int | None,
         finish: Finish | None = None,
+        streams: StreamRun | None = None,
+        step: int = 0,
     ):
         self.executor = executor
         self.end = end
@@ -120,6 +125,11 @@ class BatchProducer:
         self._host, self._positions = shard.host, shard.positions
         self._quarantine = options.quarantine if len(options.quarantine) else None
         self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
+        self._streams: OrderedReads | None = None
+        if streams is not None:
+            self._streams = streams.reads(step, len(shard.positions))
+        self.most_steps = None if streams is None else 1
+        """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
         self.probed = reader.probed
         self.source, self.maps = reader.source, reader.maps
         self.to_accelerator = any(
@@ -154,10 +164,29 @@ class BatchProducer:
         visits = Visits(visits.rows[low:high], visits.epochs[low:high])
         if self._quarantine is not None:
             visits = without(visits, self._quarantine)
-        timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+        if self._streams is None:
+            timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+        else:
+            timing = self._read_streams(self._streams, first, visits, low, buffers)
         if self._masked_rows is not None:
             self._masked_rows.count(high - low, timing.failures, partial(self._place_of, first, low))
         return timing._replace(bytes=round((high - low) / max(1, self.rows_per_step) * self.bytes_per_step))
+
+    def _read_streams(
+        self, streams: OrderedReads, step: int, visits: Visits, low: int, buffers: BatchBuffers
+    ) -> Timing:
+        visits, releases, seconds = streams.read(step, low, visits)
+        try:
+            timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+        finally:
+            for release in releases:
+                release()
+        return timing._replace(read=timing.read + seconds, began=timing.began - seconds)
+
+    def close(self) -> None:
+        """Ends the waiting of threads for rows that others read."""
+        if self._streams is not None:
+            self._streams.close()
 
     def _place_of(self, first: int, low: int, row: int) -> tuple[int, int]:
         """Step and batch position of a row of a piece that begins at row `low` of the steps from `first` on."""

@@ -208,6 +208,8 @@ class PrefetchScheduler:
         with self._work:
             self._monitor.close()
             self._closed = True
+            if self._producer is not None:
+                self._producer.close()
             self._groups, self._ready, self._producer = deque(), deque(), None
             self._work.notify_all()
             self._arrived.notify_all()
@@ -305,11 +307,13 @@ class PrefetchScheduler:
 
     def _count(self) -> int:
         """Number of steps of the next group."""
+        assert self._producer is not None
         if self._workers == 0:
             return 1  # without workers, nothing is read ahead
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
         budget = self._options.prefetch_bytes // _GROUPS_IN_BUDGET
         count = min(self._piece_sizes.steps, max(1, budget // max(1, self._bytes_per_step)))
+        count = count if self._producer.most_steps is None else min(count, self._producer.most_steps)
         return count if self._stop is None else min(count, self._stop - self._next)
 
     def _group(self, first: int, count: int) -> StepGroup:

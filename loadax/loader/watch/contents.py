@@ -2,7 +2,8 @@
 
 import hashlib
 import threading
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -15,6 +16,14 @@ from loadax.redaction import redact
 _ROWS = 3
 _BRIEFLY = 0.05  # seconds
 _PLAIN = (str, bytes, bool, int, float, type(None))
+
+Contents: TypeAlias = Callable[[int], dict[str, list[str]] | None]
+"""Function of a sample: digest and file by row; None while they are read."""
+
+
+def nothing(_: int) -> dict[str, list[str]]:
+    """Contents of no rows."""
+    return {}
 
 
 def sampled_rows(num_rows: int, sample: int) -> list[int]:

@@ -16,7 +16,7 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import Pipeline
 from loadax.loader.state import OrderHash
 from loadax.loader.watch.agreement import Agreement
-from loadax.loader.watch.contents import ContentsReader
+from loadax.loader.watch.contents import Contents, ContentsReader, nothing
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.record import run_record
 from loadax.sharding.key_value import KeyValueStore, Subdirectory, key_value_store
@@ -88,7 +88,9 @@ def run_hosts(
         _forget(store, directory)
     keys = Subdirectory(store, directory)
     options = pipeline.options
-    reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
+    reading: Contents = nothing  # rows of streams are read once
+    if options.streams is None:
+        reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
     return RunHosts(keys, process, leads, agreement, progress, fail, options.abort_after, monotonic)
 

@@ -53,8 +53,8 @@ def refuse_known(data: Any) -> None:
     refuse_grain(data)
     if comes_from(data, "datasets", "IterableDataset"):
         raise ArgumentError(
-            "the data is an IterableDataset, which can only be iterated over; load it without streaming=True, "
-            "or write its rows to disk once: loadax.from_huggingface("
+            "the data is an IterableDataset, which a Dataloader reads as a stream; for random access load it without "
+            "streaming=True, or write its rows to disk once: loadax.from_huggingface("
             "datasets.Dataset.from_generator(lambda: iter(data), features=data.features))"
         )
     for module, name, line in _BY_CLASS:

@@ -1,12 +1,13 @@
 """ColumnTree: columns of Arrow record batches as one tree, whose rows are read at any place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.buffers import aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
@@ -66,6 +67,10 @@ class ColumnTree:
         """Whether every row of a column has the same shape and dtype, so that `fill` writes rows into place."""
         return all(isinstance(column, Numbers) for column in self.columns)
 
+    @cached_property
+    def _numbers(self) -> list[Numbers]:
+        return [column for column in self.columns if isinstance(column, Numbers)]
+
     @property
     def runs_python(self) -> bool:
         """Whether rows are built as Python objects."""
@@ -76,12 +81,18 @@ class ColumnTree:
         """Whether rows are flat lists of numbers, so that `parts` can read parts of them."""
         return all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
 
-    def read(self, rows: Integers, labels: Integers | None = None) -> Tree:
+    def read(
+        self,
+        rows: Integers,
+        labels: Integers | None = None,
+        allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
+    ) -> Tree:
         """Reads rows, stacked.
 
         Args:
             rows: int64[n].
             labels: Number of each row in messages; None: `rows`.
+            allocate: Allocates uint8[n] for numbers.
 
         Raises:
             LeafError: When rows differ in shape; names the first that differs.
@@ -89,6 +100,12 @@ class ColumnTree:
         if not len(rows) and self._length and self.is_ragged:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
         runs = runs_of(self.starts, rows)
+        if self.is_numeric:
+            specs = [column.spec for column in self._numbers]
+            leaves: list[Any] = aligned_columns(specs, len(rows), allocate)
+            for column, leaf in zip(self._numbers, leaves, strict=True):
+                column.fill(runs, None, leaf)
+            return self._structure.build(leaves)
         leaves = [column.read(runs, len(rows)) for column in self.columns]
         if not self._length:  # no row tells the type of the objects
             leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]

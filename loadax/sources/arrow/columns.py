@@ -6,6 +6,7 @@ them, and are gathered from there without any step between.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -50,8 +51,15 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
     """
     if not len(rows):
         return []
+    first, last = (np.searchsorted(starts, rows[[0, -1]], side="right") - 1).tolist()
+    if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():  # as whole row groups are read
+        cuts = [0, *np.searchsorted(rows, starts[first + 1 : last + 1]).tolist(), len(rows)]
+        return [
+            _run(batch, slice(low, high), rows[low:high] - starts[batch])
+            for batch, (low, high) in enumerate(pairwise(cuts), first)
+            if low < high
+        ]
     which = np.searchsorted(starts, rows, side="right") - 1
-    first = int(which[0])
     if (which == first).all():
         return [_run(first, slice(None), rows - starts[first])]
     order = np.argsort(which, kind="stable")
@@ -139,7 +147,7 @@ class Numbers:
                 out[places] = part[(span, *box)]
             elif columns is None and isinstance(places, slice) and out.flags.c_contiguous:
                 # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows are there was checked.
-                np.take(part, rows, axis=0, out=out[places], mode="wrap")
+                part.take(rows, axis=0, out=out[places], mode="wrap")
             else:
                 out[places] = part[(rows, *box)]
 

@@ -1,5 +1,6 @@
 """How Arrow stores the rows of a column: shapes, dtypes, and the memory of numbers as NumPy's."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
     return kind.bit_width == 8 * dtype.itemsize
 
 
+@lru_cache(maxsize=1024)
 def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
     """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
     if isinstance(kind, pa.BaseExtensionType):

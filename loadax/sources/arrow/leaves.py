@@ -35,7 +35,7 @@ class Leaf:
     type: Any
     classes: tuple[str, ...] | None = None
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The names joined by dots."""
         return ".".join(self.names)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loadax.core.buffers import BufferPool
 from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.arrow.call import Call
@@ -17,6 +18,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 
 _FEW_ROWS = 1 << 16  # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
+_IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
 _COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
 
@@ -45,6 +47,7 @@ class ArrowSource(BaseSource):
     ):
         self._state = table, nulls, call, addresses
         self.addresses = list(addresses)
+        self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
         table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
         batches = [batch for batch in table.to_batches() if len(batch)]
         tree = leaves_of(table.schema, call, categories([table]))
@@ -89,7 +92,7 @@ class ArrowSource(BaseSource):
         return self._tree.runs_python
 
     def read(self, rows: Integers) -> Tree:
-        return self._tree.read(check_rows(rows, len(self)))
+        return self._tree.read(check_rows(rows, len(self)), allocate=self._buffers.lease)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         if self.reads_columns:

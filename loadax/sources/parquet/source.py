@@ -1,7 +1,7 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -39,9 +39,7 @@ class ParquetSource(BaseSource):
         if self._empty.is_numeric and chunk_starts(groups) is not None:
             self._cache = ChunkCache(groups, groups.spec, self.kept_chunks, math.inf)
         else:
-            self._recent = RecentGroups(
-                lambda index: next(groups.decode([index])), groups.size, memory_bytes, open_groups
-            )
+            self._recent = RecentGroups(_decoder(groups), groups.size, memory_bytes, open_groups)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -192,3 +190,11 @@ class ParquetSource(BaseSource):
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))
             yield joined, rows[places] - starts[which[places]] + firsts[group[places] - wave.start], places
+
+
+def _decoder(groups: RowGroups) -> Callable[[int], ColumnTree]:
+    def decode(index: int) -> ColumnTree:
+        (tree,) = groups.decode([index])  # all of it: a reader left in the middle is closed
+        return tree
+
+    return decode

@@ -101,6 +101,15 @@ def test_rows_are_what_arrow_gives(shape: Any, combined: bool, monkeypatch: pyte
     assert [plain(data[row]) for row in range(ROWS)] == oracle(table)
 
 
+def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
+    """Batches are read into memory that is used again, but never while a leaf of it is referenced."""
+    data = loadax.from_arrow(pa.table({"x": np.arange(1000), "y": np.arange(1000, dtype=np.uint8)}))
+    kept = [data.read(range(first, first + 100))["x"] for first in range(0, 900, 100)]
+    for _ in range(20):
+        data.read(range(900, 1000))
+    assert np.concatenate(kept).tolist() == list(range(900))
+
+
 def test_rows_of_a_slice_are_its_own() -> None:
     table = of_any_kind().slice(5, 20)
     data = loadax.from_arrow(table)

@@ -1,0 +1,85 @@
+"""The order of a stream: positions are assigned to its lanes round-robin, without end.
+
+Row r of a stream is row r // lanes of lane r % lanes. So the number of rows that each lane gave before a position is a
+quotient: the state of a stream is a position, and whatever each lane's own iterator needs to continue.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import StreamError
+from loadax.plan.lanes import lane_places
+from loadax.plan.mix import ENDLESS, Mixed
+from loadax.plan.order import depth_first, no_hits
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+_VERSION = 1  # of this order, in saved states
+
+
+@final
+@dataclass(frozen=True)
+class StreamOrder:
+    """Position p is row p: row p // lanes of lane p % lanes. Within a step, rows are sorted by lane.
+
+    Args:
+        lanes: Number of lanes.
+    """
+
+    lanes: int
+    size = ENDLESS
+    varies = False
+    parts = ()
+    parent = changing_rows = row_range = shuffle = schedule = None
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        return no_hits()
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        raise StreamError(f"{verb}()")
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return [self._assignment] if stop > start else []
+
+    def describe(self) -> list[Any]:
+        return [["stream", self.lanes, _VERSION]]
+
+    def text(self) -> list[str]:
+        return [f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)}"]
+
+    @cached_property
+    def _assignment(self) -> LaneAssignment:
+        return LaneAssignment(0, lane_places(self.lanes))
+
+
+def has_stream(order: Order) -> bool:
+    """Whether rows of an order come from a stream."""
+    return any(isinstance(below, StreamOrder) for below in depth_first(order))
+
+
+def check_streams(order: Order) -> None:
+    """Checks that streams are only mixed: other verbs need random access.
+
+    Raises:
+        StreamError: When a verb rearranges a stream; names it.
+    """
+    if not isinstance(order, StreamOrder | Mixed) and has_stream(order):
+        raise StreamError(order.text()[-1])
+
+
+def rows_before(order: Order, epoch: int, position: int) -> list[Integers]:
+    """Rows that every lane gives before a position: int64[lanes] for each stream of the order, depth first."""
+    if isinstance(order, StreamOrder):
+        turns, lanes = divmod(position, order.lanes)
+        return [turns + (np.arange(order.lanes) < lanes)]
+    if not isinstance(order, Mixed):
+        return []
+    found = []
+    for part, drawn in zip(order.parts, order.counts(order.begin(epoch) + position).tolist(), strict=True):
+        found.extend(rows_before(part, *divmod(drawn, part.size)))
+    return found

@@ -1,0 +1,1 @@
+"""Streams: data without random access, in a fixed number of lanes."""

@@ -1,0 +1,253 @@
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import loadax
+from loadax import Dataloader, from_stream
+from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
+from loadax.sharding import data_parallel
+from tests.limits import HANG
+from tests.streams import CountedLanes
+
+BATCH = 8
+
+
+def rows(lane: int, lanes: int, count: int = 100) -> Iterator[Any]:
+    for row in range(count):
+        yield {"x": np.array([lane, row], np.int32)}
+
+
+def batches_of(data: Any, batch_size: int = BATCH, **options: Any) -> list[Any]:
+    with Dataloader(data, batch_size, shard_index=0, shard_count=1, **options).host_batches() as batches:
+        return list(batches)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        len,
+        lambda ds: ds[0],
+        lambda ds: ds[:4],
+        lambda ds: ds.shuffle(0),
+        lambda ds: ds.shuffle(0, block=4),
+        lambda ds: ds.select([1]),
+        lambda ds: ds.sample([1.0]),
+        lambda ds: ds.filter(lambda row: True),
+        lambda ds: ds.exclude([1]),
+        lambda ds: ds.split(0.5),
+        lambda ds: ds.split_by(lambda row: 0, 0.5),
+        lambda ds: ds.repeat(2),
+        lambda ds: ds.zip(ds),
+        lambda ds: ds.windows(2),
+        lambda ds: ds.pack(8),
+        lambda ds: ds.cache("/tmp/nowhere"),
+        lambda ds: ds.flat_map(lambda row: [row], 1),
+        lambda ds: loadax.concat([ds, ds]),
+        lambda ds: Dataloader(ds, BATCH)[0],
+        lambda ds: Dataloader(ds, BATCH).rows(0),
+        lambda ds: Dataloader(ds, BATCH).find(0),
+        lambda ds: Dataloader(ds, BATCH).explain(),
+        lambda ds: Dataloader(ds, BATCH).check_plan(),
+        lambda ds: Dataloader(ds, BATCH).certificate(),
+        lambda ds: Dataloader(ds, BATCH).steps_per_epoch,
+        lambda ds: len(Dataloader(ds, BATCH)),
+        lambda ds: next(Dataloader(ds, BATCH).epochs()),
+    ],
+)
+def test_what_needs_random_access_says_why(use: Any) -> None:
+    with pytest.raises(StreamError, match=r"no length and no random access.*loader\.iterate\(start=state\)"):
+        use(from_stream(rows, lanes=4))
+
+
+def test_batches_are_placed_and_mapped() -> None:
+    data = from_stream(rows, lanes=4).map(lambda row: {"y": row["x"].astype(np.float32) * 2})
+    with iter(Dataloader(data, BATCH, num_workers=3)) as batches:
+        first = next(batches)["y"]
+        assert first.shape == (BATCH, 2)
+        assert np.asarray(first)[:, 0].tolist() == [0, 0, 4, 4, 2, 2, 6, 6]
+        assert repr(data).startswith("Dataset(a stream of 4 lanes from rows")
+        assert len(list(batches)) == 49
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_a_run_moves_to_another_mesh() -> None:
+    loader = Dataloader(from_stream(rows, lanes=4), BATCH)
+    expected = [np.asarray(batch["x"]).tolist() for batch in loader]
+    with iter(loader) as batches:
+        given = [np.asarray(next(batches)["x"]).tolist() for _ in range(3)]
+        batches.move_to(data_parallel(jax.devices()[:2]))
+        for batch in batches:
+            assert batch["x"].sharding.num_devices == 2
+            given.append(np.asarray(batch["x"]).tolist())
+    assert given == expected
+
+
+def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
+    def blocks(lane: int, lanes: int) -> Iterator[Any]:
+        found = [row["x"] for row in rows(lane, lanes)]
+        begin = 0
+        for length in [7, 0, 1, 30, 62]:
+            yield {"x": np.array(found[begin : begin + length], np.int32).reshape(length, 2)}
+            begin += length
+
+    for options in ({}, {"remainder": "pad"}, {"num_workers": 0}):
+        one = batches_of(from_stream(rows, lanes=3), **options)
+        other = batches_of(from_stream(blocks, lanes=3, batched=True), **options)
+        assert len(one) == len(other)
+        for expected, given in zip(one, other, strict=True):
+            np.testing.assert_equal(given, expected)
+    mapped = batches_of(from_stream(blocks, lanes=3, batched=True).map(lambda row: {"x": row["x"] + 1}))
+    np.testing.assert_equal(mapped[5]["x"], batches_of(from_stream(rows, lanes=3))[5]["x"] + 1)
+
+
+def test_a_lane_that_raises_is_named_after_the_steps_before_it() -> None:
+    def broken(lane: int, lanes: int) -> Iterator[Any]:
+        yield from rows(lane, lanes, 5)
+        raise OSError(f"no answer for {lane}")
+
+    for workers in (0, 3):
+        loader = Dataloader(from_stream(broken, lanes=4), BATCH, num_workers=workers)
+        with iter(loader) as batches:
+            next(batches), next(batches)
+            with pytest.raises(OSError, match="no answer for 0") as caught:
+                next(batches)
+            assert "loadax: reading row 5 of lane 0" in caught.value.__notes__
+            assert batches.step == 2
+            with pytest.raises(OSError, match="no answer"):
+                next(batches)
+
+
+def test_rows_of_another_spec_are_named() -> None:
+    def ragged(lane: int, lanes: int) -> Iterator[Any]:
+        yield from rows(lane, lanes, 3)
+        yield {"x": np.zeros(3 if lane == 2 else 2, np.int32)}
+        yield from rows(lane, lanes, 3)
+
+    with pytest.raises(LeafError, match=r"row 3 of lane 2: leaf \['x'\] is int32\[3\], expected int32\[2\]"):
+        batches_of(from_stream(ragged, lanes=4))
+    padded = batches_of(from_stream(ragged, lanes=4).pad({"x": 4}))
+    assert padded[0]["x"].shape == (BATCH, 4)
+
+    def other(lane: int, lanes: int) -> Iterator[Any]:
+        yield {"x": np.zeros((5, 2))}
+        yield {"x": np.zeros((5, 2), np.int8)}
+
+    with pytest.raises(LeafError, match=r"lane 0, block at row 5, gave leaf \['x'\] as int8\[5, 2\]"):
+        batches_of(from_stream(other, lanes=2, batched=True), 16)
+
+
+def test_a_masked_row_keeps_its_position() -> None:
+    def fails(row: Any) -> Any:
+        if row["x"].tolist() == [1, 1]:
+            raise ValueError("bad row")
+        return row
+
+    batch = batches_of(from_stream(rows, lanes=2).map(fails), on_error="mask")[0]
+    assert batch["mask"].tolist() == [True] * 5 + [False] + [True] * 2
+
+
+def test_a_lane_that_hangs_ends_with_close_and_others_do_not_wait() -> None:
+    waiting, hang = threading.Event(), threading.Event()
+
+    def hangs(lane: int, lanes: int) -> Iterator[Any]:
+        yield from rows(lane, lanes, 10)
+        waiting.set()
+        hang.wait(HANG)
+
+    with iter(Dataloader(from_stream(hangs, lanes=4), BATCH, num_workers=3)) as batches:
+        for _ in range(5):
+            next(batches)
+        assert waiting.wait(HANG)
+        batches.close()
+        with pytest.raises(ClosedError):
+            next(batches)
+    hang.set()
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
+def test_equal_lanes_that_fill_batches_end_alike(remainder: Any) -> None:
+    assert len(batches_of(from_stream(CountedLanes([20] * 4), lanes=4), remainder=remainder)) == 10
+
+
+def test_an_end_within_a_batch_is_an_error_if_asked() -> None:
+    data = from_stream(CountedLanes([20, 21, 20, 20]), lanes=4)
+    with pytest.raises(SourceError, match="lane 0 ended after 20 rows, and the batch of step 10 has only some"):
+        batches_of(data, remainder="error")
+    assert len(batches_of(data, remainder="drop")) == 10
+    assert [int(batch["mask"].sum()) for batch in batches_of(data, remainder="pad")] == [8] * 10 + [1]
+
+
+def test_epochs_read_every_lane_again() -> None:
+    def lane_of(lane: int, lanes: int, epoch: int = 0) -> Iterator[Any]:
+        for row in range(3):
+            yield {"x": np.int32(100 * epoch + 10 * lane + row)}
+
+    data = from_stream(lane_of, lanes=2)
+    served = [batch["x"].tolist() for batch in batches_of(data, 6, num_epochs=2)]
+    assert served == [[0, 1, 2, 10, 11, 12], [100, 101, 102, 110, 111, 112]]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ArgumentError, match="lanes=0"):
+        from_stream(rows, lanes=0)
+    with pytest.raises(ArgumentError, match="can't be called; pass a function of a lane and the number of lanes"):
+        from_stream([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"is called as open_lane\(lane, lanes\)"):
+        from_stream(lambda lane: [lane])  # type: ignore[misc, arg-type]
+    with pytest.raises(ArgumentError, match="give its third argument a default, as in def open_lane"):
+        from_stream(lambda lane, lanes, epoch: [lane])  # type: ignore[misc, arg-type]
+    with pytest.raises(SourceError, match=r"lane 0 of 4 has no rows; pass a number of lanes="):
+        Dataloader(from_stream(lambda lane, lanes: [], lanes=4), BATCH)
+    with pytest.raises(SourceError, match="lane 3 of 4 has no rows"):
+        batches_of(from_stream(CountedLanes([9, 9, 9, 0]), lanes=4))
+    with pytest.raises(TypeError, match="not iterable"):
+        Dataloader(from_stream(lambda lane, lanes: lane, lanes=4), BATCH)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UnsupportedError, match="worker_type='process'"):
+        Dataloader(from_stream(rows), BATCH, worker_type="process")
+    with pytest.raises(UnsupportedError, match="keep_on_device"):
+        Dataloader(from_stream(rows), BATCH, keep_on_device=True)
+    with pytest.raises(ArgumentError, match=r"a batch of 8 rows has none of some of the 128 lanes.*or lanes=8 to"):
+        Dataloader(from_stream(rows), BATCH, remainder="pad")
+    Dataloader(from_stream(rows, lanes=8), BATCH, remainder="pad")
+    with pytest.raises(SourceError, match="leave out batched=True if lanes yield rows"):
+        Dataloader(from_stream(lambda lane, lanes: [{"x": 1}], batched=True), BATCH)
+
+
+def test_states_that_do_not_fit() -> None:
+    class Odd:
+        def __iter__(self) -> "Odd":
+            return self
+
+        def __next__(self) -> Any:
+            return {"x": np.int32(1)}
+
+        def state_dict(self) -> Any:
+            return {"rows": {1, 2}}
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError(state)
+
+    with pytest.raises(StateError, match="lane 0: the state of Odd is not JSON"):
+        batches_of(from_stream(lambda lane, lanes: Odd(), lanes=2))
+    kept = Dataloader(from_stream(CountedLanes(stateful=True), lanes=2), BATCH, num_epochs=None)
+    with iter(kept) as batches:
+        for _ in range(3):
+            next(batches)
+        state = batches.get_state()
+    plain = Dataloader(from_stream(CountedLanes(), lanes=2), BATCH, num_epochs=None)
+    with plain.iterate(state) as batches, pytest.raises(StateError, match="the state of lane 0 was saved by an iterat"):
+        next(batches)
+    with plain.iterate(state["step"]) as batches:
+        assert np.asarray(next(batches)["x"]).tolist()[:2] == [12, 13]
+    for lanes in ("x", [1], [{"0": 3}]):
+        with pytest.raises(StateError, match="which is not a list of states by lane"):
+            kept.iterate(state | {"lanes": lanes})
+    with pytest.raises(StateError, match=r"states of the steps \[0, 3\]"):
+        kept.iterate([state, kept.iterate().get_state()])
+    with pytest.raises(StateError, match="a stream of 4 lanes differs from the saved run"):
+        Dataloader(from_stream(CountedLanes(), lanes=4), BATCH).iterate(state)

@@ -1,0 +1,88 @@
+"""What the real processes of `test_stream_processes.py` do."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from orbax.checkpoint import v1
+
+from loadax import Dataloader, from_stream
+from loadax.errors import SourceError
+from loadax.sharding import data_parallel
+from tests.streams import CountedLanes, expected_steps, row_of
+
+LANES, BATCH, STEPS = 16, 32, 10
+LENGTHS = [50 + 3 * (lane % 4) for lane in range(LANES)]
+
+
+def loader_of(lanes: Any, **options: Any) -> Dataloader:
+    return Dataloader(from_stream(lanes, lanes=LANES), BATCH, mesh=data_parallel(), **options)
+
+
+def local(array: jax.Array) -> list[tuple[int, int]]:
+    """Batch positions and values of this process's rows."""
+    return [
+        (position, value)
+        for shard in array.addressable_shards
+        for position, value in enumerate(np.asarray(shard.data).tolist(), shard.index[0].start or 0)
+    ]
+
+
+def check(batch: Any, expected: list[int]) -> None:
+    mask = dict(local(batch["mask"])) if "mask" in batch else {}
+    for position, value in local(batch["x"]):
+        assert (value if mask.get(position, True) else -1) == expected[position]
+
+
+def save(folder: str) -> None:
+    """Reads lanes of unequal lengths to the same end on all processes, and saves states of lanes on the way."""
+    for remainder in ("drop", "pad"):
+        lanes = CountedLanes(LENGTHS)
+        expected = expected_steps(LENGTHS, BATCH, remainder)
+        with iter(loader_of(lanes, remainder=remainder, num_workers=2)) as batches:
+            count = 0
+            for batch, step in zip(batches, expected, strict=True):
+                check(batch, step)
+                count += 1
+        assert count == len(expected)
+        _, *opened = lanes.opened  # the first one was for the spec
+        assert len(opened) == len(set(opened)) == LANES // jax.process_count()
+    with pytest.raises(SourceError, match=r"some of its rows|another process"):
+        list(loader_of(CountedLanes(LENGTHS), remainder="error"))
+    with iter(loader_of(Broken(jax.process_index()))) as batches, pytest.raises((OSError, SourceError)) as caught:
+        list(batches)
+    if jax.process_index() == 1:
+        assert "process 0 could not read its lanes" in str(caught.value)
+    with iter(loader_of(CountedLanes(stateful=True), num_epochs=None)) as batches:
+        for step in expected_steps([100] * LANES, BATCH, "drop")[:STEPS]:
+            check(next(batches), step)
+        with v1.training.Checkpointer(Path(folder)) as checkpointer:
+            checkpointer.save_checkpointables(STEPS, {"data": batches})
+
+
+class Broken:
+    """Lanes of process 0 raise."""
+
+    def __init__(self, process: int):
+        self.process = process
+
+    def __call__(self, lane: int, lanes: int) -> Any:
+        for row in range(20):
+            if row == 12 and self.process == 0:
+                raise OSError("no answer")
+            yield {"x": np.int32(row_of(lane, row))}
+
+
+def restore(folder: str) -> None:
+    """Any number of processes goes on, and reads no row again but those since the states of lanes."""
+    lanes = CountedLanes(stateful=True)
+    with iter(loader_of(lanes, num_epochs=None, num_workers=0)) as batches:
+        with v1.training.Checkpointer(Path(folder)) as checkpointer:
+            checkpointer.load_checkpointables(STEPS, {"data": batches})
+        lanes.opened, lanes.rows_read = [], 0
+        for step in expected_steps([100] * LANES, BATCH, "drop")[STEPS : STEPS + 2]:
+            check(next(batches), step)
+    assert len(lanes.opened) == LANES // jax.process_count()
+    assert lanes.rows_read < STEPS * BATCH // jax.process_count()
