@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, final, get_args
 
 import numpy as np
@@ -17,11 +18,11 @@ from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
-from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
+from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, check_array, check_digest, digest_values
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
@@ -30,6 +31,7 @@ from loadax.writing.identity import digest_of, identify, spread
 _log = logging.getLogger("loadax")
 
 _WINDOW = 1 << 20  # default number of documents that are packed together
+_LARGEST = 1 << 62  # bytes, more than any file has
 _INFINITE = 1 << 40  # documents, more than any dataset has
 _DOCUMENTS_PER_READ = 512  # documents per read of one thread
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
@@ -278,7 +280,13 @@ class Documents:
 
 
 def pack(
-    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any
+    reader: Reader,
+    order: Order,
+    options: PackOptions,
+    index: Any,
+    progress: bool | None,
+    value: Any,
+    bos: Any = None,
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
@@ -291,7 +299,7 @@ def pack(
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
-    plan = _cached_plan(documents, lengths, options, folder)
+    plan = _cached_plan(documents, lengths, options, folder, bos is not None)
     facts = plan.facts
     described = [
         "pack",
@@ -301,6 +309,7 @@ def pack(
         documents.describe_order(),
         documents.describe_maps(),
         *([["value", value]] if value else []),  # states of runs without it stay as they are
+        *([["bos", bos]] if bos is not None else []),
     ]
     rows = packed(options.method, options.seq_len, plan.arrays, options.align)
     summary = (
@@ -310,14 +319,14 @@ def pack(
             f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
         )
     )
-    return PackedSource(documents, rows, options.seq_len, described, summary, value)
+    return PackedSource(documents, rows, options.seq_len, described, summary, value, bos)
 
 
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
     if folder is None:
         return _compute_lengths(documents, progress)
     identity = documents.identity()
-    entry = folder.get("lengths", identity)
+    entry = folder.get("lengths", identity, lambda entry: _check_lengths(entry, documents.size))
     if entry is None:
         entry = _compute_lengths(documents, progress)
         folder.put("lengths", identity, entry)
@@ -329,16 +338,27 @@ def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
-def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
+def _cached_plan(
+    documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None, with_bos: bool
+) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     later = [part for option in options.described[4:] for part in option]
-    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window, *later)))
+    name = "-".join(
+        map(
+            str, (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
+        )
+    )
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
-    cached = None if folder is None else folder.get(name, identity)
+    cached = (
+        None if folder is None else folder.get(name, identity, partial(_check_plan, lengths=lengths, options=options))
+    )
     if cached is not None:
         return cached
     known = lengths.arrays["lengths"]
-    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]))
+    if with_bos:
+        known = known + (known > 0)
+    noun = "document with its bos entry" if with_bos else "document"
+    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
     entry = Entry(arrays, _counts(known, options))
     for count_name, count in entry.facts.items():
         if count_name in ("empty", "dropped") and count:
@@ -351,6 +371,20 @@ def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, fol
     if folder is not None:
         folder.put(name, identity, entry)
     return entry
+
+
+def _check_lengths(entry: Entry, documents: int) -> None:
+    lengths = check_array(entry, "lengths", np.int64, documents, 0)
+    check_digest(entry, "lengths")
+    if np.sum(lengths, dtype=np.float64) >= _LARGEST:
+        raise ValueError("all lengths together are larger than any file")
+
+
+def _check_plan(entry: Entry, lengths: Entry, options: PackOptions) -> None:
+    known = lengths.arrays["lengths"]
+    if entry.facts != _counts(known, options):
+        raise ValueError("its counts are not those of the lengths")
+    check_arrays(entry.arrays, known, options.seq_len, options.method, options.long, options.align)
 
 
 def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:

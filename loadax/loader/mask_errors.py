@@ -38,7 +38,7 @@ class MaskErrors:
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import Dataloader, from_arrays
+        >>> from loadax import Dataloader, MaskErrors, from_arrays
         >>> data = from_arrays({"x": np.arange(16.0)}).map(lambda row: {"x": 1 / row["x"]} if row["x"] else 1 / 0)
         >>> batch = next(iter(Dataloader(data, batch_size=8, on_error=MaskErrors())))
         >>> batch["mask"].tolist()[:3], batch["x"].tolist()[:3]
@@ -146,11 +146,11 @@ def _records(path: Path) -> list[Path]:
 
 
 def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         try:
             entry = json.loads(line)
             row, rows = int(entry["id"]), int(entry["rows"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
                 "pass the record of MaskErrors, or the row ids as a list"

@@ -124,6 +124,7 @@ def plan_arrays(
     align: int = 1,
     most_documents: int | None = None,
     row_of: Callable[[int], int] = int,
+    noun: str = "document",
 ) -> Arrays:
     """Arrays of a plan, by name.
 
@@ -136,6 +137,7 @@ def plan_arrays(
         align: Divisor of the first column of every document, unless `method` is "split". It divides `seq_len`.
         most_documents: Largest number of documents of a row, unless `method` is "split".
         row_of: Function that returns the row of a document, for errors.
+        noun: What has these lengths, for errors.
 
     Raises:
         ArgumentError: When nothing is left to pack, or a document is longer than a row and `long` is "error".
@@ -148,7 +150,7 @@ def plan_arrays(
     if long == "error" and too_long.any():
         which = int(np.argmax(too_long))
         raise ArgumentError(
-            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, "
+            f"row {row_of(which)} is a {noun} of {lengths[which]}, longer than seq_len={seq_len}, "
             f"as are {int(too_long.sum()) - 1} more of {len(lengths)}; "
             "pass long='cut' (cuts them into rows), long='drop' (leaves them out), or method='split'"
         )
@@ -162,6 +164,52 @@ def plan_arrays(
         return fit(-(-sizes // align) * align, seq_len, method == "best_fit", most)
 
     return _fitted_arrays(lengths, seq_len, rows_of, long, window)
+
+
+def check_arrays(
+    arrays: Mapping[str, NDArray[Any]], lengths: Integers, seq_len: int, method: Method, long: Long, align: int
+) -> None:
+    """Checks that arrays are a plan of documents with these lengths: every entry in one row, and no row too long.
+
+    Args:
+        arrays: Arrays that may be of `plan_arrays`, by name.
+        lengths: Lengths of the documents, int64[documents].
+        seq_len: Entries of a row.
+        method: As in `plan_arrays`.
+        long: As in `plan_arrays`.
+        align: As in `plan_arrays`.
+
+    Raises:
+        ValueError: When they are not.
+    """
+    if method == "split":
+        if arrays["ends"].dtype != np.int64 or not np.array_equal(arrays["ends"], np.cumsum(lengths)):
+            raise ValueError("the ends of the documents are not the sums of their lengths")
+        return
+    bounds, documents, sizes = arrays["bounds"], arrays["documents"], arrays["lengths"]
+    skips = arrays.get("skips", np.zeros(1, np.int64)[:0])
+    if any(array.ndim != 1 or array.dtype not in (np.int32, np.int64) for array in (bounds, documents, sizes, skips)):
+        raise ValueError("the arrays are not flat arrays of integers")
+    counts = -(-lengths // seq_len)
+    cut = bool(long == "cut" and counts.max(initial=0) > 1)
+    if long == "drop":
+        counts = np.where(counts > 1, 0, counts)
+    number = int(counts.sum())
+    if len(bounds) < 2 or bounds[0] or bounds[-1] != number or (np.diff(bounds) <= 0).any():
+        raise ValueError(f"the bounds of the rows don't ascend from 0 to {number}")
+    if ("skips" in arrays) != cut or {len(documents), len(sizes), len(skips) if cut else number} != {number}:
+        raise ValueError(f"the arrays don't have {number} values")
+    if documents.min() < 0 or not np.array_equal(np.bincount(documents, minlength=len(lengths)), counts):
+        raise ValueError("a document is missing, or in too many rows")
+    begins = skips.astype(np.int64) if cut else np.zeros(number, np.int64)
+    parts, rest = np.divmod(begins, seq_len)
+    if cut and (rest.any() or begins.min() < 0 or len(np.unique(documents * counts.max() + parts)) < number):
+        raise ValueError("the parts of a cut document overlap")
+    widths = -(-sizes.astype(np.int64) // align) * align
+    if (sizes != np.minimum(lengths[documents] - begins, seq_len)).any() or sizes.min() < 1:
+        raise ValueError("the lengths are not those of the documents")
+    if np.add.reduceat(widths, bounds[:-1]).max() > seq_len:
+        raise ValueError(f"a row is longer than {seq_len}")
 
 
 def _fitted_arrays(

@@ -40,6 +40,7 @@ class Question:
         dtype: Dtype of the values.
         known_as: Identity of the question, as JSON; None: the fingerprint of `function`.
         function: The user's function, if any.
+        check: Checks values that were loaded from an index, with the mask of the rows; raises `ValueError`.
     """
 
     verb: str
@@ -48,6 +49,7 @@ class Question:
     dtype: Any
     known_as: list[str] | None
     function: Callable[..., Any] | None
+    check: Callable[[Entry, NDArray[np.bool_]], object]
 
 
 @final
@@ -109,7 +111,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         values = _look(question, reader, met, options)
         return Answers(values, digest_values(values))
     identity = {"function or key": known_as, **_identity(reader, met)}
-    entry = folder.get(question.verb, identity)
+    entry = folder.get(question.verb, identity, lambda entry: question.check(entry, met))
     if entry is None:
         if process.count > 1:
             raise _not_built(question, process, f"without its index at {folder.path(question.verb)}")

@@ -26,7 +26,7 @@ from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.index_folder import digest_values
+from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES, load_npy
 
@@ -66,7 +66,7 @@ def keep(
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
+    kept = answers(Question("filter", name, judge, np.int64, known_as, function, _check_kept), reader, met, options)
     rows = kept.values
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
@@ -82,6 +82,12 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
         RowIndexError: When a row is out of range.
     """
     given, origin = _listed(rows, "rows")
+    if given.ndim != 1:
+        raise ArgumentError(
+            f"rows has {given.ndim} dimensions{origin}: {given.dtype}{list(given.shape)}; pass a flat list of row "
+            "numbers, such as rows.reshape(-1)",
+            argument="rows",
+        )
     listed = _integers(given, "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
@@ -194,10 +200,10 @@ def split_groups(
     met = met_rows(order, "split_by", reader.num_rows)
     if isinstance(key, str):
         path, judge = by_leaf(reader.spec, key)
-        question = Question("split_by", key, judge, np.uint64, ["leaf", path], None)
+        question = Question("split_by", key, judge, np.uint64, ["leaf", path], None, _check_words)
     elif callable(key):
         checked_function("key", key, "the name of a leaf, or a function of one example", "example")
-        question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key)
+        question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key, _check_words)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words = answers(question, reader, met, options).values
@@ -209,6 +215,20 @@ def split_groups(
         return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
+
+
+def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:
+    """Checks the rows of an index of `filter`."""
+    rows = check_array(entry, "answers", np.int64, None, 0, len(met) - 1)
+    if (np.diff(rows) <= 0).any() or not met[rows].all():
+        raise ValueError("its rows don't ascend, or are not rows of this dataset")
+    check_digest(entry, "answers")
+
+
+def _check_words(entry: Entry, met: NDArray[np.bool_]) -> None:
+    """Checks the hashes of an index of `split_by`: one for each row."""
+    check_array(entry, "answers", np.uint64, int(met.sum()))
+    check_digest(entry, "answers")
 
 
 def _truth(answer: Any, name: str, row: int) -> bool:
@@ -288,4 +308,4 @@ def _integers(listed: NDArray[Any], name: str) -> Integers:
         raise ArgumentError(f"{name} is a mask of True and False; pass row numbers: numpy.flatnonzero(mask)")
     if listed.size and listed.dtype.kind not in "iu":
         raise ArgumentError(f"{name} contains {listed.dtype}; pass row numbers, as integers")
-    return listed.reshape(-1).astype(np.int64)
+    return listed.astype(np.int64)

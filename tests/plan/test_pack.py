@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError
 from loadax.plan.fit import fit
-from loadax.plan.pack import packed, plan_arrays
+from loadax.plan.pack import check_arrays, packed, plan_arrays
 from loadax.protocols import Integers
 from loadax.sources.io.index_folder import digest_values
 from tests.limits import examples
@@ -187,3 +187,31 @@ def test_plans_and_digests_stay_what_they_are() -> None:
         for method in methods
     }
     assert found == {"split": "a8dd11ebf0f06cc6", "best_fit": "c1e70cd072c15ede", "first_fit": "e603bffa3ac2279b"}
+
+
+CHECKED: list[Any] = [("best_fit", "cut", 1), ("first_fit", "cut", 4), ("best_fit", "drop", 2), ("split", "error", 1)]
+
+
+@pytest.mark.parametrize(("method", "long", "align"), CHECKED)
+def test_arrays_from_elsewhere_are_checked(method: Any, long: Any, align: int) -> None:
+    """What `plan_arrays` makes passes; any other value, order or number of values does not."""
+    lengths = np.array([3, 0, 8, 20, 5, 1, 16, 2])
+    made = plan_arrays(lengths, 8, method, long, 100, align)
+    check_arrays(made, lengths, 8, method, long, align)
+    for name, array in made.items():
+        changes: list[Any] = [
+            array[:-1],
+            np.append(array, 0),
+            array[::-1],
+            array + 1,
+            array * 0 - 1,
+            array.astype("f8"),
+        ]
+        changes += [np.where(np.arange(len(array)) == len(array) - 1, edge, array) for edge in (-1, 7, 1 << 30)]
+        for changed in changes:
+            if np.array_equal(changed, array) and changed.dtype == array.dtype:
+                continue
+            with pytest.raises(ValueError):
+                check_arrays({**made, name: changed}, lengths, 8, method, long, align)
+    with pytest.raises(ValueError):
+        check_arrays(made, lengths[::-1], 8, method, long, align)

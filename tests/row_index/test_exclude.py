@@ -23,10 +23,9 @@ LEFT = [row for row in range(500) if row not in GONE]
         set(GONE),
         np.array(GONE),
         np.array(GONE, np.uint16),
-        np.array(GONE).reshape(2, 3),
         (row for row in GONE),
     ],
-    ids=["list", "tuple", "set", "array", "unsigned", "box", "generator"],
+    ids=["list", "tuple", "set", "array", "unsigned", "generator"],
 )
 def test_a_list_of_rows(rows: Any) -> None:
     left = data().exclude(rows)

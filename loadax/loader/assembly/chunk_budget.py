@@ -6,7 +6,6 @@ current window are cached. Their number follows from the order and from this pro
 
 import logging
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
@@ -14,6 +13,7 @@ from typing import TypeVar, final
 import numpy as np
 
 from loadax.core.formatting import size_text
+from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec, normalise_spec
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard
@@ -186,7 +186,7 @@ def keep_open_chunks(
 
 def _limit(limit: int | None, readers: int) -> int:
     """Bytes of open chunks that each reader may have; by default, half of this machine's memory for all."""
-    return (_machine_memory() // 2 if limit is None else limit) // readers
+    return (machine_memory() // 2 if limit is None else limit) // readers
 
 
 def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
@@ -298,7 +298,3 @@ def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, le
             sizes = np.diff(bounds, append=length)[chunks]
         most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
     return most, decoded / max(1, used)
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

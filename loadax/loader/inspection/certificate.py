@@ -95,6 +95,7 @@ class Certificate:
         spans: Certified spans, without overlaps.
 
     Examples:
+        >>> import numpy as np
         >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays(np.arange(64)).shuffle(seed=0)
         >>> loaders = [Dataloader(data, 8, shard_index=host, shard_count=2) for host in range(2)]
@@ -219,7 +220,7 @@ class Certificate:
             ) from error
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(
                 f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
             ) from error

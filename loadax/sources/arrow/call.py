@@ -1,10 +1,11 @@
 """Call: the call that opens a table, for the advice of messages; and the check of its `columns`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
 from loadax.core.arguments import entries
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LoadaxError, SourceError
 
 
 @final
@@ -58,6 +59,16 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
     if not names:
         raise ArgumentError(f"columns={columns!r} names none; there are {list(known)}")
     return names
+
+
+@contextmanager
+def naming_file(location: str) -> Iterator[None]:
+    """Adds a note with the first of the files to errors about columns."""
+    try:
+        yield
+    except LoadaxError as error:
+        error.add_note(f"loadax: the columns are those of {location}")
+        raise
 
 
 def refuse_repeated(names: Sequence[str], within: str = "") -> None:

@@ -19,11 +19,19 @@ _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from
 
 
 class Segment(NamedTuple):
-    """`size` bytes of a file, from byte `begin` on; a stream is a sequence of segments."""
+    """`size` bytes of a file, from byte `begin` on; a stream is a sequence of segments.
+
+    Args:
+        location: Path or URL.
+        begin: First byte.
+        size: Number of bytes.
+        modified: Time of the last change of a local file in ns, which may not change any more; None: it may.
+    """
 
     location: str
     begin: int
     size: int
+    modified: int | None = None
 
 
 @final
@@ -208,6 +216,8 @@ class MappedSegments:
                 mapped = self._maps[index] = _map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
         _check_long_enough(segment, mapped.file.size())
+        if segment.modified is not None and mapped.file.modified() != segment.modified:
+            raise changed(segment.location)
         return mapped
 
 
@@ -235,6 +245,14 @@ def _check_long_enough(segment: Segment, size: int) -> None:
             f"{segment.location}: the file has {size} bytes, but had at least {segment.begin + segment.size} when it "
             "was opened; data must not change while it is read: restore the file, or open the dataset again"
         )
+
+
+def changed(location: str) -> SourceError:
+    """Error for a local file that was written again, or replaced, since its records were found."""
+    return SourceError(
+        f"{location}: the file has changed since it was opened; data must not change while it is read: "
+        "restore the file, or open the dataset again"
+    )
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

@@ -60,7 +60,7 @@ class DiskCache:
         self._limit = limit
         self._warned = False
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(0o700, parents=True, exist_ok=True)  # blocks are data, which others may not read
             with self._locked():
                 pass
         except OSError as error:
@@ -160,7 +160,7 @@ class DiskCache:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Opens and locks the usage file, for one process and thread at a time."""
-        usage = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        usage = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(usage, fcntl.LOCK_EX)
             yield usage

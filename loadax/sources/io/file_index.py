@@ -2,17 +2,21 @@
 
 import hashlib
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
+
+import numpy as np
 
 from loadax.core.distributed import this_process
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError
+from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import FILES, Entry, IndexFolder
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, check_array
 from loadax.sources.io.paths import local_path
 
 _WINDOW = 8 << 20  # bytes of a remote file that are read at once
@@ -26,12 +30,19 @@ it found. The ranges must ascend.
 """
 
 
+class Check(Protocol):
+    """Checks an entry that was loaded from disk, with the sizes of the files; raises `ValueError`."""
+
+    def __call__(self, entry: Entry, sizes: Integers) -> object: ...
+
+
 def index_files(
     kind: str,
     files: Files,
     locations: Sequence[str],
     scan: Callable[[str, int], Scan[Found]],
     merge: Callable[[list[Found]], Entry],
+    check: Check,
     index: Any,
     progress: bool | None,
 ) -> Entry:
@@ -43,6 +54,7 @@ def index_files(
         locations: Paths and URLs of the files.
         scan: Scan of one file, from its path or URL and its size.
         merge: Merges the results of all files, in order.
+        check: Check of an entry that was loaded from disk.
         index: Path of the index folder; None: no index.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
 
@@ -53,7 +65,7 @@ def index_files(
     sizes = files.sizes(locations)
     folder = None if index is None else IndexFolder(index)
     identity = {} if folder is None else {"format": kind, **_identity(files, locations, sizes)}
-    entry = None if folder is None else folder.get(_ENTRY, identity)
+    entry = None if folder is None else folder.get(_ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
     if entry is None:
         processes = this_process().count
         if processes > 1 and files.far(locations):
@@ -72,6 +84,26 @@ def index_files(
         if folder is not None:
             folder.put(_ENTRY, identity, entry)
     return entry
+
+
+def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:
+    """Checks that records loaded from an index are in their files.
+
+    Args:
+        entry: Arrays `begins` and `sizes` of the records, and their number in each file.
+        sizes: Sizes of the files, int64[files].
+        counts: Name of the array of those numbers.
+        after: Bytes of each record behind its end.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    numbers = check_array(entry, counts, np.int64, len(sizes), 0, int(sizes.sum()))
+    records = sum(numbers.tolist())
+    begins = check_array(entry, "begins", np.int64, records, 0)
+    lengths = check_array(entry, "sizes", np.int64, records, 0, int(sizes.max(initial=0)))
+    if (begins > np.repeat(sizes - after, numbers) - lengths).any():
+        raise ValueError("a record ends after its file")
 
 
 @final

@@ -35,6 +35,7 @@ class FileMap:
         try:
             status = os.fstat(descriptor)
             self._identity = status.st_dev, status.st_ino
+            self._modified = status.st_mtime_ns
             self.length = status.st_size
             self._address = self._map(descriptor)
         finally:
@@ -71,6 +72,16 @@ class FileMap:
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._identity
+
+    def modified(self) -> int:
+        """Time of the last change of the mapped file in ns; as it was, if the file was deleted or replaced."""
+        try:
+            status = os.stat(self._name)  # noqa: PTH116
+        except OSError:
+            return self._modified
+        # Another file in its place doesn't matter while this one is mapped.
+        same = (status.st_dev, status.st_ino) == self._identity
+        return status.st_mtime_ns if same else self._modified
 
     def size(self) -> int:
         """Size of the file now: reading past its end would kill the process with SIGBUS."""

@@ -65,8 +65,14 @@ class IndexFolder:
         """Path of an entry's description."""
         return self._folder / f"{name}.json"
 
-    def get(self, name: str, identity: Mapping[str, Any]) -> Entry | None:
+    def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
         """Returns an entry, memory-mapped, if it was computed from `identity`; else None, and logs why if it exists.
+
+        Args:
+            name: Name of the entry.
+            identity: Identity of the data.
+            check: Checks the values of the entry, since anybody can write right checksums; raises `ValueError`, or
+                whatever values of a wrong type lead to. See `check_array`.
 
         Raises:
             ArgumentError: When the file with its name is not an index, and so must not be overwritten.
@@ -91,15 +97,17 @@ class IndexFolder:
                     ", ".join(others),
                 )
                 return None
-            arrays = {key: _mapped(self._folder / file) for key, file in content["arrays"].items()}
+            arrays = {key: _mapped(self._folder / Path(file).name) for key, file in content["arrays"].items()}
             for key, file in content["arrays"].items():
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")
+            entry = Entry(arrays, content["facts"])
+            check(entry)
         except NPY_FAILURES as error:
             _log.warning("index %s can't be used: %s", path, error)
             return None
         _log.info("index %s: read", path)
-        return Entry(arrays, content["facts"])
+        return entry
 
     def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
         """Writes an entry, replacing the one with that name.
@@ -129,6 +137,34 @@ class IndexFolder:
             return {Path(file).name for file in json.loads(_read(path) or "")["arrays"].values()}
         except NPY_FAILURES:
             return set()
+
+
+def check_array(
+    entry: Entry, name: str, dtype: Any, length: int | None, low: int | None = None, high: int | None = None
+) -> NDArray[Any]:
+    """Returns an array of an entry, if it is flat, of this dtype and length, and its values are within limits.
+
+    Raises:
+        ValueError: If it is not; names it.
+    """
+    array = entry.arrays[name]
+    if array.ndim != 1 or array.dtype != dtype:
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, not a flat array of {np.dtype(dtype)}")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} has {len(array)} values, not {length}")
+    if len(array) and ((low is not None and array.min() < low) or (high is not None and array.max() > high)):
+        raise ValueError(f"{name} has values from {array.min()} to {array.max()}, not from {low} to {high}")
+    return array
+
+
+def check_digest(entry: Entry, name: str) -> None:
+    """Checks that the digest in the facts is that of an array.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if entry.facts["digest"] != digest_values(entry.arrays[name]):
+        raise ValueError(f"the digest is not that of {name}")
 
 
 def differs(known: Any, asked: Any, field: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
@@ -17,7 +18,7 @@ from loadax.sources.io.files import Files, open_regular
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
 _FIRST = 1 << 12  # bytes of the first read; most headers have 128
-
+_LONGEST = 10_000  # bytes of the longest header that NumPy reads
 
 NPY_FAILURES = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
@@ -33,6 +34,20 @@ def load_npy(path: Path, mapped: bool) -> Any:
     """
     os.close(open_regular(path))  # NumPy would block on a pipe
     return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+
+
+def parse_npy(content: bytes | memoryview) -> NDArray[Any]:
+    """The array of a whole `.npy` file; raises one of `NPY_FAILURES` for other formats and archives.
+
+    Without a copy, so that what a header claims is never allocated.
+    """
+    location = "the array"
+    first, begin = _span(bytes(content[:_PREFIX]), location)
+    header = _parse(bytes(content[first:begin]), begin, location)
+    if len(content) < begin + header.size:
+        raise SourceError(f"it is cut short: {header.dtype}{list(header.shape)} takes {header.size} bytes")
+    array = np.frombuffer(content, header.dtype, math.prod(header.shape), begin)
+    return array.reshape(header.shape, order="F" if header.fortran else "C")
 
 
 class NpyHeader(NamedTuple):
@@ -80,7 +95,10 @@ def _span(start: bytes, location: str) -> tuple[int, int]:
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
     first = 10 if start[6] == 1 else 12
-    return first, first + int.from_bytes(start[8:first], "little")
+    length = int.from_bytes(start[8:first], "little")
+    if length > _LONGEST:
+        raise SourceError(f"{location}: the header of this .npy file has {length} bytes; copy it again")
+    return first, first + length
 
 
 def _parse(text: bytes, begin: int, location: str) -> NpyHeader:

@@ -6,15 +6,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
+from pyarrow.types import is_primitive as is_fixed_width
 
+from loadax.core.memory import check_fits
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.byte_stream import changed
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
@@ -88,6 +92,9 @@ class ParquetFiles:
         extents = dict(zip(self.locations, self._sizes, strict=True))
         self._files: Reads = files if cache is None or not far else CachedFiles(files, cache, extents)
         self.far = bool(far)
+        self._stamps = [
+            None if local_path(location) is None else self._stamp(file) for file, location in enumerate(self.locations)
+        ]
         self._reset()
         tails = dict(zip(far, self._tails(far, extents), strict=True))
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -126,6 +133,7 @@ class ParquetFiles:
         for wave in waves(sizes, _TOGETHER):
             parts = self._requested(groups[wave], columns)
             for group in groups[wave]:
+                self._check_fits(group, columns)
                 with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
                     yield file.read_row_group(group.number, columns=list(columns))
 
@@ -198,10 +206,7 @@ class ParquetFiles:
                 )
             rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
             if rows != footer.rows:
-                raise SourceError(
-                    f"{self.locations[file]}: the file has changed since it was opened; data must not change while it "
-                    "is read: restore the file, or open the dataset again"
-                )
+                raise changed(self.locations[file])
             with self._lock:
                 self._remember(self._parsed, file, metadata)
         return metadata
@@ -222,6 +227,8 @@ class ParquetFiles:
         with self._lock:
             reader = self._idle.pop(file, None)
         with self._named(file):
+            if self._stamp(file) != self._stamps[file]:
+                raise changed(location)
             if reader is None:
                 reader = pq.ParquetFile(self._local(file), metadata=metadata, page_checksum_verification=True)
             yield reader
@@ -246,6 +253,17 @@ class ParquetFiles:
         spans = [_span(chunks.column(index)) for index in self._indices(metadata, columns)]
         return [ByteRange(self.location(group), start, stop) for start, stop in spans]
 
+    def _check_fits(self, group: RowGroup, columns: Sequence[str]) -> None:
+        """Refuses a row group that is larger than memory: by its pages, or by its rows, which may be all the same."""
+        fields = [field.type for field in self._footers[group.file].schema if field.name in columns]
+        rows = group.rows * sum(field.bit_width // 8 for field in fields if is_fixed_width(field))
+        check_fits(
+            max(group.size if len(columns) == len(self._footers[group.file].schema) else 0, rows),
+            f"{self.location(group)}: row group {group.number}",
+            "if it is right, write the file again with smaller row groups: pyarrow.parquet.write_table(table, path, "
+            "row_group_size=100_000)",
+        )
+
     def _indices(self, metadata: Any, columns: Sequence[str]) -> list[int]:
         paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
         return [
@@ -253,6 +271,11 @@ class ParquetFiles:
             for index, path in enumerate(paths)
             if any(path == column or path.startswith(f"{column}.") for column in columns)
         ]
+
+    def _stamp(self, file: int) -> tuple[int, int]:
+        """Size and time of the last change of a local file: another one may have its size, and its row groups."""
+        status = Path(self._local(file)).stat()
+        return status.st_size, status.st_mtime_ns
 
     def _local(self, file: int) -> str:
         return str(local_path(self.locations[file]))
@@ -262,7 +285,7 @@ class ParquetFiles:
         """Names the file in pyarrow's errors."""
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{self.locations[file]}: the file can't be read as Parquet: {error}; copy it again, or write it again"
             ) from error
@@ -280,6 +303,7 @@ def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
     """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
 
     Examples:
+        >>> from loadax.sources.parquet.files import waves
         >>> list(waves([3, 4, 9, 1], 8))
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 from loadax.core.arguments import integer
 from loadax.errors import SourceError
-from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.leaves import Leaf, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories
@@ -49,12 +49,13 @@ def open_parquet(
     names = column_names(columns, parquet.schema.names)
     _check_schemas(parquet, names, chosen=columns is not None)
     call = Call("from_parquet", "paths", "pyarrow.parquet.read_table(paths)", tuple(names))
-    tree = leaves_of(_selected(parquet.schema, names), call, _categories(parquet, names))
-    leaves = leaves_in(tree)
-    filler = Nulls(nulls, [leaf.path for leaf in leaves], call)
-    groups = RowGroups(parquet, tree, filler)
-    _check_nulls(groups, filler)
-    return ParquetSource(groups, memory_bytes)
+    with naming_file(parquet.locations[0]):
+        tree = leaves_of(_selected(parquet.schema, names), call, _categories(parquet, names))
+        leaves = leaves_in(tree)
+        filler = Nulls(nulls, [leaf.path for leaf in leaves], call)
+        groups = RowGroups(parquet, tree, filler)
+        _check_nulls(groups, filler)
+        return ParquetSource(groups, memory_bytes)
 
 
 def _selected(schema: Any, names: Sequence[str]) -> list[Any]:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
-from loadax.sources.io.file_index import Scan
-from loadax.sources.io.index_folder import Entry
+from loadax.sources.io.file_index import Scan, check_records
+from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.tar import scan_members
 
 KEY = "__key__"
@@ -88,6 +88,36 @@ def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
         "key_ends": np.cumsum([len(key) for key in keys], dtype=np.int64),
     }
     return Entry(arrays, {"extensions": names})
+
+
+def check_examples(entry: Entry, sizes: Integers) -> None:
+    """Checks the arrays of an index that was loaded from disk.
+
+    Args:
+        entry: Arrays of `merge_examples`.
+        sizes: Sizes of the tar files, int64[files].
+
+    Raises:
+        ValueError: When they are not what `merge_examples` can return.
+    """
+    names = entry.facts["extensions"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
+        raise ValueError("the extensions are not an ascending list of texts")
+    members = len(entry.arrays["begins"])
+    examples = sum(check_array(entry, "examples", np.int64, len(sizes), 0, members).tolist())
+    firsts = check_array(entry, "firsts", np.int64, examples + 1, 0, members)
+    extensions = check_array(entry, "extensions", np.int32, members, 0, len(names) - 1)
+    ends = check_array(entry, "key_ends", np.int64, examples, 0)
+    keys = check_array(entry, "keys", np.uint8, None)
+    if firsts[0] or firsts[-1] != members or (np.diff(firsts) <= 0).any():
+        raise ValueError("the first members of the examples don't ascend from 0")
+    if (np.diff(ends) < 0).any() or (ends[-1] if examples else 0) != len(keys):
+        raise ValueError("the ends of the keys don't ascend to their length")
+    owners = np.repeat(np.arange(examples), np.diff(firsts))
+    if len(np.unique(owners * len(names) + extensions)) < members:
+        raise ValueError("an example has an extension twice")
+    counts = np.diff(firsts[np.cumsum([0, *entry.arrays["examples"].tolist()])])
+    check_records(Entry({**entry.arrays, "members": counts}, {}), sizes, "members")
 
 
 class Examples(NamedTuple):

@@ -1,6 +1,5 @@
 """Decoders of the files in an example, by their extension."""
 
-import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 from loadax.protocols import ArraySpec
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.folder import ENDINGS
-from loadax.sources.npy.header import NPY_FAILURES
+from loadax.sources.npy.header import NPY_FAILURES, parse_npy
 
 FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
 """Exceptions of decoding damaged files."""
@@ -66,7 +65,7 @@ def _number(content: memoryview) -> np.int32:
 
 
 def _array(content: memoryview) -> Any:
-    return np.load(io.BytesIO(content), allow_pickle=False)
+    return parse_npy(content)
 
 
 def _text(content: memoryview) -> str:

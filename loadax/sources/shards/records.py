@@ -11,6 +11,7 @@ from loadax.protocols import ArraySpec, Integers, Location
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
+from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote_stream import open_stream
 
 
@@ -25,8 +26,10 @@ class Records:
     """
 
     def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None):
+        known = zip(locations, files.sizes(locations), files.generations(locations), strict=True)
         segments = [
-            Segment(location, 0, size) for location, size in zip(locations, files.sizes(locations), strict=True)
+            Segment(location, 0, size, int(generation) if local_path(location) is not None else None)
+            for location, size, generation in known
         ]
         self._stream = open_stream(segments, files, cache)
 

@@ -12,6 +12,7 @@ from loadax.sources.io.file_index import Scan
 _BLOCK = 512
 _END = bytes(_BLOCK)
 _CHECKSUM = slice(148, 156)
+_LONGEST = 1 << 20  # bytes of a long name or of pax records; the longest path of Linux has 4,096
 _REGULAR = (b"0", b"\0", b"7")
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip", "gunzip"),
@@ -56,7 +57,7 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
             )
         _check(header, location, at, after)
         kind, begin = header[156:157], at + _BLOCK
-        length = int(extended.get("size") or _number(header[124:136], location, at))
+        length = _size(extended, header, location, at)
         if kind == b"S" or any(key.startswith("GNU.sparse") for key in extended):
             raise UnsupportedError(
                 f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
@@ -67,6 +68,11 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
             raise SourceError(
                 f"{location}: the tar file is cut short at byte {size}, in member {name!r}, which takes bytes {begin} "
                 f"to {begin + length - 1}; copy it again"
+            )
+        if kind in (b"L", b"x") and length > _LONGEST:
+            raise SourceError(
+                f"{location}: the tar file is damaged at byte {begin - _BLOCK}: the name of a member, or what is said "
+                f"about it, takes {length} bytes, and {_LONGEST} is the most; copy it again, or write it again"
             )
         if kind == b"L":
             extended["path"] = _text(bytes((yield begin, begin + length)))
@@ -98,17 +104,24 @@ def _check(header: bytes, location: str, at: int, after: str) -> None:
     raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}")
 
 
+def _size(extended: dict[str, str], header: bytes, location: str, at: int) -> int:
+    """Size of a member, by the pax records before it or by its own header."""
+    stated = extended.get("size")
+    if not stated:
+        return _number(header[124:136], location, at)
+    if len(stated) > 20 or not (stated.isascii() and stated.isdigit()):  # int() would take "-1" and "1_0" too
+        raise SourceError(f"{location}: the tar file is damaged at byte {at}: a size is {stated[:60]!r}; copy it again")
+    return int(stated)
+
+
 def _number(field: bytes, location: str, at: int) -> int:
     """A size: octal digits, or GNU's big-endian bytes after 0x80."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b"\0 ")
-    try:
-        return int(digits or b"0", 8)
-    except ValueError:
-        raise SourceError(
-            f"{location}: the tar file is damaged at byte {at}: a size is {digits!r}; copy it again"
-        ) from None
+    if set(digits) - set(b"01234567"):  # int() would take "-1" and "1_0" too
+        raise SourceError(f"{location}: the tar file is damaged at byte {at}: a size is {digits!r}; copy it again")
+    return int(digits or b"0", 8)
 
 
 def _name(header: bytes) -> str:
@@ -124,10 +137,10 @@ def _records(content: bytes, location: str, begin: int) -> dict[str, str]:
     """Records of a pax header: "length key=value" and a newline each."""
     found, at = dict[str, str](), 0
     while at < len(content):
-        digits = content[at : content.find(b" ", at)]
+        digits = content[at : at + 20].partition(b" ")[0]
         length = int(digits) if digits.isdigit() else 0
         key, equals, value = content[at + len(digits) + 1 : at + length - 1].partition(b"=")
-        if not equals or at + length > len(content):
+        if not equals or length <= len(digits) or at + length > len(content):
             raise SourceError(f"{location}: the tar file is damaged at byte {begin + at}: copy it again")
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         at += length

@@ -15,7 +15,7 @@ from loadax.sources.checks import check_rows
 from loadax.sources.file_names import is_tfrecord
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.file_index import Scan, index_files
+from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
@@ -148,7 +148,7 @@ def open_tfrecord(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = expand(paths, _FILES, files)
-    entry = index_files("tfrecord 1", files, locations, _scan, _merge, index, progress)
+    entry = index_files("tfrecord 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         more = f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""
@@ -194,3 +194,7 @@ def _merge(shards: Sequence[_Sizes]) -> Entry:
         "records": np.array([len(shard.begins) for shard in shards], np.int64),
     }
     return Entry(arrays, {})
+
+
+def _check(entry: Entry, sizes: Integers) -> None:
+    check_records(entry, sizes, "records", after=_CRC)

@@ -20,7 +20,7 @@ from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
-from loadax.sources.shards.examples import KEY, Examples, merge_examples, scan_examples, select_columns
+from loadax.sources.shards.examples import KEY, Examples, check_examples, merge_examples, scan_examples, select_columns
 from loadax.sources.shards.leaves import FAILURES, OBJECT, Leaf, decoder_of, is_image, undecoded
 from loadax.sources.shards.records import Records, stack_examples
 
@@ -177,7 +177,7 @@ def open_webdataset(
     wanted = _columns(columns)
     files = Files()
     locations = expand(paths, _FILES, files)
-    entry = index_files("tar 1", files, locations, scan_examples, merge_examples, index, progress)
+    entry = index_files("tar 1", files, locations, scan_examples, merge_examples, check_examples, index, progress)
     records = Records(files, locations, blocks)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     images = decode and any(map(is_image, names))

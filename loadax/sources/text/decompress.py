@@ -5,13 +5,14 @@ import hashlib
 import io
 import os
 import secrets
-import shutil
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from loadax.core.formatting import size_text
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.file_names import compression
@@ -23,6 +24,8 @@ from loadax.sources.io.range_file import RangeFile
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20
+_MOST = 1 << 30  # bytes that any file may have decompressed
+_RATIO = 200  # of larger ones to their compressed size; JSON is compressed five to twenty times
 
 
 def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: bool | None) -> list[str]:
@@ -46,7 +49,7 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
         )
     folder = local_folder("cache", cache) / _FOLDER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(
             f"cache={os.fspath(cache)!r} can't be written: {error}; pass a folder of your own"
@@ -76,12 +79,19 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
     try:
         is_gzip = compression(location) == "gzip"
         stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else pa.CompressedInputStream(pa.PythonFile(file), "zstd")
-        with temporary.open("xb") as out:
-            shutil.copyfileobj(stream, out, _WINDOW)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            while content := stream.read(_WINDOW):
+                out.write(content)
+                if out.tell() > max(_MOST, _RATIO * size):
+                    raise SourceError(
+                        f"{location}: its {size_text(size)} become more than {size_text(out.tell())}, more than "
+                        f"{_RATIO} times as many, which looks like an attack; if it is right, decompress it yourself "
+                        "and pass the decompressed file"
+                    )
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(path)
-    except (EOFError, OSError, pa.ArrowException) as error:
+    except (EOFError, OSError, MemoryError, zlib.error, pa.ArrowException) as error:
         raise SourceError(
             f"{location}: the file can't be decompressed: {error}; copy it again, or free space in the cache"
         ) from error

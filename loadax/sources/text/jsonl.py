@@ -2,6 +2,8 @@
 
 import io
 import json
+import logging
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
@@ -14,7 +16,7 @@ from pyarrow import json as arrow_json
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
-from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of
 from loadax.sources.arrow.nulls import Nulls
@@ -24,12 +26,14 @@ from loadax.sources.checks import check_rows
 from loadax.sources.file_names import is_jsonl
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.file_index import Scan, index_files
+from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import Entry
+from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
+
+_log = logging.getLogger("loadax")
 
 _FILES = FileKind(
     "paths",
@@ -41,6 +45,8 @@ _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
+_DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
@@ -169,7 +175,7 @@ def open_jsonl(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
-    entry = index_files("jsonl 1", files, locations, _scan, _merge, index, progress)
+    entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
@@ -179,9 +185,10 @@ def open_jsonl(
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names))
-    tree = leaves_of(chosen, call, {})
-    filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
-    return JsonlSource(records, begins, sizes, chosen, tree, filler)
+    with naming_file(locations[0]):
+        tree = leaves_of(chosen, call, {})
+        filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+        return JsonlSource(records, begins, sizes, chosen, tree, filler)
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
@@ -192,6 +199,10 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     """
     lines = [line[len(_BOM) :] if line[:1] == _BOM[:1] and line[:3] == _BOM else line for line in lines]
     content = b"\n".join(lines)
+    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
+        raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
+    if not content.isascii():
+        str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
     table = arrow_json.read_json(
         io.BytesIO(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
@@ -212,11 +223,25 @@ def _is_braced(line: memoryview) -> bool:
     return text.startswith(b"{") and text.endswith(b"}")
 
 
+def _is_deep(line: memoryview) -> bool:
+    """Whether lists and objects are nested too deep."""
+    content = bytes(line)
+    if content.count(b"[") + content.count(b"{") <= _DEEPEST:
+        return False
+    marks = np.frombuffer(_STRING.sub(b"", content), np.uint8)
+    opened = (marks == ord("[")) | (marks == ord("{"))
+    closed = (marks == ord("]")) | (marks == ord("}"))
+    return bool((np.cumsum(opened) - np.cumsum(closed)).max(initial=0) > _DEEPEST)
+
+
 def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None:
     """Raises an error that names a line if it can't be parsed."""
     try:
         parse([line], schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
+        if _is_deep(line):
+            raise SourceError(f"{where()}: {error}; correct the line, or leave it out") from error
+        value: Any = None
         try:
             value = json.loads(bytes(line))
             problem = f"it is a {type(value).__name__}, not an object" if not isinstance(value, dict) else ""
@@ -224,11 +249,32 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
             problem = f"it is not JSON: {fault}"
         if problem:
             raise SourceError(f"{where()}: {problem}; correct the line, or leave it out") from error
-        types = ", ".join(f"{field.name}: {field.type}" for field in schema) if schema is not None else "one type"
-        raise SourceError(
-            f"{where()}: {error}; all rows must have the types of the first ones ({types}): correct the line, or state "
-            "the types of columns with dtypes=, such as dtypes={'x': 'float64'}"
-        ) from error
+        raise SourceError(f"{where()}: {error}; {_type_remedy(line, value, schema)}") from error
+
+
+def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
+    """What to do about an object with a value of another type than the column's in a schema."""
+    if schema is None:
+        return "correct the line: all entries of a list must have one type"
+    wrong = next((field for field in schema if not _parses(line, pa.schema([field]))), None)
+    if wrong is None:
+        types = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        return f"all rows must have the types of the first ones ({types}): correct the line"
+    remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
+    fraction = _has_fraction(value.get(wrong.name)) and "int" in str(wrong.type)
+    return f"{remedy}, or state its type: dtypes={{{wrong.name!r}: 'float64'}}" if fraction else remedy
+
+
+def _parses(line: memoryview, schema: Any = None) -> bool:
+    try:
+        parse([line], schema)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _has_fraction(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and any(map(_has_fraction, value)))
 
 
 def line_text(records: Records, begin: int) -> str:
@@ -243,14 +289,30 @@ def line_text(records: Records, begin: int) -> str:
 
 
 def _infer(records: Records, begins: Integers, sizes: Integers) -> Any:
-    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts."""
+    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
+
+    Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
+    """
     rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
+    return _infer_rows(records, begins, sizes, rows)
+
+
+def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integers) -> Any:
     lines = records.read(begins[rows], sizes[rows])
     try:
         schema = parse(lines).schema
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        for row, line in zip(rows.tolist(), lines, strict=True):
-            refuse_line(line, None, lambda row=row: line_text(records, int(begins[row])))  # type: ignore[misc]
+        whole = [_parses(line) for line in lines]
+        if not all(whole):
+            first = whole.index(False)
+            if not any(whole):
+                refuse_line(lines[first], None, lambda: line_text(records, int(begins[rows[first]])))
+            _log.warning(
+                "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
+                line_text(records, int(begins[rows[first]])),
+                f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
+            )
+            return _infer_rows(records, begins, sizes, rows[np.array(whole)])
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
@@ -313,3 +375,8 @@ def _merge(found: Sequence[_Lines]) -> Entry:
         "lines": np.array([len(lines.begins) for lines in found], np.int64),
     }
     return Entry(arrays, {})
+
+
+def _check(entry: Entry, sizes: Integers) -> None:
+    check_records(entry, sizes, "lines")
+    check_array(entry, "sizes", np.int64, None, 1)

@@ -1,5 +1,6 @@
 """One TensorStore array read by rows: a missing chunk is an error, transient errors are retried."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, final
@@ -9,6 +10,7 @@ import tensorstore as ts
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
+from loadax.core.memory import check_fits
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
 from loadax.redaction import redacted
@@ -70,6 +72,12 @@ class StoredArray:
         self.dtype = np.dtype(store.dtype.numpy_dtype)
         self.driver = str(json_of(store).get("driver", "computed"))
         self.chunk_starts = _chunk_starts(store)
+        chunk = store.chunk_layout.read_chunk.shape or ()
+        check_fits(
+            math.prod(extent or 1 for extent in chunk) * self.dtype.itemsize,
+            f"{name}: each chunk, {self.dtype}{list(chunk)},",
+            "if its metadata is right, write it again in smaller chunks: loadax.write_zarr(…, chunk_rows=…)",
+        )
 
     def locate(self, row: int) -> list[Location]:
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)

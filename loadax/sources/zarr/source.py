@@ -66,7 +66,11 @@ class TensorStoreSource(BaseSource):
         self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
 
         self._arrays: list[Rows] = [_rows(store, name, missing) for store, name in zip(reopened, names, strict=True)]
-        self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+        try:
+            self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+        except SourceError as error:
+            error.add_note(f"loadax: the leaves are those of {', '.join(names[:2])}{' and more' * (len(names) > 2)}")
+            raise
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
         self._process = os.getpid()
 

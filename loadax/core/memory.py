@@ -1,0 +1,32 @@
+"""How much memory the machine has, and the refusal of data that says that it needs more."""
+
+import os
+
+from loadax.core.formatting import size_text
+from loadax.errors import SourceError
+
+
+def machine_memory() -> int:
+    """Memory of the machine, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_fits(size: int, what: str, remedy: str) -> None:
+    """Refuses data that is decoded whole, and takes more than half of the machine's memory.
+
+    A small file may say that it is huge. Decoding it would end the process, or others of the machine.
+
+    Args:
+        size: Bytes when decoded, as the data says.
+        what: Name of the data, with its file.
+        remedy: What to do, as the end of a sentence.
+
+    Raises:
+        SourceError: When it is larger.
+    """
+    memory = machine_memory()
+    if size > memory // 2:
+        raise SourceError(
+            f"{what} takes {size_text(size)} decoded, more than half of the {size_text(memory)} of memory of this "
+            f"machine; {remedy}"
+        )
