@@ -46,6 +46,7 @@ from loadax.loader.options import (
     microbatch_count,
     refuse_with_streams,
     schedule,
+    seconds,
     shard_spec,
     stream_options,
     together,
@@ -54,6 +55,8 @@ from loadax.loader.options import (
 )
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
+from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS
@@ -142,6 +145,11 @@ class Dataloader:
             is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
         quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
             `rows`. The order and saved states stay as they are. The same on all hosts.
+        stall_after: Seconds of waiting for a batch after which the log tells what it waits for: rows, file, map, worker
+            and its stack; again after twice as long, and so on. None: never.
+        abort_after: Seconds of waiting for a batch after which `next()` raises a `StallError` with the same text, and
+            the other hosts of the run a `HostError` that names this one. None: never. With `num_workers=0`, the caller
+            itself waits for the data and can't be interrupted.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -184,6 +192,8 @@ class Dataloader:
         shard_count: int | None = None,
         on_error: str | MaskErrors = "raise",
         quarantine: Any = None,
+        stall_after: float | None = 60.0,
+        abort_after: float | None = None,
         **unknown: Never,
     ):
         _refuse(unknown)
@@ -229,6 +239,8 @@ class Dataloader:
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
             masking=masking,
             quarantine=rows,
+            stall_after=seconds("stall_after", stall_after),
+            abort_after=seconds("abort_after", abort_after),
             streams=streams,
         )
         if streams is not None:
@@ -265,6 +277,7 @@ class Dataloader:
         self._made_in = current_mesh()
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
+        self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
@@ -359,8 +372,11 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
+        def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
+            return run_hosts(self._runs, self._order, pipeline, mesh, *run)
+
         begin = 0 if start is None else start
-        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin)
+        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin, hosts)
         self._ledger = batches.ledger
         return batches
 
@@ -473,8 +489,10 @@ class Dataloader:
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
         shard = partial(self._pipeline.shard, mesh)
+        hosts = partial(run_hosts, self._runs, self._order)
         begin = 0 if start is None else start
-        return DataIterator(self._pipeline, self._order, shard, mesh, self._mesh is not None, self._used_up, begin)
+        given = self._mesh is not None
+        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, begin, hosts)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -620,6 +638,7 @@ class Dataloader:
             _warned=False,
             _warm=deque(),
             _ledger=None,
+            _runs=LoaderRuns(),
         )
         return made
 

@@ -43,6 +43,7 @@ class Report:
         stats: Measurements.
         loader: Properties of the loader.
         look: Where to see more, appended by `str()`.
+        hosts: Which host waits longest for data, if that was asked for; also appended.
     """
 
     verdict: str
@@ -54,11 +55,13 @@ class Report:
     stats: Stats
     loader: LoaderInfo
     look: str | None = None
+    hosts: str | None = None
 
     def __str__(self) -> str:
         masked = f"; {self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
         look = "" if self.look is None else f"; {self.look}"
-        return f"{self.verdict}{masked if self.stats.masked else ''}{look}"
+        hosts = "" if self.hosts is None else f"; {self.hosts}"
+        return f"{self.verdict}{masked if self.stats.masked else ''}{look}{hosts}"
 
     __repr__ = __str__
 
