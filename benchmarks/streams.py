@@ -1,8 +1,8 @@
 """Compares a stream of 128 lanes with a loop over its bare generators: `python benchmarks/streams.py`.
 
-Both make the same host batches. "loop" takes a row of every lane in turn and stacks the leaves of a batch, which is the
-shortest program that does so; "rows" takes the rows and stacks nothing. Rounds alternate; the ratios are medians over
-rounds of the speeds of loadax and of the loop.
+Both make the same host batches. The loop takes rows of every lane in turn and stacks the leaves of a batch, which is
+the shortest program that does so. Rounds alternate; ratios are medians over rounds of the speeds of loadax and of the
+loop. "cpu" is the ratio of rows per second of processor time, without workers, which other programs disturb less.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,14 @@ def open_lane(size: int, block: int, lane: int, lanes: int) -> Iterator[Any]:  #
         row += 1
 
 
-def loop(size: int, block: int, stack: bool) -> Iterator[Any]:
+def loop(size: int, block: int) -> Iterator[Any]:
     """Batches of the bare generators."""
     lanes = [open_lane(size, block, lane, _LANES) for lane in range(_LANES)]
     each = _BATCH // _LANES // max(1, block)
     while True:
         rows = [row for lane in lanes for row in islice(lane, each)]
         join = np.concatenate if block else np.stack
-        yield {name: join([row[name] for row in rows]) for name in ("x", "label")} if stack else rows
+        yield {name: join([row[name] for row in rows]) for name in ("x", "label")}
 
 
 def stream(size: int, block: int, workers: int | None) -> Iterator[Any]:
@@ -57,13 +57,13 @@ def stream(size: int, block: int, workers: int | None) -> Iterator[Any]:
     return loader.host_batches()
 
 
-def speed(batches: Iterator[Any], seconds: float) -> float:
-    """Rows per second."""
-    began, count = perf_counter(), 0
+def speed(batches: Iterator[Any], seconds: float) -> tuple[float, float]:
+    """Rows per second, and per second of processor time."""
+    began, cpu, count = perf_counter(), process_time(), 0
     while perf_counter() < began + seconds:
         next(batches)
         count += _BATCH
-    return count / (perf_counter() - began)
+    return count / (perf_counter() - began), count / (process_time() - cpu)
 
 
 def main() -> None:
@@ -72,35 +72,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5)
     args = parser.parse_args()
-    print(f"{'rows':>14} {'bytes':>7} {'loop rows/s':>12} {'loadax / loop':>14} {'workers=0 / loop':>17} {'/ rows':>7}")
+    print(f"{'rows':>14} {'bytes':>6} {'loop rows/s':>12} {'loadax / loop':>14} {'num_workers=0':>14} {'cpu':>5}")
     for name, size in _SIZES.items():
         for block in (0, 8):
-            make: dict[str, Callable[[], Iterator[Any]]] = {
-                "loop": partial(loop, size, block, True),
+            make: dict[str, Callable[[], Any]] = {
+                "loop": partial(loop, size, block),
                 "loadax": partial(stream, size, block, None),
                 "inline": partial(stream, size, block, 0),
-                "rows": partial(loop, size, block, False),
             }
-            measured: dict[str, list[float]] = {key: [] for key in make}
+            measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
             for _ in range(args.rounds):
                 for key, opened in make.items():
                     batches = opened()
                     next(batches)  # opens the lanes
                     measured[key].append(speed(batches, args.seconds))
-                    batches.close()  # type: ignore[attr-defined]
-            ratios = {
-                key: statistics.median(one / other for one, other in zip(measured[mine], measured[base], strict=True))
-                for key, mine, base in (
-                    ("loadax", "loadax", "loop"),
-                    ("inline", "inline", "loop"),
-                    ("rows", "loadax", "rows"),
-                )
-            }
-            row_bytes = size * (1 if size > 4096 else 4) + 4
-            title = name + ", blocks" * bool(block)
+                    batches.close()
+
+            def ratio(key: str, which: int, measured: dict[str, list[tuple[float, float]]] = measured) -> float:
+                pairs = zip(measured[key], measured["loop"], strict=True)
+                return statistics.median(ours[which] / theirs[which] for ours, theirs in pairs)
+
+            rate = statistics.median(wall for wall, _ in measured["loop"])
             print(
-                f"{title:>14} {row_bytes:>7} {statistics.median(measured['loop']):>12,.0f} "
-                f"{ratios['loadax']:>14.2f} {ratios['inline']:>17.2f} {ratios['rows']:>7.2f}"
+                f"{name + ', blocks' * bool(block):>14} {size * (1 if size > 4096 else 4) + 4:>6} {rate:>12,.0f} "
+                f"{ratio('loadax', 0):>14.2f} {ratio('inline', 0):>14.2f} {ratio('inline', 1):>5.2f}"
             )
 
 

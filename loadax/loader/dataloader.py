@@ -6,6 +6,8 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import copy
+import difflib
+import inspect
 import threading
 import warnings
 from collections import deque
@@ -66,7 +68,9 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
     for name, value in unknown.items():
         hint = for_dataloader(name)
         if hint is None:
-            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
+            close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
+            guess = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}{guess}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
@@ -147,7 +151,7 @@ class Dataloader:
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import from_arrays
+        >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
         >>> loader = Dataloader(data, batch_size=8)
         >>> for batch in loader:
@@ -342,6 +346,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> rows = {"prompt": np.array(["a", "b"] * 8)}
             >>> loader = Dataloader(rows, batch_size=8, host_leaves="prompt")
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
@@ -514,6 +519,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
@@ -545,7 +551,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
-            >>> from loadax import mix
+            >>> from loadax import Dataloader, mix
             >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
@@ -592,6 +598,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.arange(100), batch_size=10)
             >>> shorter = loader.skip(range(2, 5))
             >>> len(shorter), shorter.rows(2)[0]

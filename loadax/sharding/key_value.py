@@ -42,6 +42,7 @@ def key_value_store() -> KeyValueStore | None:
     """The store of this JAX run; None if it has one process, or its JAX version offers no store.
 
     Examples:
+        >>> from loadax.sharding.key_value import key_value_store
         >>> key_value_store() is None
         True
     """

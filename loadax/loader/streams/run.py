@@ -165,13 +165,22 @@ class _LaneRows(NamedTuple):
         lane: Number of the lane.
         first: Index of the first one among the piece's rows, sorted by lane.
         turns: Rows of the lane, ascending, int64[n].
+        begin: The first of them.
         span: Number of rows of the lane from the first to the last of them.
+        whole: Whether these are all rows from the first to the last.
     """
 
     lane: int
     first: int
     turns: Integers
+    begin: int
     span: int
+    whole: bool
+
+
+def _lane_rows(lane: int, first: int, turns: Integers) -> _LaneRows:
+    span = int(turns[-1] - turns[0]) + 1
+    return _LaneRows(lane, first, turns, int(turns[0]), span, span == len(turns))
 
 
 @final
@@ -219,19 +228,24 @@ class _OpenLanes:
             return rows, _nothing
         order, lanes, shift = self._by_lane(wanted)
         self._open(lanes, shift)
+        oldest = consumed.tolist()
         items: list[Tree] = []
         lost: list[Integers] = []
-        for number, first, turns, span in lanes:
+        for number, first, turns, relative, span, whole in lanes:
             lane = self._lanes[number]
-            begin = int(turns[0]) + shift
+            begin = relative + shift
             got = lane.read(begin, span)
+            if whole and lane.row == begin + span:
+                items += got
+                lane.take_state(oldest[number])
+                continue
             if lane.row < begin + span:
                 self.ended = self.ended or f"lane {number} ended after {lane.row} rows"
                 missing = np.flatnonzero(turns + shift >= lane.row)
                 lost.append(first + missing)
                 turns = turns[: len(turns) - len(missing)]  # noqa: PLW2901
             items.extend(got if len(turns) == span else self._choose(got, turns - turns[:1]))
-            lane.take_state(int(consumed[number]))
+            lane.take_state(oldest[number])
         read = wanted if order is None else wanted[order]
         if lost:
             gone = np.concatenate(lost)
@@ -276,7 +290,7 @@ class _OpenLanes:
                 firsts = np.concatenate([[0], np.flatnonzero(np.diff(lanes)) + 1])
             ends = [*firsts[1:].tolist(), len(lanes)]
             parts = [
-                _LaneRows(int(lanes[first]), first, turns[first:end], int(turns[end - 1] - turns[first]) + 1)
+                _lane_rows(int(lanes[first]), first, turns[first:end])
                 for first, end in zip(firsts.tolist(), ends, strict=True)
             ]
             self._layout = relative, order, parts
@@ -288,7 +302,7 @@ class _OpenLanes:
         for part in lanes:
             if part.lane in self._lanes:
                 continue
-            row = int(part.turns[0]) + shift
+            row = part.begin + shift
             state = self._saved_state(part.lane, row)
             self._lanes[part.lane] = self.source.lane(part.lane, self._epochs, state)
             if row > state.row:
