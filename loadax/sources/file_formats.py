@@ -120,5 +120,5 @@ def _is_object(line: bytes) -> bool:
         return line.startswith(b'{"') and b'":' in line
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
