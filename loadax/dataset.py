@@ -428,7 +428,7 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576; 4,096 if `seq_len` is a
-                dict.
+                dict, where the time per document grows with it.
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
