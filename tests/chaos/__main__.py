@@ -19,7 +19,7 @@ from tests.chaos import processes, threads
 from tests.chaos.judge import Count, table
 from tests.limits import HANG
 
-ANSWERS = ("status", "reset", "truncate", "delay")
+ANSWERS = ("status", "reset", "truncate", "delay", "corrupt")
 
 
 def main(given: Sequence[str] | None = None) -> int:
