@@ -287,7 +287,7 @@ def server(folder: Path) -> Iterator[FaultProxy]:
 def server_fails(count: Count, proxy: FaultProxy, kind: Kind, random: Random) -> int:
     """Answers are spoilt for some time: retried, so that all rows are right; or an error that names the URL.
 
-    A byte that is changed is an error, and the next reading is right.
+    Where a byte is another one, the same: the file has checksums.
     """
     if kind == "corrupt":  # which only a checksum tells
         dataset, names = loadax.from_zarr(f"{proxy.url}/rows.zarr"), {"rows.zarr"}
