@@ -19,7 +19,7 @@ from tests.chaos import processes, threads
 from tests.chaos.judge import Count, table
 from tests.limits import HANG
 
-ANSWERS = ("status", "reset", "truncate", "delay")
+ANSWERS = ("status", "reset", "truncate", "delay", "corrupt")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="within this process")
     parser.add_argument("--servers", type=int, default=4, help="runs with each kind of bad answer")
-    parser.add_argument("--processes", type=int, default=1, help="rounds of faults of processes, some 20 faults each")
+    parser.add_argument("--processes", type=int, default=1, help="rounds of faults of processes, some 30 faults each")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random")
     arguments = parser.parse_args(given)
     began, counts = time.monotonic(), dict[str, Count]()

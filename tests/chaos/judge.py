@@ -4,9 +4,11 @@ Row i has the id i + 1 and values that follow from it, so each row of a batch ca
 its ids. A masked row holds zeros.
 """
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -28,6 +30,27 @@ def values_of(ids: NDArray[np.int32]) -> NDArray[np.float32]:
     """The values of rows, by their ids."""
     values: NDArray[np.float32] = ((ids[:, None] * 31 + np.arange(WIDTH)) % 1009).astype(np.float32)
     return values
+
+
+@contextmanager
+def log_to(hear: Callable[[str], None]) -> Iterator[None]:
+    """Hands over each line that loadax logs, which is printed nowhere."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            hear(record.getMessage())
+
+    log, handler = logging.getLogger("loadax"), Handler()
+    level, propagates = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagates
 
 
 @final

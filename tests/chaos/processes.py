@@ -20,6 +20,7 @@ import psutil
 import loadax
 from loadax import Dataloader
 from loadax.errors import WorkerError
+from tests.chaos import hosts
 from tests.chaos.judge import Count, rows_of
 from tests.forkserver import Child, run
 from tests.limits import HANG
@@ -275,5 +276,5 @@ RUNS: dict[str, Run] = {
     "program killed or preempted": preempted,
     "disk full": disk_full,
     "descriptors gone": descriptors_gone,
+    **hosts.RUNS,
 }
-"""Hosts that are late, stopped or have other data are not among them: `tests/processes/` has those of several hosts."""

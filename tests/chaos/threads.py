@@ -1,7 +1,9 @@
 """Faults within one process: rows that fail, files that are damaged, and a server that answers badly."""
 
+import re
 import shutil
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,13 +14,16 @@ from typing import Any
 
 import jax
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 import loadax
 from loadax import Dataloader, MaskErrors
 from loadax.dataset import Dataset
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StallError
 from loadax.testing import FaultySource
-from tests.chaos.judge import Count, rows_of
+from tests.chaos.judge import WIDTH, Count, log_to, rows_of
+from tests.limits import HANG
 from tests.servers.faults import Fault, FaultProxy, Kind
 from tests.servers.ranges import RangeServer
 from tests.sources.shards.corpora import write_tfrecord
@@ -33,8 +38,11 @@ class Broken(Exception):  # noqa: N818 - the source's own
 def load(dataset: Dataset, random: Random, shuffle: bool = True, **options: Any) -> Dataloader:
     """A loader of one epoch with random options."""
     shuffled = dataset.shuffle(seed=random.randrange(1000)) if shuffle and random.random() < 0.5 else dataset
-    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    return Dataloader(shuffled, BATCH, mesh=mesh, num_epochs=1, num_workers=random.choice((0, 1, 2)), **options)
+    return Dataloader(shuffled, BATCH, mesh=_mesh(), num_epochs=1, num_workers=random.choice((0, 1, 2)), **options)
+
+
+def _mesh() -> jax.sharding.Mesh:
+    return jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
 
 
 def masked(count: Count, dataset: Dataset, bad: set[int], random: Random, shuffle: bool = True) -> None:
@@ -124,6 +132,34 @@ def row_is_slow(count: Count, folder: Path, random: Random) -> int:
     return len(slow)
 
 
+def read_stalls(count: Count, folder: Path, random: Random) -> int:
+    """A row comes when the log has said that it is waited for; or far too late, and `abort_after` ends the run."""
+    stalled, told, ends = BATCH + random.randrange(8), threading.Event(), random.random() < 0.5
+
+    def fn(example: Any) -> Any:
+        if int(example["id"]) == stalled + 1 and not told.wait(0.3 if ends else HANG / 4) and not ends:
+            count.hangs += 1
+            count.told.append(f"nothing said that row {stalled} is waited for")
+        return example
+
+    def hear(text: str) -> None:
+        if re.search(rf"reads \d+ rows \(.*\b{stalled}\b.*\)", text):
+            told.set()
+
+    limits = {"stall_after": None, "abort_after": 0.02} if ends else {"stall_after": 0.005}
+    loader = Dataloader(_memory().map(fn), BATCH, mesh=_mesh(), num_epochs=1, num_workers=1, **limits)
+    ids = Counter[int]()
+    with log_to(hear), loader.iterate() as batches:
+        try:
+            for batch in batches:
+                count.batch(batch, ids)
+        except StallError as error:
+            count.error(error, {str(stalled)})
+        else:
+            count.epoch(ids, range(1, ROWS + 1))
+    return 1
+
+
 def bit_of_a_record_flips(count: Count, folder: Path, random: Random) -> int:
     content = bytearray((folder / "rows.tfrecord").read_bytes())
     size = len(content) // ROWS
@@ -141,14 +177,38 @@ def bit_of_a_chunk_flips(count: Count, folder: Path, random: Random) -> int:
     """All rows of the chunk fail: the reading ends, and names the store."""
     chunk = random.choice(sorted(path for path in (folder / "rows.zarr" / "x" / "c").rglob("*") if path.is_file()))
     whole = chunk.read_bytes()
-    changed = bytearray(whole)
-    changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
-    chunk.write_bytes(changed)
+    chunk.write_bytes(_flipped(whole, random.randrange(len(whole)), random))
     try:
         raised(count, loadax.from_zarr(folder / "rows.zarr"), random, {"rows.zarr"}, SourceError)
     finally:
         chunk.write_bytes(whole)
     return 1
+
+
+def bit_of_a_page_flips(count: Count, folder: Path, random: Random) -> int:
+    """Of its values: no checksum covers the header of a page. All rows of the row group fail."""
+    content = (folder / "rows.parquet").read_bytes()
+    metadata = parquet.read_metadata(folder / "rows.parquet")
+    column = metadata.row_group(random.randrange(metadata.num_row_groups)).column(random.randrange(1 + WIDTH))
+    end = column.data_page_offset + column.total_compressed_size
+    path = folder / f"flipped-{random.random()}.parquet"
+    path.write_bytes(_flipped(content, end - 1 - random.randrange(4 * column.num_values), random))
+    raised(count, _table(path), random, {path.name}, SourceError)
+    path.unlink()
+    return 1
+
+
+def _flipped(content: bytes, at: int, random: Random) -> bytes:
+    changed = bytearray(content)
+    changed[at] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+def _table(path: Path) -> Dataset:
+    def join(example: Any) -> Any:
+        return {"id": example["id"], "x": np.stack([example[f"x{column}"] for column in range(WIDTH)])}
+
+    return loadax.from_parquet(path).map(join)
 
 
 def file_is_cut_short(count: Count, folder: Path, random: Random) -> int:
@@ -185,6 +245,15 @@ def prepare(folder: Path) -> None:
     content = [struct.pack("<i", row) + x.tobytes() for row, x in zip(rows["id"].tolist(), rows["x"], strict=True)]
     write_tfrecord(folder / "rows.tfrecord", content)
     loadax.write_zarr(rows, folder / "rows.zarr", progress=False, chunk_rows=8)
+    columns = {"id": rows["id"], **{f"x{column}": rows["x"][:, column] for column in range(WIDTH)}}
+    parquet.write_table(
+        pa.table(columns),
+        folder / "rows.parquet",
+        row_group_size=8,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
     for name, array in rows.items():
         np.save(folder / f"{name}.npy", array)
 
@@ -196,8 +265,10 @@ RUNS: dict[str, tuple[Run, int]] = {
     "row fails once": (row_fails_for_some_time, 12),
     "map fails or gives another shape": (map_gives_something_else, 30),
     "row is slow": (row_is_slow, 4),
+    "read stalls": (read_stalls, 3),
     "bit of a record flips (TFRecord)": (bit_of_a_record_flips, 25),
     "bit of a chunk flips (zarr)": (bit_of_a_chunk_flips, 6),
+    "bit of a page flips (Parquet)": (bit_of_a_page_flips, 6),
     "file is cut short": (file_is_cut_short, 8),
 }
 """Runs of each kind, and how many of each hundred are of it."""
@@ -214,12 +285,19 @@ def server(folder: Path) -> Iterator[FaultProxy]:
 
 
 def server_fails(count: Count, proxy: FaultProxy, kind: Kind, random: Random) -> int:
-    """Answers are spoilt for some time: retried, so that all rows are right; or an error that names the URL."""
-    dataset = loadax.from_npy({"id": f"{proxy.url}/id.npy", "x": f"{proxy.url}/x.npy"})
+    """Answers are spoilt for some time: retried, so that all rows are right; or an error that names the URL.
+
+    Where a byte is another one, the same: the file has checksums.
+    """
+    if kind == "corrupt":  # which only a checksum tells
+        dataset, names = loadax.from_zarr(f"{proxy.url}/rows.zarr"), {"rows.zarr"}
+    else:
+        dataset = loadax.from_npy({"id": f"{proxy.url}/id.npy", "x": f"{proxy.url}/x.npy"})
+        names = {"id.npy", "x.npy"}
     fault = Fault(kind, every=random.choice((1, 2, 3)), times=random.choice((1, 2)), seconds=0.02)
     proxy.add(fault)
     try:
-        raised(count, dataset, random, {"id.npy", "x.npy"}, SourceError, again=True)
+        raised(count, dataset, random, names, SourceError, again=True)
     finally:
         proxy.clear()
     return fault.hits

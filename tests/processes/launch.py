@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,13 @@ def run_processes(
     Returns:
         What each process printed.
     """
-    job = {"body": body, "processes": processes, "port": _free_port(), "args": dict(args or {})}
-    with tempfile.TemporaryDirectory() as folder:
-        logs = [Path(folder, f"{number}.log") for number in range(processes)]
-        children = [_start(job | {"process": number}, devices, log) for number, log in enumerate(logs)]
+    with started(body, processes, devices, args) as (children, logs):
         try:
             problem = _wait(children, timeout)
         finally:
             for child in children:
                 _kill(child)
-            outputs = [_read(log) for log in logs]
+            outputs = [output_of(log) for log in logs]
             if sys.exc_info()[0] is not None:  # pytest's own time limit, or Ctrl-C
                 print(_together(outputs))  # noqa: T201
     if problem:
@@ -72,6 +69,26 @@ def run_processes(
             f"{body} on {processes} processes of {devices} devices: {problem}\n{_together(outputs)}", pytrace=False
         )
     return outputs
+
+
+@contextmanager
+def started(
+    body: str, processes: int, devices: int, args: Mapping[str, Any] | None = None
+) -> Iterator[tuple[list[Child], list[Path]]]:
+    """Starts what `run_processes` runs; kills what still runs in the end.
+
+    Yields:
+        The processes, and the files that have what each printed.
+    """
+    job = {"body": body, "processes": processes, "port": _free_port(), "args": dict(args or {})}
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, f"{number}.log") for number in range(processes)]
+        children = [_start(job | {"process": number}, devices, log) for number, log in enumerate(logs)]
+        try:
+            yield children, logs
+        finally:
+            for child in children:
+                _kill(child)
 
 
 def _free_port() -> int:
@@ -122,7 +139,8 @@ def _kill(child: Child) -> None:
     child.wait()
 
 
-def _read(log: Path) -> str:
+def output_of(log: Path) -> str:
+    """What a process printed, without the lines of JAX's network library."""
     lines = log.read_text(errors="replace").splitlines()
     return "\n".join(line for line in lines if not line.startswith("[Gloo]"))
 
