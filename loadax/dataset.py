@@ -192,6 +192,12 @@ class Dataset:
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
+        if isinstance(index, str):
+            raise ArgumentError(
+                f"index={index!r}: a dataset is indexed by positions; pass an int, and take the leaf of that example: "
+                f"data[0][{index!r}]",
+                argument="index",
+            )
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
@@ -392,6 +398,7 @@ class Dataset:
         align: int = 1,
         most_documents: int | None = None,
         value: Any = 0,
+        bos: Any = None,
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
@@ -420,6 +427,9 @@ class Dataset:
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
             value: Value of the padding of the documents' leaves. Or a dict of values by leaf, 0 for the others:
                 `{"labels": -100}`.
+            bos: Value of an entry that is put before every document that is not empty, such as the token that begins a
+                sequence. It is an entry like the others, at position 0, so that the first token is predicted from it.
+                Or a dict of values by leaf, 0 for the others. None: no such entry.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -442,7 +452,8 @@ class Dataset:
         self._check_random_access("pack()")
         optional_flag("progress", progress)
         options = pack_options(seq_len, method, long, window, align, most_documents)
-        source = pack(self.reader, self.order, options, index, progress, fill_values(value))
+        begin = None if bos is None else fill_values(bos, "bos")
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
         return Dataset(source, Sequential(len(source)))
 
     def cache(

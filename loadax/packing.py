@@ -280,7 +280,13 @@ class Documents:
 
 
 def pack(
-    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any
+    reader: Reader,
+    order: Order,
+    options: PackOptions,
+    index: Any,
+    progress: bool | None,
+    value: Any,
+    bos: Any = None,
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
@@ -293,7 +299,7 @@ def pack(
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
-    plan = _cached_plan(documents, lengths, options, folder)
+    plan = _cached_plan(documents, lengths, options, folder, bos is not None)
     facts = plan.facts
     described = [
         "pack",
@@ -303,6 +309,7 @@ def pack(
         documents.describe_order(),
         documents.describe_maps(),
         *([["value", value]] if value else []),  # states of runs without it stay as they are
+        *([["bos", bos]] if bos is not None else []),
     ]
     rows = packed(options.method, options.seq_len, plan.arrays, options.align)
     summary = (
@@ -312,7 +319,7 @@ def pack(
             f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
         )
     )
-    return PackedSource(documents, rows, options.seq_len, described, summary, value)
+    return PackedSource(documents, rows, options.seq_len, described, summary, value, bos)
 
 
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
@@ -331,10 +338,16 @@ def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
-def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
+def _cached_plan(
+    documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None, with_bos: bool
+) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     later = [part for option in options.described[4:] for part in option]
-    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window, *later)))
+    name = "-".join(
+        map(
+            str, (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
+        )
+    )
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     cached = (
         None if folder is None else folder.get(name, identity, partial(_check_plan, lengths=lengths, options=options))
@@ -342,7 +355,10 @@ def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, fol
     if cached is not None:
         return cached
     known = lengths.arrays["lengths"]
-    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]))
+    if with_bos:
+        known = known + (known > 0)
+    noun = "document with its bos entry" if with_bos else "document"
+    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
     entry = Entry(arrays, _counts(known, options))
     for count_name, count in entry.facts.items():
         if count_name in ("empty", "dropped") and count:
