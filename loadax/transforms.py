@@ -455,9 +455,12 @@ def _paddable(leaf: Any, label: str) -> NDArray[Any]:
     except ValueError:  # lists of different lengths
         array = np.empty((), object)
     if not array.ndim or array.dtype.kind in "OSUMm":
+        remedy = "leave it out of pad()"
+        if isinstance(leaf, tuple):  # a row of several leaves, as datasets of torch return them
+            remedy = "return a dict in a map, and pad its leaves by name: pad({'tokens': 512})"
         raise LeafError(
             f"{label} is {array.dtype}{list(array.shape)}, but pad() pads the first dimension of numeric arrays; "
-            "leave it out of pad()"
+            f"{remedy}"
         )
     return array
 

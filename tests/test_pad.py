@@ -183,6 +183,11 @@ def test_arguments_that_cant_be_used(call: Any, match: str) -> None:
         ),
         ([{"x": [1]}, {"x": [[1]]}], {"x": 8}, r"row 1: leaf 'x' is int64\[1, 1\], .*dimensions \[\] after the first"),
         ([{"x": [1]}], 8, r"row 0 is a dict of \['x'\]; pass the lengths of its leaves by name: pad\(\{'x': 8\}\)"),
+        (
+            [([1, 2], 0, "a")],
+            8,
+            r"row 0: leaf 'data' is object\[\], .*; return a dict in a map, and pad its leaves by name",
+        ),
         ([[1, 2]], {"x": 8}, r"row 0 is a list; pad\(\) by name needs dicts: pass one int for bare arrays"),
     ],
 )
@@ -190,6 +195,12 @@ def test_rows_that_cant_be_padded(rows: Any, lengths: Any, match: str) -> None:
     arrays = loadax.from_source(list(range(len(rows)))).map(lambda row: rows[row])
     with pytest.raises(LeafError, match=match):
         arrays.pad(lengths).read(range(len(rows)))
+
+
+def test_a_tuple_padded_as_the_error_advises() -> None:
+    data = loadax.from_source([([1, 2], 0, "a"), ([1], 1, "b")])
+    named = data.map(lambda row: {"tokens": row[0], "label": row[1]}).pad({"tokens": 512})
+    assert named[1]["tokens"].shape == (512,)
 
 
 def test_the_advice_followed() -> None:

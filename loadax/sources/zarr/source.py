@@ -150,7 +150,13 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     Raises:
         SourceError: When there is no zarr array or group, or a variable is missing; lists the existing ones.
     """
-    return TensorStoreSource(find_arrays(path, variables), missing)
+    arrays = find_arrays(path, variables)
+    try:
+        return TensorStoreSource(arrays, missing)
+    except SourceError as error:
+        if variables is None and "different numbers of rows" in str(error):
+            error.add_note("loadax: pass variables=[…] with the arrays whose first dimension is the row")
+        raise
 
 
 def _opened(store: Any, name: str, leaf: Any) -> Any:

@@ -131,8 +131,10 @@ def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
     assert list(open_zarr(group, "x").read(np.array([0]))) == ["x"]
     with pytest.raises(
         SourceError, match=r"different numbers of rows \(\['longitude'\]: 4, \['x'\]: 10, \['y'\]: 10\)"
-    ):
+    ) as caught:
         open_zarr(group, None)
+    assert "pass variables=[…]" in caught.value.__notes__[-1]
+    assert list(open_zarr(group, ["x", "y"]).read(np.array([0]))) == ["x", "y"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
