@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.watch import hosts
+from loadax.loader.watch import hosts, start
 from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
 from tests.key_values import MemoryStore
@@ -226,3 +227,14 @@ def test_a_run_closed_before_others_came_accuses_nobody() -> None:
     run.hosts[1].check(closing=True)  # one process has looked at a batch
     run.check(0)
     assert not run.failed
+
+
+def test_only_keys_of_runs_closed_long_before_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_directories", deque())
+    store = MemoryStore()
+    runs = [f"runs/{number}" for number in range(start._KEPT + 3)]
+    for run in runs:
+        store.set(f"{run}/agreed", "")
+    for run in runs[2:]:  # the first two go on
+        start._forget(store, run)
+    assert [run for run in runs if not store.list(run)] == [runs[2]]
