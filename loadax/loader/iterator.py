@@ -495,7 +495,8 @@ class DataIterator:
         return self
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
-        if isinstance(error, Exception) and error is not self._error:
+        # A StopIteration is how a loop over several iterators ends.
+        if isinstance(error, Exception) and error is not self._error and not isinstance(error, StopIteration):
             self._tell_hosts(error)
         self.close()
 

@@ -204,7 +204,7 @@ def test_mistakes_of_loadax_are_never_masked(monkeypatch: pytest.MonkeyPatch) ->
 
     loader = Dataloader(from_arrays({"x": np.arange(16)}), 8, on_error=LOOSE)
     mistaken.__code__ = mistaken.__code__.replace(co_filename=assembler.__file__)
-    monkeypatch.setattr(assembler.Assembler, "_by_rows", mistaken)
+    monkeypatch.setattr(assembler.Assembler, "_plain_columns", mistaken)
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = loader[0]
 

@@ -158,7 +158,14 @@ class Assembler:
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
         # With masking, every process must meet the errors of all columns of a row, to mask the same rows.
-        self._by_columns = reader.maps_columns and not masking
+        self._by_columns = reader.maps_columns and (not masking or (not reader.maps and self._reads_whole_rows()))
+
+    def _reads_whole_rows(self) -> bool:
+        """Whether the tiles have all columns of all leaves, of every row."""
+        sources = {_source(tile) for _, tile in self._data}
+        return len(sources) == len(self._source_dtypes) and all(
+            tile.whole and tile.select is None for _, tile in self._data
+        )
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.

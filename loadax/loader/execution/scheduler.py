@@ -169,7 +169,8 @@ class PrefetchScheduler:
                     raise ClosedError(
                         "this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)"
                     )
-                error = self._broken or (self._groups[0].error if self._groups else None)
+                # First what this process itself could not read: another host may have ended it for the same reason.
+                error = (self._groups[0].error if self._groups else None) or self._broken
                 if error is not None:
                     raise error
                 if self._over():

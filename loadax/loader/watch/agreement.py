@@ -94,6 +94,11 @@ class Agreement:
                 self._process,
             )
 
+    def close(self) -> None:
+        """Withdraws a record that was not compared: a run that is closed says nothing of runs that begin later."""
+        if self._published and self._process != self._processes[0] and self._round == 0:
+            self._keys.delete(f"records/0/{self._process}")
+
     @property
     def agreed(self) -> bool:
         """Whether all hosts have compared their records once."""

@@ -49,6 +49,7 @@ class RunHosts:
         agreement: Comparison of the records.
         progress: Function that returns the next step and the statistics.
         fail: Ends this run with an error.
+        forget: Function for the leader to call last: deletes keys of closed runs.
         abort_after: Seconds from then on after which the process ends, if its training thread has not come for that
             error: it is in a collective, with which nothing else can end. None: never.
         clock: Function that returns seconds, ascending.
@@ -62,13 +63,16 @@ class RunHosts:
         agreement: Agreement,
         progress: Callable[[], tuple[int, Stats]],
         fail: Callable[[BaseException], None],
+        forget: Callable[[], None],
         abort_after: float | None,
         clock: Callable[[], float],
     ):
         self._keys, self._process, self._leads = keys, process, leads
         self._abort_after = float("inf") if abort_after is None else abort_after
         self._agreement, self._progress, self._fail, self._clock = agreement, progress, fail, clock
+        self._forget = forget
         self._silent_hosts = SilentHosts()
+        self._unreachable = False  # since the last check
         self._delay = _FIRST_TICK
         self._next_status, self._count = clock(), 0
         self._received: dict[str, str] = {}
@@ -116,13 +120,22 @@ class RunHosts:
         try:
             self._send(closing)
             if not closing:
-                self._receive()
+                self._agreement.check(self._progress()[0], self._clock(), self._tell_difference)
+            self._receive()
+            if closing:
+                self._agreement.close()
+                if self._leads:
+                    self._forget()
         except JaxRuntimeError as error:
-            if not closing:
-                _log.info("the hosts of this run can't reach the coordinator any more: %s", error)
+            if not closing and not self._unreachable:
+                _log.info("the hosts of this run can't reach the coordinator, and try again: %s", error)
+            self._unreachable = True
             self._first_words.set()
-            return float("inf")
-        self._delay = min(_TICK, 1.5 * self._delay)
+        else:
+            self._unreachable = False
+        if not closing:
+            self._end_if_due()
+        self._delay = _TICK if self._unreachable else min(_TICK, 1.5 * self._delay)
         return self._delay
 
     def slowest(self) -> str:
@@ -135,8 +148,9 @@ class RunHosts:
 
     def _send(self, closing: bool) -> None:
         while self._to_tell:
-            ends, text = self._to_tell.popleft()
+            ends, text = self._to_tell[0]
             self._tell_all(str(self._process), text, ends)
+            self._to_tell.popleft()
         if closing or self._clock() >= self._next_status:
             self._publish_status(closing)
             silent = self._silent_hosts.check(statuses(self._keys), self._clock()) if self._leads else None
@@ -146,13 +160,16 @@ class RunHosts:
     def _tell_all(self, key: str, text: str, ends: bool) -> None:
         self._keys.set(f"told/{key}", json.dumps([ends, text]))
 
+    def _tell_difference(self, text: str) -> None:
+        self._tell_all(_DIFFERING, text, True)
+
     def _publish_status(self, closing: bool) -> None:
         step, stats = self._progress()
         self._next_status, self._count = self._clock() + _STATUS, self._count + 1
         publish(self._keys, self._process, HostStatus(step, stats.waited, stats.trained, self._count, closing))
 
     def _receive(self) -> None:
-        self._agreement.check(self._progress()[0], self._clock(), lambda text: self._tell_all(_DIFFERING, text, True))
+        """Logs news. Also at the end: a collective may have failed because of what another host tells."""
         for sender, news in self._keys.list("told").items():
             if self._received.get(sender) != news and sender != str(self._process):
                 self._received[sender] = news
@@ -160,6 +177,8 @@ class RunHosts:
                 _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
                 if ends and self._end is None:
                     self._end = self._clock() + (0 if sender == _DIFFERING else _GRACE), HostError(text)
+
+    def _end_if_due(self) -> None:
         if self._end is not None and self.error is None and self._clock() >= self._end[0]:
             self.error = self._end[1]
             self._fail(self.error)

@@ -46,6 +46,8 @@ class StallCheck:
         waited = perf_counter() - since
         if waited >= self._abort_after:
             text = self._text(scheduler, waited)
+            if scheduler.waiting_since() != since:
+                return 0.0  # the batch has come while the stacks were read
             scheduler.abort(StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer"))
             return self._abort_after
         if waited >= self._next:

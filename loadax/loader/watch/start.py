@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, final
 
@@ -22,11 +23,11 @@ from loadax.loader.watch.record import run_record
 from loadax.sharding.key_value import KeyValueStore, Subdirectory, key_value_store
 from loadax.sharding.mesh import grid_of
 
-_KEPT = 16  # latest runs of a process whose keys are kept, since another host may be late
+_KEPT = 16  # runs of a process, closed last, whose keys are kept, since another host may be late
 
 _lock = threading.Lock()
 _loaders: defaultdict[tuple[int, ...], int] = defaultdict(int)  # number of loaders that have run, by their processes
-_directories: deque[str] = deque()  # of the latest runs
+_directories: deque[str] = deque()  # of the runs that were closed last
 
 
 @final
@@ -84,19 +85,18 @@ def run_hosts(
         return None
     directory = runs.next_directory(processes)
     leads = process == processes[0]
-    if leads:
-        _forget(store, directory)
     keys = Subdirectory(store, directory)
     options = pipeline.options
     reading: Contents = nothing  # rows of streams are read once
     if options.streams is None:
         reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
-    return RunHosts(keys, process, leads, agreement, progress, fail, options.abort_after, monotonic)
+    forget = partial(_forget, store, directory)
+    return RunHosts(keys, process, leads, agreement, progress, fail, forget, options.abort_after, monotonic)
 
 
 def _forget(store: KeyValueStore, directory: str) -> None:
-    """Deletes the keys of early runs."""
+    """Counts a run as closed, and deletes the keys of those that were closed long before."""
     with _lock:
         _directories.append(directory)
         early = [_directories.popleft() for _ in range(len(_directories) - _KEPT)]

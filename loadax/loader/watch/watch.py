@@ -1,7 +1,11 @@
 """RunWatch: the one thread that watches a run."""
 
+import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import final
 
 Check = Callable[[bool], float]
@@ -9,10 +13,12 @@ Check = Callable[[bool], float]
 
 _CLOSE_TIMEOUT = 1.0  # seconds that closing waits for the last checks
 
+_log = logging.getLogger("loadax")
+
 
 @final
 class RunWatch:
-    """Calls checks from a thread of its own, from `start` to `close`.
+    """Calls checks from a thread of its own, from `start` to `close`. A check that raises is not called again.
 
     Args:
         checks: What to call.
@@ -20,7 +26,8 @@ class RunWatch:
 
     def __init__(self, checks: Sequence[Check]):
         self._checks = checks
-        self._wake = threading.Event()
+        self._process = os.getpid()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # garbage collection may put into it at any time
         self._closed = False
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()  # reentrant: garbage collection may close this watch while it starts
@@ -35,10 +42,12 @@ class RunWatch:
 
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
+        if os.getpid() != self._process:
+            return  # a fork does not have the thread, and may have a copy of a lock that is held
         with self._lock:
             self._closed = True
             thread = self._thread
-        self._wake.set()
+        self._wake.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT)
 
@@ -46,6 +55,15 @@ class RunWatch:
         closing = False
         while not closing:
             closing = self._closed
-            delay = min(check(closing) for check in self._checks)
+            delay = min((self._call(check, closing) for check in self._checks), default=float("inf"))
             if not closing:
-                self._wake.wait(None if delay == float("inf") else delay)
+                with suppress(Empty):
+                    self._wake.get(timeout=None if delay == float("inf") else delay)
+
+    def _call(self, check: Check, closing: bool) -> float:
+        try:
+            return check(closing)
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end what the other checks do
+            _log.exception("one of the checks of this run has failed and is not called again; the run goes on")
+            self._checks = [other for other in self._checks if other is not check]
+            return float("inf")

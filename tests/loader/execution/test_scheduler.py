@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from loadax import Dataloader, from_source
+from loadax import Dataloader, from_arrays, from_source
+from loadax.errors import HostError
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 from tests.limits import HANG, until
@@ -105,3 +106,19 @@ def test_jitted_steps_beside_prefetching_threads() -> None:
             if random.random() < 0.2:
                 jax.block_until_ready(total)  # so that they get ahead
     assert int(total) == 256 * sum(range(7200, 8000))
+
+
+def test_an_error_of_this_process_comes_before_those_of_others() -> None:
+    def broken(row: Any) -> Any:
+        if row["x"] == 9:
+            raise ZeroDivisionError("row 9")
+        return row
+
+    data = from_arrays({"x": np.arange(32)}).map(broken)
+    with iter(Dataloader(data, 8, num_workers=1)) as batches:
+        next(batches)
+        scheduler = batches._scheduler
+        until(lambda: scheduler._groups and scheduler._groups[0].error is not None)
+        scheduler.abort(HostError("process 1 ended before step 1 with ZeroDivisionError: row 9"))
+        with pytest.raises(ZeroDivisionError, match="row 9"):
+            next(batches)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.watch import hosts
+from loadax.loader.watch import hosts, start
 from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
 from tests.key_values import MemoryStore
@@ -30,6 +31,7 @@ class Run:
         self.now, self.steps, self.waited = 100.0, [10] * len(records), [1.0] * len(records)
         self.store = MemoryStore()
         self.failed: dict[int, BaseException] = {}
+        self.forgotten: list[int] = []
         self._contents, self._processes = contents, tuple(range(len(records)))
         self.hosts = [self._host(process, record) for process, record in enumerate(records)]
 
@@ -43,8 +45,11 @@ class Run:
         def fail(error: BaseException) -> None:
             self.failed[process] = error
 
+        def forget() -> None:
+            self.forgotten.append(process)
+
         agreement = Agreement(self.store, process, self._processes, record, sample, self.now)
-        return RunHosts(self.store, process, process == 0, agreement, progress, fail, 30.0, lambda: self.now)
+        return RunHosts(self.store, process, process == 0, agreement, progress, fail, forget, 30.0, lambda: self.now)
 
     def check(self, *processes: int, seconds: float = 0.0) -> None:
         """Lets these hosts, or all, look at the store a few times, and time pass."""
@@ -183,13 +188,53 @@ def test_the_host_that_waits_longest_is_named() -> None:
     )
 
 
-def test_without_a_coordinator_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_coordinator_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run = Run([RECORD] * 2)
 
     def gone(*_: object) -> None:
         raise JaxRuntimeError("UNAVAILABLE: gone")
 
-    monkeypatch.setattr(run.store, "set", gone)
-    assert run.hosts[0].check(closing=False) == float("inf")
-    run.hosts[0].wait()
-    assert run.hosts[0].slowest() == "the other hosts can't be reached: UNAVAILABLE: gone"
+    run.hosts[0].tell("process 0: step 4 has not come for 60 s")
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "loadax"):
+        patch.setattr(run.store, "set", gone)
+        for _ in range(3):
+            assert 0 < run.hosts[0].check(closing=False) < float("inf"), "it may come back"
+        run.hosts[0].wait()
+        assert run.hosts[0].slowest() == "the other hosts can't be reached: UNAVAILABLE: gone"
+        assert len(caplog.messages) == 1
+        run.hosts[0].check(closing=True)
+    caplog.clear()
+    run.check()
+    assert caplog.messages == ["process 0: step 4 has not come for 60 s"], "nothing is lost"
+
+
+def test_a_closing_host_logs_why_its_collective_may_have_failed(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run([RECORD] * 2)
+    run.check()
+    run.hosts[1].ended(12, ValueError("bad"))
+    run.hosts[1].check(closing=True)
+    with caplog.at_level(logging.ERROR, "loadax"):
+        run.hosts[0].check(closing=True)
+    assert "process 1 ended before step 12 with ValueError: bad" in caplog.text
+    assert run.forgotten == [0], "the leader deletes keys, when it is closed"
+
+
+def test_a_run_closed_before_others_came_accuses_nobody() -> None:
+    run = Run([RECORD, {**RECORD, "first step": 0}])
+    run.check(1)
+    run.hosts[1].check(closing=True)  # one process has looked at a batch
+    run.check(0)
+    assert not run.failed
+
+
+def test_only_keys_of_runs_closed_long_before_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_directories", deque())
+    store = MemoryStore()
+    runs = [f"runs/{number}" for number in range(start._KEPT + 3)]
+    for run in runs:
+        store.set(f"{run}/agreed", "")
+    for run in runs[2:]:  # the first two go on
+        start._forget(store, run)
+    assert [run for run in runs if not store.list(run)] == [runs[2]]

@@ -1,0 +1,60 @@
+import gc
+import logging
+import os
+import threading
+
+import pytest
+
+from loadax.loader.watch.watch import RunWatch
+from tests.limits import HANG, until
+
+
+def test_a_check_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[bool] = []
+
+    def fails(_: bool) -> float:
+        raise ZeroDivisionError
+
+    def counts(closing: bool) -> float:
+        calls.append(closing)
+        return 0.001
+
+    watch = RunWatch([fails, counts])
+    with caplog.at_level(logging.ERROR, "loadax"):
+        watch.start()
+        until(lambda: len(calls) > 2)
+        watch.close()
+    until(lambda: bool(calls[-1]))
+    assert [record.exc_info is not None for record in caplog.records] == [True], "once"
+
+
+def test_garbage_collection_on_the_watching_thread_may_close_the_watch() -> None:
+    closed = threading.Event()
+
+    def collects(closing: bool) -> float:
+        if closing:
+            closed.set()
+        gc.collect()
+        watch.close()
+        return float("inf")
+
+    watch = RunWatch([collects])
+    watch.start()
+    assert closed.wait(HANG)
+
+
+def test_a_fork_leaves_the_watch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+
+    def check(closing: bool) -> float:
+        calls.append(closing)
+        return float("inf")
+
+    watch = RunWatch([check])
+    watch.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        watch.close()
+    assert True not in calls
+    watch.close()
+    until(lambda: True in calls)
