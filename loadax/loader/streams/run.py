@@ -103,8 +103,10 @@ class StreamRun:
 
     def bind(self, reader: Reader) -> Reader:
         """The reader, over the rows that this run has read."""
-        opened = {id(stream.source): stream.opened for stream in self._streams}
-        return reader.over(lambda source, times: opened.get(id(source), source))  # noqa: ARG005
+        opened = iter(self._streams)  # in order, since a mixture may have the same stream twice
+        return reader.over(
+            lambda source, times: next(opened).opened if isinstance(source, StreamSource) else source  # noqa: ARG005
+        )
 
     def reads(self, step: int, rows_per_step: int) -> "OrderedReads":
         """The reads of a producer whose first step is `step`."""
