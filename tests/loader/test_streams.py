@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from loadax import Dataloader, from_stream
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
 from loadax.sharding import data_parallel
 from tests.limits import HANG
-from tests.streams import CountedLanes
+from tests.streams import CountedLanes, expected_steps
 
 BATCH = 8
 
@@ -85,6 +86,41 @@ def test_a_run_moves_to_another_mesh() -> None:
             assert batch["x"].sharding.num_devices == 2
             given.append(np.asarray(batch["x"]).tolist())
     assert given == expected
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> None:
+    """And states that other threads ask for are those of a step."""
+    lengths = [48, 60, 34]
+    expected = sorted(expected_steps(lengths, BATCH, remainder))
+    loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=3), BATCH, remainder=remainder, num_workers=2)
+    meshes = [data_parallel(jax.devices()[:count]) for count in (1, 2, 4)]
+    for _ in range(6):
+        batches, got, over = iter(loader), [], threading.Event()
+
+        def read(batches: Any = batches, got: list[Any] = got) -> None:
+            got.extend(batches)
+
+        def ask(batches: Any = batches, over: threading.Event = over) -> bool:
+            while not over.is_set():
+                batches.get_state()
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            reads = [pool.submit(read) for _ in range(3)]
+            asked = pool.submit(ask)
+            try:
+                for mesh in meshes:
+                    batches.move_to(mesh)
+                for each in reads:
+                    each.result(HANG)
+            finally:
+                over.set()
+                batches.close()
+            assert asked.result(HANG)
+        masks = [batch.get("mask", np.ones(BATCH, bool)) for batch in got]
+        rows = [np.where(mask, batch["x"], -1).tolist() for batch, mask in zip(got, masks, strict=True)]
+        assert sorted(rows) == expected
 
 
 def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
