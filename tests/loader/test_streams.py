@@ -141,6 +141,14 @@ def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
     np.testing.assert_equal(mapped[5]["x"], batches_of(from_stream(rows, lanes=3))[5]["x"] + 1)
 
 
+def test_a_block_that_is_none_does_not_end_its_lane() -> None:
+    def blocks(lane: int, lanes: int) -> Iterator[Any]:
+        yield from ({"x": np.zeros(4, np.int32)}, None, {"x": np.ones(4, np.int32)})
+
+    with pytest.raises(LeafError, match=r"lane 0, block at row 4: batched=True, so each item .* and this is None"):
+        batches_of(from_stream(blocks, lanes=1, batched=True))
+
+
 def test_a_lane_that_raises_is_named_after_the_steps_before_it() -> None:
     def broken(lane: int, lanes: int) -> Iterator[Any]:
         yield from rows(lane, lanes, 5)
@@ -280,7 +288,7 @@ def test_states_that_do_not_fit() -> None:
         next(batches)
     with plain.iterate(state["step"]) as batches:
         assert np.asarray(next(batches)["x"]).tolist()[:2] == [12, 13]
-    for lanes in ("x", [1], [{"0": 3}]):
+    for lanes in ("x", [1], [{"0": 3}], [{"0": [-5, 0, 0, None]}], [{"0": [float("inf"), 0, 0, None]}]):
         with pytest.raises(StateError, match="which is not a list of states by lane"):
             kept.iterate(state | {"lanes": lanes})
     with pytest.raises(StateError, match=r"states of the steps \[0, 3\]"):
