@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadax import errors, seeds, sharding, testing
+    from loadax import errors, plots, seeds, sharding, testing
     from loadax.combine import concat, mix, zip
     from loadax.dataset import Dataset
     from loadax.errors import LoadaxError
@@ -88,7 +88,7 @@ _HOME = {
     "write_zarr": "loadax.io",
     "zip": "loadax.combine",
 }
-_MODULES = ("errors", "seeds", "sharding", "testing")
+_MODULES = ("errors", "plots", "seeds", "sharding", "testing")
 
 __all__ = [
     "Certificate",
@@ -127,6 +127,7 @@ __all__ = [
     "from_webdataset",
     "from_zarr",
     "mix",
+    "plots",
     "progress",
     "seeds",
     "sharding",

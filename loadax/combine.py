@@ -76,6 +76,7 @@ def mix(
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import mix
         >>> web, code = np.arange(100), np.arange(100, 200)
         >>> mixed = mix({"web": web, "code": code}, weights={"web": 3, "code": 1})
         >>> rows = mixed.read(range(8))
@@ -136,6 +137,7 @@ def zip(datasets: Any, *others: Any) -> Dataset:
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import zip
         >>> pairs = zip({"x": np.arange(4), "y": np.arange(4) ** 2})
         >>> pairs[3]
         {'x': np.int64(3), 'y': np.int64(9)}

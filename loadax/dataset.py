@@ -192,6 +192,12 @@ class Dataset:
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
+        if isinstance(index, str):
+            raise ArgumentError(
+                f"index={index!r}: a dataset is indexed by positions; pass an int, and take the leaf of that example: "
+                f"data[0][{index!r}]",
+                argument="index",
+            )
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
@@ -384,7 +390,7 @@ class Dataset:
 
     def pack(
         self,
-        seq_len: int,
+        seq_len: int | Mapping[str, int],
         *,
         method: Method = "split",
         long: Long = "error",
@@ -392,6 +398,7 @@ class Dataset:
         align: int = 1,
         most_documents: int | None = None,
         value: Any = 0,
+        bos: Any = None,
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
@@ -407,19 +414,29 @@ class Dataset:
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
         shuffles them, `split` splits them. Empty documents are dropped.
 
+        Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
+        row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
+        `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
+        `loss_mask`. `method` is "best_fit" or "first_fit", `long` is "error" or "drop", and `align` and `bos` are left
+        out.
+
         Args:
-            seq_len: Entries of a row.
+            seq_len: Entries of a row; or a dict of them, with all leaves of the documents.
             method: "split": documents are concatenated and cut every `seq_len` entries; only the last row is padded.
                 "best_fit" or "first_fit": documents are not cut, but fitted into rows from the longest to the shortest;
                 packed rows are in the order of their first documents.
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
-            window: Number of consecutive documents that are fitted together. None: 1,048,576.
+            window: Number of consecutive documents that are fitted together. None: 1,048,576; 4,096 if `seq_len` is a
+                dict, where the time per document grows with it.
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
             value: Value of the padding of the documents' leaves. Or a dict of values by leaf, 0 for the others:
                 `{"labels": -100}`.
+            bos: Value of an entry that is put before every document that is not empty, such as the token that begins a
+                sequence. It is an entry like the others, at position 0, so that the first token is predicted from it.
+                Or a dict of values by leaf, 0 for the others. None: no such entry.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -436,13 +453,23 @@ class Dataset:
             >>> packed = from_source([np.array([5, 6, 7]), np.array([8, 9]), np.array([4])]).pack(4, method="best_fit")
             >>> packed.read([0, 1])["tokens"].tolist(), packed[0]["segment_ids"].tolist()
             ([[5, 6, 7, 4], [8, 9, 0, 0]], [1, 1, 1, 2])
+            >>> pairs = [{"inputs": [5, 6, 7], "targets": [1]}, {"inputs": [8], "targets": [2, 3]}]
+            >>> row = from_source(pairs).pack({"inputs": 4, "targets": 4}, method="best_fit")[0]
+            >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
+            ([1, 2, 3, 0], [1, 2, 2, 0])
         """
         from loadax.packing import pack, pack_options
+        from loadax.packing_by_leaf import leaf_pack_options, pack_by_leaf
 
         self._check_random_access("pack()")
         optional_flag("progress", progress)
+        if isinstance(seq_len, Mapping):
+            by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
+            rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value))
+            return Dataset(rows, Sequential(len(rows)))
         options = pack_options(seq_len, method, long, window, align, most_documents)
-        source = pack(self.reader, self.order, options, index, progress, fill_values(value))
+        begin = None if bos is None else fill_values(bos, "bos")
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
         return Dataset(source, Sequential(len(source)))
 
     def cache(

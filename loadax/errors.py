@@ -15,6 +15,8 @@
     ├── StreamError (TypeError)                 a length, or random access, asked of a stream
     ├── ConformanceError (AssertionError)       a source or map that fails a check of `loadax.testing`
     ├── StateError (ValueError)                 a saved state of other data
+    ├── HostError (RuntimeError)                another host of the run differs, or failed
+    ├── StallError (TimeoutError)               a batch that did not come within `abort_after`
     └── WorkerError (RuntimeError)              a worker process that keeps dying, or can't receive the data
 
 Every message names the argument or the leaf, shows the value, and says what to do. Passwords and signatures in URLs are
@@ -120,3 +122,11 @@ class StateError(LoadaxError, ValueError):
 
 class WorkerError(LoadaxError, RuntimeError):
     """A worker process can't be started, can't receive its source and maps, or keeps dying."""
+
+
+class HostError(LoadaxError, RuntimeError):
+    """Hosts of one run have different data or arguments, or another host has failed."""
+
+
+class StallError(LoadaxError, TimeoutError):
+    """A batch did not come within `abort_after` seconds."""

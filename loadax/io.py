@@ -13,6 +13,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import as_source
+from loadax.sources.file_formats import other_formats_refused
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -30,6 +31,7 @@ def from_arrays(tree: Tree) -> Dataset:
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import from_arrays
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
@@ -76,6 +78,7 @@ def from_array_record(
     Examples:
         >>> import tempfile
         >>> from array_record.python.array_record_module import ArrayRecordWriter
+        >>> from loadax import from_array_record
         >>> path = tempfile.mkdtemp() + "/words.array_record"
         >>> writer = ArrayRecordWriter(path, "group_size:1")
         >>> for word in (b"one", b"two", b"three"):
@@ -88,7 +91,8 @@ def from_array_record(
     """
     from loadax.sources.array_record.source import open_array_record
 
-    return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+    with other_formats_refused("from_array_record", paths):
+        return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
 def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
@@ -115,6 +119,7 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
 
     Examples:
         >>> import pyarrow as pa
+        >>> from loadax import from_arrow
         >>> table = pa.table({"x": [1, 2, None], "tokens": [[7], [8, 9], []]})
         >>> from_arrow(table, nulls={"x": -1})[2]
         {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
@@ -156,6 +161,7 @@ def from_csv(
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from loadax import from_csv
         >>> path = Path(tempfile.mkdtemp()) / "flowers.csv"
         >>> _ = path.write_text("length,species\n1.5,setosa\n4.0,virginica\n")
         >>> from_csv(path)[1]
@@ -166,7 +172,8 @@ def from_csv(
     require_pyarrow("a CSV file")
     from loadax.sources.text.csv import open_csv
 
-    return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+    with other_formats_refused("from_csv", paths, before=True):
+        return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
 
 
 def from_jsonl(
@@ -210,6 +217,7 @@ def from_jsonl(
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from loadax import from_jsonl
         >>> path = Path(tempfile.mkdtemp()) / "corpus.jsonl"
         >>> _ = path.write_text('{"tokens": [1, 2, 3]}\n{"tokens": [4]}\n')
         >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
@@ -220,17 +228,18 @@ def from_jsonl(
     require_pyarrow("a file of JSON lines")
     from loadax.sources.text.jsonl import open_jsonl
 
-    source = open_jsonl(
-        paths,
-        columns,
-        dtypes=dtypes,
-        nulls=nulls,
-        index=index,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        progress=progress,
-    )
-    return from_source(source)
+    with other_formats_refused("from_jsonl", paths):
+        source = open_jsonl(
+            paths,
+            columns,
+            dtypes=dtypes,
+            nulls=nulls,
+            index=index,
+            cache=cache,
+            cache_bytes=cache_bytes,
+            progress=progress,
+        )
+        return from_source(source)
 
 
 def from_grain(
@@ -262,6 +271,7 @@ def from_grain(
 
     Examples:
         >>> import grain
+        >>> from loadax import from_grain
         >>> data = from_grain(grain.MapDataset.range(6).filter(lambda x: x % 2 == 0).map(lambda x: {"x": x}).repeat())
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
@@ -325,6 +335,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
 
     Examples:
         >>> import datasets
+        >>> from loadax import from_huggingface
         >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
         >>> from_huggingface(data)[1]
         {'label': np.int64(1), 'text': 'b'}
@@ -373,6 +384,7 @@ def from_images(
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image
+        >>> from loadax import from_images
         >>> folder = Path(tempfile.mkdtemp())
         >>> for animal in ("cat", "dog"):
         ...     (folder / animal).mkdir()
@@ -383,7 +395,8 @@ def from_images(
     """
     from loadax.sources.images.folder import open_images
 
-    return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
+    with other_formats_refused("from_images", folder):
+        return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -401,7 +414,8 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     """
     from loadax.sources.npy.source import open_npy
 
-    return from_source(open_npy(path, cache, cache_bytes))
+    with other_formats_refused("from_npy", path):
+        return from_source(open_npy(path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -444,6 +458,7 @@ def from_tokens(
     Examples:
         >>> import tempfile
         >>> import numpy as np
+        >>> from loadax import from_tokens
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.arange(100, dtype=np.uint16).tofile(f"{folder}/corpus.bin")
         ...     data = from_tokens(f"{folder}/corpus.bin", seq_len=8, dtype="uint16")
@@ -452,17 +467,18 @@ def from_tokens(
     """
     from loadax.sources.tokens.windows import open_tokens
 
-    source = open_tokens(
-        path,
-        seq_len,
-        dtype=dtype,
-        stride=stride,
-        targets=targets,
-        segment_ids=segment_ids,
-        cache=cache,
-        cache_bytes=cache_bytes,
-    )
-    return from_source(source)
+    with other_formats_refused("from_tokens", path, before=True, accepted=(".npy", ".jsonl")):
+        source = open_tokens(
+            path,
+            seq_len,
+            dtype=dtype,
+            stride=stride,
+            targets=targets,
+            segment_ids=segment_ids,
+            cache=cache,
+            cache_bytes=cache_bytes,
+        )
+        return from_source(source)
 
 
 def from_documents(
@@ -488,6 +504,7 @@ def from_documents(
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import from_documents
         >>> documents = from_documents(np.arange(10, 20), offsets=[0, 3, 3, 7, 10])
         >>> len(documents), documents[2].tolist()
         (4, [13, 14, 15, 16])
@@ -535,6 +552,7 @@ def from_tfrecord(
 
     Examples:
         >>> import struct, tempfile
+        >>> from loadax import from_tfrecord
         >>> from loadax.sources.shards.crc import masked_crc32c
         >>> path = tempfile.mkdtemp() + "/words.tfrecord"
         >>> with open(path, "wb") as file:
@@ -547,9 +565,12 @@ def from_tfrecord(
     """
     from loadax.sources.shards.tfrecord import open_tfrecord
 
-    return from_source(
-        open_tfrecord(paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress)
-    )
+    with other_formats_refused("from_tfrecord", paths):
+        return from_source(
+            open_tfrecord(
+                paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress
+            )
+        )
 
 
 def from_webdataset(
@@ -601,6 +622,7 @@ def from_webdataset(
 
     Examples:
         >>> import io, tarfile, tempfile
+        >>> from loadax import from_webdataset
         >>> path = tempfile.mkdtemp() + "/00000.tar"
         >>> with tarfile.open(path, "w") as shard:
         ...     for name, content in {"0.txt": b"meow", "0.cls": b"3", "1.txt": b"woof", "1.cls": b"5"}.items():
@@ -614,21 +636,22 @@ def from_webdataset(
     """
     from loadax.sources.shards.webdataset import open_webdataset
 
-    return from_source(
-        open_webdataset(
-            paths,
-            index=index,
-            columns=columns,
-            decode=decode,
-            size=size,
-            fit=fit,
-            quality=quality,
-            damaged=damaged,
-            cache=cache,
-            cache_bytes=cache_bytes,
-            progress=progress,
+    with other_formats_refused("from_webdataset", paths):
+        return from_source(
+            open_webdataset(
+                paths,
+                index=index,
+                columns=columns,
+                decode=decode,
+                size=size,
+                fit=fit,
+                quality=quality,
+                damaged=damaged,
+                cache=cache,
+                cache_bytes=cache_bytes,
+                progress=progress,
+            )
         )
-    )
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -666,7 +689,8 @@ def from_zarr(
     """
     from loadax.sources.zarr.source import open_zarr
 
-    return from_source(open_zarr(path, variables, missing))
+    with other_formats_refused("from_zarr", path):
+        return from_source(open_zarr(path, variables, missing))
 
 
 def from_parquet(
@@ -704,6 +728,7 @@ def from_parquet(
         >>> import tempfile
         >>> import pyarrow as pa
         >>> from pyarrow import parquet
+        >>> from loadax import from_parquet
         >>> path = tempfile.mkdtemp() + "/squares.parquet"
         >>> table = pa.table({"x": range(100), "y": [x**2 for x in range(100)]})
         >>> parquet.write_table(table, path, row_group_size=10)
@@ -716,8 +741,10 @@ def from_parquet(
     require_pyarrow("a Parquet file")
     from loadax.sources.parquet.open import open_parquet
 
-    source = open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
-    return from_source(source)
+    with other_formats_refused("from_parquet", paths):
+        return from_source(
+            open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
+        )
 
 
 def from_source(obj: Any) -> Dataset:
@@ -732,6 +759,7 @@ def from_source(obj: Any) -> Dataset:
         ArgumentError: If it is neither. Says what to write.
 
     Examples:
+        >>> from loadax import from_source
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
@@ -773,7 +801,7 @@ def from_stream(
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import Dataloader
+        >>> from loadax import Dataloader, from_stream
         >>> def open_lane(lane, lanes):
         ...     for row in range(lane, 1000, lanes):
         ...         yield {"x": np.float32(row)}
@@ -820,6 +848,7 @@ def as_dataset(data: Any) -> Dataset:
 
     Examples:
         >>> import numpy as np
+        >>> from loadax import as_dataset
         >>> as_dataset({"x": np.arange(3), "y": np.arange(3) ** 2})[2]
         {'x': np.int64(2), 'y': np.int64(4)}
         >>> as_dataset([{"x": 1}, {"x": 2}])[1]
@@ -914,6 +943,7 @@ def write_zarr(
 
     Examples:
         >>> import numpy as np, tempfile
+        >>> from loadax import from_zarr, write_zarr
         >>> folder = tempfile.mkdtemp() + "/squares.zarr"
         >>> write_zarr({"x": np.arange(5), "y": np.arange(5) ** 2}, folder)
         >>> from_zarr(folder)[3]

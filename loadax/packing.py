@@ -113,13 +113,14 @@ class Documents:
     Args:
         reader: Reader of the documents.
         order: Order of the documents.
+        by_leaf: Whether the leaves of a document may have different lengths; such documents are read whole.
 
     Raises:
         ArgumentError: If there are no documents, or infinitely many, or a map is random.
         LeafError: If a record is not a document. The message names its row.
     """
 
-    def __init__(self, reader: Reader, order: Order):
+    def __init__(self, reader: Reader, order: Order, by_leaf: bool = False):
         if not order.size:
             raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
         if order.size >= _INFINITE:
@@ -138,12 +139,12 @@ class Documents:
                     f"map_batch {name_of(transform.function)} needs rows of equal shape, "
                     "but documents differ in length; use map before pack"
                 )
-        self._reader, self.order, self.size = reader, order, order.size
-        self.flat = reader.reads_parts
+        self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
+        self.flat = reader.reads_parts and not by_leaf
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
-        """int64[n]: expected lengths of documents that are read whole; a change is an error."""
+        """int64[n], or int64[n, leaves]: expected lengths of documents that are read whole; a change is an error."""
 
     @property
     def source(self) -> BaseSource:
@@ -191,10 +192,20 @@ class Documents:
             for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, wanted, strict=True))
         ]
 
+    def whole(self, numbers: Integers) -> list[NDArray[Any]]:
+        """Every leaf of whole documents, concatenated."""
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        documents = self.leaves(distinct)
+        self._check_unchanged(distinct, documents)
+        return [
+            np.concatenate([np.empty(0, dtype), *(documents[index][leaf] for index in inverse.tolist())])
+            for leaf, dtype in enumerate(self.form.dtypes)
+        ]
+
     def lengths(self, progress: bool | None) -> Integers:
         """int64[n]: length of every document, from the source, or else measured by reading all documents in threads."""
         known = self._known_lengths()
-        return self._measure_lengths(progress) if known is None else known
+        return self.measure_lengths(progress)[:, 0].copy() if known is None else known
 
     def _known_lengths(self) -> Integers | None:
         out = np.empty(self.size, np.int64)
@@ -212,8 +223,9 @@ class Documents:
             )
         return out
 
-    def _measure_lengths(self, progress: bool | None) -> Integers:
-        out = np.empty(self.size, np.int64)
+    def measure_lengths(self, progress: bool | None) -> Integers:
+        """int64[n, leaves], or int64[n, 1] if all leaves are equally long: lengths, by reading all documents."""
+        out = np.empty((self.size, len(self.form.dtypes) if self._by_leaf else 1), np.int64)
         over = threading.Event()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
@@ -221,7 +233,7 @@ class Documents:
             numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
             if over.is_set():
                 return 0
-            out[numbers] = [len(leaves[0]) for leaves in self.leaves(numbers)]
+            out[numbers] = [self._measured(leaves) for leaves in self.leaves(numbers)]
             return len(numbers)
 
         with (
@@ -257,43 +269,52 @@ class Documents:
         return self._reader.describe()
 
     def _find_form(self) -> Form:
-        """The form of the first document that is not empty, or of the first one."""
+        """The form of the first document without an empty leaf, or of the first one."""
         forms: list[Form] = []
         for index in range(min(self.size, _DOCUMENTS_PER_READ)):
             visits = self.visits(np.array([index]))
             example, row = self._reader.examples(visits)[0], int(visits.rows[0])
-            forms.append(Form(example, row))
-            if len(forms[-1].leaves(example, row)[0]):
+            forms.append(Form(example, row, self._by_leaf))
+            if all(map(len, forms[-1].leaves(example, row))):
                 return forms[-1]
         return forms[0]
+
+    def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
+        """Lengths of a document: of each leaf, or the one that all leaves have."""
+        return [len(leaf) for leaf in (leaves if self._by_leaf else leaves[:1])]
 
     def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
         if self.known is None:
             return
-        for index, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
-            if len(leaves[0]) != length:
+        known = self.known.reshape(self.size, -1)[numbers].tolist()
+        for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
+            found = self._measured(leaves)
+            if found != lengths:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([index]))[0])} has length {len(leaves[0])}, "
-                    f"but had length {length} when it was packed; data and maps must return the same on every read: "
+                    f"row {int(self.row_of(np.array([index]))[0])} has length {', '.join(map(str, found))}, "
+                    f"but had length {', '.join(map(str, lengths))} when it was packed; "
+                    "data and maps must return the same on every read: "
                     "call pack() again, and apply random maps after it"
                 )
 
 
 def pack(
-    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any
+    reader: Reader,
+    order: Order,
+    options: PackOptions,
+    index: Any,
+    progress: bool | None,
+    value: Any,
+    bos: Any = None,
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
-    folder = None if index is None else IndexFolder(index)
-    reason = unrecognised(transform.function for transform in reader.maps)
-    if folder is not None and reason is not None:
-        _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
-        folder = None
+    folder = open_index(reader, index)
     documents = Documents(reader, order)
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
-    plan = _cached_plan(documents, lengths, options, folder)
+    plan = _cached_plan(documents, lengths, options, folder, bos is not None)
     facts = plan.facts
     described = [
         "pack",
@@ -303,6 +324,7 @@ def pack(
         documents.describe_order(),
         documents.describe_maps(),
         *([["value", value]] if value else []),  # states of runs without it stay as they are
+        *([["bos", bos]] if bos is not None else []),
     ]
     rows = packed(options.method, options.seq_len, plan.arrays, options.align)
     summary = (
@@ -312,7 +334,19 @@ def pack(
             f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
         )
     )
-    return PackedSource(documents, rows, options.seq_len, described, summary, value)
+    return PackedSource(documents, rows, options.seq_len, described, summary, value, bos)
+
+
+def open_index(reader: Reader, index: Any) -> IndexFolder | None:
+    """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
+    if index is None:
+        return None
+    folder = IndexFolder(index)
+    reason = unrecognised(transform.function for transform in reader.maps)
+    if reason is None:
+        return folder
+    _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
+    return None
 
 
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
@@ -331,10 +365,16 @@ def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
-def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
+def _cached_plan(
+    documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None, with_bos: bool
+) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     later = [part for option in options.described[4:] for part in option]
-    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window, *later)))
+    name = "-".join(
+        map(
+            str, (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
+        )
+    )
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     cached = (
         None if folder is None else folder.get(name, identity, partial(_check_plan, lengths=lengths, options=options))
@@ -342,7 +382,10 @@ def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, fol
     if cached is not None:
         return cached
     known = lengths.arrays["lengths"]
-    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]))
+    if with_bos:
+        known = known + (known > 0)
+    noun = "document with its bos entry" if with_bos else "document"
+    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
     entry = Entry(arrays, _counts(known, options))
     for count_name, count in entry.facts.items():
         if count_name in ("empty", "dropped") and count:

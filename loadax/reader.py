@@ -206,12 +206,11 @@ class Reader:
         """
         if self._maps_examples_first:
             return self._read_examples(visits)
+        specs, structure = self._source_spec  # first, since a source may read a row for it
         if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
             return stack([], self.specs[0], [])
         batch = self._read_with_note(self.source.read_visits, visits)
-        return check_leaves(
-            batch, len(visits.rows), *self._source_spec, f"the source's read of {rows_text(visits.rows)}"
-        )
+        return check_leaves(batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""

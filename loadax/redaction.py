@@ -35,6 +35,7 @@ def redact(text: str) -> str:
     """Removes user names, passwords and all but harmless query values from the URLs in a text.
 
     Examples:
+        >>> from loadax.errors import redact
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
         'http://…@host/a.npy?token=…&version=2: there is no such file'
     """

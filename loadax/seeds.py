@@ -63,6 +63,8 @@ def derive(seed: Any, *path: Any) -> Any:
             broadcast.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.seeds import derive
         >>> derive(0, "epoch", 3) == derive(0, "epoch", 3)
         True
         >>> [int(key) for key in derive(0, "epoch", np.arange(2))] == [derive(0, "epoch", 0), derive(0, "epoch", 1)]
@@ -106,6 +108,8 @@ def permute(index: Any, size: Any, seed: Any) -> Any:
         RowIndexError: If an index is outside [0, size).
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.seeds import permute, unpermute
         >>> sorted(permute(np.arange(5), 5, seed=7).tolist())
         [0, 1, 2, 3, 4]
         >>> unpermute(permute(3, 10**12, seed=7), 10**12, seed=7)

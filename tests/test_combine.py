@@ -140,7 +140,7 @@ def test_a_resumed_run_may_have_another_future() -> None:
     assert int((batch < 1000).sum()) == 4
     np.testing.assert_array_equal(after.rows(9), before.rows(9))
     # But not another past.
-    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* differs from the saved run"):
+    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.*` differs from the saved run"):
         Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
 
 
@@ -337,7 +337,7 @@ def test_a_zip_in_a_run() -> None:
     assert [record.epoch for record in loader.trace(11)] == [2] * 8
     assert loader.explain().order[0] == "zip: [0] = 40 rows, shuffle(1); [1] = 40 rows, shuffle(2)"
     other = Dataloader(data(0, 40).shuffle(1).zip(data(100, 40).shuffle(4)).shuffle(3), 8, num_epochs=3)
-    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\) differs from the saved run"):
+    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\)` differs from the saved run"):
         other.iterate(state)
 
 
@@ -368,7 +368,7 @@ def test_a_state_is_of_the_version_that_it_began_with() -> None:
         expected = np.asarray(next(batches)["x"]).tolist()
     with new.iterate(state) as batches:
         assert np.asarray(next(batches)["x"]).tolist() == expected
-    with pytest.raises(StateError, match=r"mix\(seed=0, stop='first'\) 3:1.* differs from the saved run"):
+    with pytest.raises(StateError, match=r"mix\(seed=0, stop='first'\) 3:1.*` differs from the saved run"):
         old.iterate(state)
     assert old.rows(0).tolist() != new.rows(0).tolist()
     for loader in (old, new):

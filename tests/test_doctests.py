@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package does what it says."""
+"""Every example in a docstring of the package does what it says, pasted into an empty session."""
 
 import doctest
 import importlib
@@ -18,5 +18,6 @@ def test_doctests(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+        # In an empty namespace, so that an example can be pasted: it imports what it uses.
+        failed, _ = doctest.testmod(importlib.import_module(name), globs={}, optionflags=doctest.ELLIPSIS)
     assert failed == 0

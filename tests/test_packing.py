@@ -60,6 +60,75 @@ def test_every_token_once_and_documents_whole(method: Any) -> None:
             assert sorted(segments_of(packed)) == [each.tolist() for each in given if len(each)]
 
 
+@settings(max_examples=examples(30))
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
+    method=st.sampled_from(METHODS),
+    seq_len=st.integers(1, 12),
+    kind=st.sampled_from(["flat", "listed", "two leaves"]),
+)
+def test_bos_is_an_entry_before_every_document(lengths: list[int], method: Any, seq_len: int, kind: str) -> None:
+    """The rows are those of documents that begin with it."""
+    tokens = np.split(np.arange(1, sum(lengths) + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
+    options: dict[str, Any] = {"method": method, "value": 5, **({} if method == "split" else {"long": "cut"})}
+    if kind == "two leaves":
+        examples_ = [{"tokens": each, "loss_mask": each % 3 > 0, "weight": each / 2} for each in tokens]
+        begun = [
+            {
+                "tokens": [99, *each],
+                "loss_mask": np.array([True, *(each % 3 > 0)]),
+                "weight": np.array([0.5, *each / 2]),
+            }
+            if len(each)
+            else given
+            for each, given in zip(tokens, examples_, strict=True)
+        ]
+        got = from_source(examples_).pack(seq_len, bos={"tokens": 99, "weight": 0.5}, **options)
+        expected = from_source(begun).map(lambda each: {**each, "tokens": np.array(each["tokens"], np.int32)})
+    else:
+        got = (flat(tokens) if kind == "flat" else from_source(tokens)).pack(seq_len, bos=99, **options)
+        expected = from_source([np.array([99, *each], np.int32)[: len(each) + (len(each) > 0)] for each in tokens])
+    expected = from_source([each for each in expected if len(each if kind != "two leaves" else each["tokens"])])
+    got_rows, rows = got.read(range(len(got))), expected.pack(seq_len, **options)
+    expected_rows = rows.read(range(len(rows)))
+    assert got_rows.keys() == expected_rows.keys()
+    for name, leaf in expected_rows.items():
+        np.testing.assert_array_equal(got_rows[name], leaf, err_msg=name)
+        assert got_rows[name].dtype == leaf.dtype
+    half = seq_len // 2
+    out = [np.full((len(got), seq_len - half), 7, leaf.dtype) for leaf in got_rows.values()]
+    if got.source.reads_columns and half:
+        got.source.read_into(np.arange(len(got)), [((half, seq_len),)] * len(out), out)
+        for name, leaf in zip(sorted(got_rows), out, strict=True):
+            np.testing.assert_array_equal(leaf, got_rows[name][:, half:], err_msg=name)
+    # Parts name entries of the documents themselves.
+    for row in range(len(got)):
+        for part in got.source.documents(row) or []:
+            own = got_rows["tokens"][row, part.column : part.column + part.length]
+            np.testing.assert_array_equal(own, tokens[part.row][part.start : part.start + part.length])
+
+
+def test_bos_and_an_index(tmp_path: Path) -> None:
+    given = documents()
+    plain, begun = (from_source(given).pack(16, index=tmp_path, bos=bos) for bos in (None, 99))
+    assert tokens_of(plain) == np.concatenate(given).tolist()
+    again = from_source(given).pack(16, index=tmp_path, bos=99)
+    assert tokens_of(again) == tokens_of(begun) == [token for each in given if len(each) for token in (99, *each)]
+    with pytest.raises(ArgumentError, match="is a document with its bos entry of 5, longer than seq_len=4"):
+        from_source([np.arange(1, 5)]).pack(4, method="best_fit", bos=99)
+    with pytest.raises(ArgumentError, match="bos=300 does not fit leaf 'tokens', which is uint8"):
+        from_source([np.arange(4, dtype=np.uint8)]).pack(4, bos=300)
+    with pytest.raises(ArgumentError, match="bos has the key 'x', which is not a leaf of the documents"):
+        from_source([np.arange(4)]).pack(4, bos={"x": 1})
+    with pytest.raises(ArgumentError, match="bos='a': pass a number"):
+        from_source([np.arange(4)]).pack(4, bos="a")
+    with Dataloader(begun, 8).iterate() as batches:
+        next(batches)
+        state = batches.get_state()
+    with pytest.raises(StateError, match="differs from the saved run"):
+        Dataloader(plain, 8).iterate(state)
+
+
 def test_documents_are_packed_in_the_order_of_epoch_0() -> None:
     given = documents()
     shuffled = flat(given).shuffle(seed=3)
@@ -208,7 +277,7 @@ def test_a_run_goes_on_where_it_was() -> None:
     found = [np.asarray(batch["tokens"]) for batch in loader().iterate(state)]
     np.testing.assert_array_equal(found, expected)
     for other in ({"method": "best_fit"}, {"method": "first_fit"}):
-        with pytest.raises(StateError, match=r"pack\(.*_fit.* differs from the saved run"):
+        with pytest.raises(StateError, match=r"pack\(.*_fit.*` differs from the saved run"):
             loader(**other).iterate(state)
 
 

@@ -90,6 +90,7 @@ TOPICS = {
             "loadax.Replay",
             "loadax.Certificate",
             "loadax.interop.prometheus.*",
+            "loadax.plots.*",
         ),
     ),
     "sharding": Topic(
@@ -201,7 +202,7 @@ def _objects() -> dict[str, dict[str, str]]:
                 if final.docstring is None:
                     raise PluginError(f"{path} has no docstring")
                 objects[folder][path] = final.docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-    modules = {"errors", "seeds", "sharding", "testing"}
+    modules = {"errors", "plots", "seeds", "sharding", "testing"}
     missing = [
         name
         for name in package.exports or ()

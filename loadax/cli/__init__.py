@@ -1,4 +1,4 @@
-"""The command line: `loadax convert`, `verify`, `inspect`, `index`, `plan`, `audit` and `bench`."""
+"""The command line: `loadax inspect`, `new`, `convert`, `verify`, `index`, `plan`, `audit`, `bench`, …."""
 
 from loadax.cli.main import main
 

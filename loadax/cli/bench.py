@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_command, add_shuffle_options, shuffled, spelling
+from loadax.cli.options import add_command, add_shuffle_options, positive, shuffled, spelling
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.core.arguments import takes
 from loadax.core.formatting import count_text, size_text
@@ -73,10 +73,10 @@ def add(commands: Any) -> None:
         "--worker-type", choices=["thread", "process"], default="thread", help="kind of workers (default: thread)"
     )
     command.add_argument(
-        "--seconds", metavar="S", type=_positive, default=5.0, help="seconds of each measurement (default: 5)"
+        "--seconds", metavar="S", type=positive, default=5.0, help="seconds of each measurement (default: 5)"
     )
     command.add_argument(
-        "--step", metavar="MS", type=_positive, default=10.0, help="milliseconds of a training step (default: 10)"
+        "--step", metavar="MS", type=positive, default=10.0, help="milliseconds of a training step (default: 10)"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -240,13 +240,3 @@ def _progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
-    return value

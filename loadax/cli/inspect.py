@@ -1,21 +1,22 @@
-"""`loadax inspect`: shows the arrays of a store or the columns of a table, and the cost of shuffling them."""
+"""`loadax inspect`: shows the arrays of a store or the leaves of other data, and the cost of shuffling them."""
 
 import argparse
 import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorstore as ts
 
-from loadax.cli.inspect_table import table_lines
+from loadax.cli.inspect_dataset import dataset_lines
 from loadax.cli.options import add_command
-from loadax.cli.source import open_records, open_table
-from loadax.core.formatting import count_text, size_text, table
-from loadax.core.spec import flatten_spec
+from loadax.cli.source import SOURCES, Opener, add_source_options, find_opener
+from loadax.cli.terminal import table_text
+from loadax.core.formatting import count_text, size_text, some
+from loadax.errors import ArgumentError
 from loadax.io import from_zarr
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
@@ -32,10 +33,13 @@ from loadax.writing.survey import (
 )
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 example:
   loadax inspect train.zarr
   loadax inspect 'parts/*.parquet'
+  loadax inspect corpus.bin --seq-len 2047 --dtype uint16
+
+{SOURCES}.
 """
 
 
@@ -45,54 +49,51 @@ def add(commands: Any) -> None:
         commands,
         "inspect",
         run,
-        "show the arrays of a zarr store or the columns of tables, and the cost of shuffling them",
+        "show the leaves of a dataset, and the cost of shuffling it",
         "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
         "and the cost of reading rows in random order. Reads metadata only. "
-        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups, and of files of ArrayRecord, "
-        "TFRecord or WebDataset (.tar) the leaves of a row.",
+        "Of any other data it shows rows, files, the leaves of a row, and row groups.",
         _EXAMPLES,
     )
-    command.add_argument(
-        "path", metavar="PATH", help="path or URL of a zarr array or group, of tables, or of files of records"
-    )
+    add_source_options(command)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command.
 
     Raises:
-        LoadaxError: When there is no store.
+        LoadaxError: When there is no data.
     """
-    opened = open_table(options.path)
-    if opened is not None:
-        sys.stdout.writelines(table_lines(options.path, *opened))
-        return 0
-    records = open_records(options.path)
-    if records is not None:
-        specs, structure = flatten_spec(records.spec)
-        lines = [
-            [path or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype)]
-            for path, spec in zip(structure.paths, specs, strict=True)
-        ]
-        sys.stdout.write(f"{redact(options.path)}: {records.source!r}\n\n{table(_HEADER[:3], lines)}")
-        return 0
-    stored = open_stored(options.path, half_written=True)
-    sys.stdout.write(f"{redact(stored.location)}: {_kind(stored)}\n{_state(stored)}\n")
-    if stored.arrays:
-        sys.stdout.write("\n" + table(_HEADER, [_line(name, array) for name, array in stored.arrays.items()]))
-    for name, error in stored.absent.items():
-        sys.stdout.write(f"\narray {name!r} is missing: {error}\n")
-    rows = {name: array for name, array in stored.arrays.items() if array.rank and array.size}
-    if rows and stored.partial is None:
-        sys.stdout.write("\n" + "".join(f"{line}\n" for line in _cost(stored.location, rows)))
+    opener = find_opener(options)
+    sys.stdout.writelines(_store_lines(opener) if opener.function == "from_zarr" else dataset_lines(opener))
     return 0
 
 
-def _kind(stored: Stored) -> str:
-    drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in stored.arrays.values()}))
-    lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
-    single = list(stored.arrays) == [""]
-    kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
+def _store_lines(opener: Opener) -> Iterator[str]:
+    """Text about a zarr store, which may be damaged or half-written."""
+    assert opener.path is not None
+    stored = open_stored(opener.path, half_written=True)
+    arrays, wanted = stored.arrays, opener.arguments.get("variables")
+    if wanted is not None:
+        absent = sorted(set(wanted) - set(arrays))
+        if absent:
+            raise ArgumentError(f"{redact(stored.location)} has no array {absent[0]!r}, but {some(arrays)}; pass these")
+        arrays = {name: arrays[name] for name in wanted}
+    yield f"{redact(stored.location)}: {_kind(arrays)}\n{_state(stored)}\n"
+    if arrays:
+        yield "\n" + table_text(_HEADER, [_line(name, array) for name, array in arrays.items()])
+    for name, error in stored.absent.items():
+        yield f"\narray {name!r} is missing: {error}\n"
+    rows = {name: array for name, array in arrays.items() if array.rank and array.size}
+    if rows and stored.partial is None:
+        yield "\n" + "".join(f"{line}\n" for line in _cost(stored.location, rows, wanted is None))
+
+
+def _kind(arrays: Mapping[str, ts.TensorStore]) -> str:
+    drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in arrays.values()}))
+    lengths = sorted({array.shape[0] for array in arrays.values() if array.rank})
+    single = list(arrays) == [""]
+    kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(arrays), 'array')}".strip()
     return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else kind
 
 
@@ -129,12 +130,18 @@ def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
     return f"{count_text(shape[0], 'row')} ({size})" if shape and whole else f"{' x '.join(map(str, shape))} ({size})"
 
 
-def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
-    """Cost of reading rows in random order, and the code that reads them well, according to `Dataset.shuffle`."""
+def _cost(location: str, arrays: dict[str, ts.TensorStore], whole: bool) -> Iterator[str]:
+    """Cost of reading rows in random order, and the code that reads them well, according to `Dataset.shuffle`.
+
+    Args:
+        location: Path or URL of the store.
+        arrays: Arrays to read.
+        whole: Whether these are all arrays that have rows.
+    """
     most = max(arrays, key=lambda name: raw_bytes(arrays[name]))
     length = arrays[most].shape[0]
     together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
-    all_of_it = len(together) == len(arrays)
+    all_of_it = whole and len(together) == len(arrays)
     opened = (
         f"loadax.from_zarr({redact(location)!r})"
         if all_of_it

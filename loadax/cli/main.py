@@ -5,8 +5,9 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from loadax.cli import audit, bench, convert, index, inspect, plan, verify
+from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify, watch
 from loadax.cli.options import error_text
 from loadax.errors import LoadaxError
 
@@ -36,12 +37,40 @@ def parser() -> argparse.ArgumentParser:
     """Builds the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="loadax",
-        description="Writes, checks and explains the stores that loadax reads training data from.",
+        description="Inspects, writes, checks and explains training data, and the runs that read it.",
     )
+    top.add_argument("--version", action="version", version=f"loadax {_version()}")
+    _add_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (convert, verify, inspect, index, plan, audit, bench):
+    for module in (inspect, new, convert, verify, index, plan, audit, bench, watch, doctor):
         module.add(commands)
     return top
+
+
+def _version() -> str:
+    from loadax import __version__
+
+    return __version__
+
+
+def _add_completion(top: argparse.ArgumentParser) -> None:
+    """Adds `--print-completion SHELL`; by shtab, where it is installed."""
+    try:
+        import shtab
+    except ImportError:
+        top.add_argument("--print-completion", action=_NoCompletion, metavar="SHELL", help=_COMPLETION)
+    else:
+        shtab.add_argument_to(top, ["--print-completion"], help=_COMPLETION)
+
+
+_COMPLETION = "print a script that completes commands and options in bash, zsh or tcsh"
+
+
+class _NoCompletion(argparse.Action):
+    """Says what `--print-completion` needs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.error("--print-completion needs shtab, which is not installed; pip install shtab")
 
 
 @contextmanager

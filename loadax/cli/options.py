@@ -91,3 +91,14 @@ def _block(text: str) -> int | str:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a block; pass a number of rows, or 'chunks'")
     return int(text)
+
+
+def positive(text: str) -> float:
+    """Parses the text of an option as a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
+    return value

@@ -1,28 +1,18 @@
-"""Opens the dataset of a command, whose kind follows from the path."""
+"""Finds the function that opens the data of a command: its kind follows from the path."""
 
 import argparse
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from loadax import io
 from loadax.cli.functions import import_function
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.io import (
-    from_array_record,
-    from_csv,
-    from_images,
-    from_jsonl,
-    from_npy,
-    from_parquet,
-    from_tfrecord,
-    from_tokens,
-    from_webdataset,
-    from_zarr,
-)
+from loadax.redaction import redact
 from loadax.sources.file_names import RECORDS, is_array_record, is_tar, is_tfrecord, table_function
 from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.expand import file_name
@@ -38,12 +28,65 @@ SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a fi
 files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
 MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
-_OPTIONS = ("variables", "columns", "seq_len", "dtype", "size", "pad_to")
-_TABLES: dict[str, Callable[..., Dataset]] = {
-    "from_parquet": from_parquet,
-    "from_jsonl": from_jsonl,
-    "from_csv": from_csv,
+_OPTIONS = ("columns", "seq_len", "dtype", "size", "pad_to")
+
+
+class _Kind(NamedTuple):
+    """What one function of loadax opens, as messages call it, and which options it takes."""
+
+    noun: str
+    options: tuple[str, ...] = ()
+
+
+_KINDS = {
+    "from_tokens": _Kind("a file of tokens", ("seq_len", "dtype")),
+    "from_parquet": _Kind("a table", ("columns",)),
+    "from_jsonl": _Kind("a table", ("columns",)),
+    "from_csv": _Kind("a table", ("columns",)),
+    "from_npy": _Kind("a .npy file"),
+    "from_webdataset": _Kind("made of tar files", ("columns", "size")),
+    "from_tfrecord": _Kind("made of TFRecord files"),
+    "from_array_record": _Kind("made of ArrayRecord files", ("dtype", "pad_to")),
+    "from_images": _Kind("a folder of images", ("size",)),
+    "from_zarr": _Kind("a zarr store", ("columns",)),
 }
+
+
+class Opener(NamedTuple):
+    """The call that opens the data of a command.
+
+    Args:
+        function: Name of a function of loadax, or `module:function` of the user's.
+        path: Path or URL of the data; None for a function of the user's.
+        arguments: Further arguments of the function.
+    """
+
+    function: str
+    path: str | None
+    arguments: dict[str, Any]
+
+    @property
+    def code(self) -> str:
+        """The call as Python code, without secrets of a URL."""
+        if self.path is None:
+            return f"{self.function.replace(':', '.')}()"
+        arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in self.arguments.items())]
+        return f"loadax.{self.function}({', '.join(arguments)})"
+
+    def open(self) -> Dataset:
+        """Opens the dataset.
+
+        Raises:
+            ArgumentError: When the user's function can't be imported, or returns anything else.
+            SourceError: When the data can't be read.
+        """
+        if self.path is not None:
+            dataset: Dataset = getattr(io, self.function)(self.path, **self.arguments)
+            return dataset
+        dataset = import_function(self.function, "SRC")()
+        if not isinstance(dataset, Dataset):
+            raise ArgumentError(f"{self.function}() returned {dataset!r:.80}, not a loadax.Dataset; return one")
+        return dataset
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
@@ -51,12 +94,12 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
-    command.add_argument("--columns", metavar="A,B", type=_names, help="columns of a table (default: all)")
     command.add_argument(
+        "--columns",
         "--variables",
         metavar="A,B",
         type=_names,
-        help="arrays of a zarr group, or extensions in .tar files (default: all)",
+        help="columns of a table, arrays of a zarr group, or extensions in .tar files (default: all)",
     )
     command.add_argument(
         "--seq-len", metavar="L", type=int, help="tokens per row of a file of tokens; each row gets one more"
@@ -82,18 +125,34 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
         ArgumentError: When there is no dataset, its kind is unknown, or an option does not apply to its kind.
         SourceError: When it can't be read.
     """
+    return find_opener(options).open()
+
+
+def find_opener(options: argparse.Namespace) -> Opener:
+    """The call that opens a command's data, without opening it.
+
+    Raises:
+        ArgumentError: When there is no data, its kind is unknown, or an option does not apply to its kind.
+    """
     source = options.source
     # A name with a colon is a function, except for URLs and existing files.
-    if ":" not in source or "/" in source or "|" in source or os.path.exists(source):  # noqa: PTH110 - Path.exists raises for a name that is too long
-        return _open_path(source, options)
-    _refuse_options(options, "a function")
-    dataset = import_function(source, "SRC")()
-    if not isinstance(dataset, Dataset):
-        raise ArgumentError(f"{source}() returned {dataset!r:.80}, not a loadax.Dataset; return one")
-    return dataset
+    if ":" in source and not ("/" in source or "|" in source or os.path.exists(source)):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        _refuse_options(options, _Kind("a function"))
+        return Opener(source, None, {})
+    function = _function(source, options.seq_len is not None)
+    _refuse_options(options, _KINDS[function])
+    if function == "from_tokens" and options.seq_len is None:
+        raise ArgumentError(f"{source} is a file of tokens: pass --seq-len, the number of tokens per row")
+    given = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    if function == "from_zarr" and "columns" in given:
+        given["variables"] = given.pop("columns")
+    if function == "from_webdataset":
+        given["decode"] = True
+    return Opener(function, source, given)
 
 
-def _open_path(path: str, options: argparse.Namespace) -> Dataset:
+def _function(path: str, tokens: bool) -> str:
+    """The function of loadax that opens a path or URL; `tokens`: whether it was said to be a file of tokens."""
     local = None if "|" in path else local_path(path)
     table = _table_kind(path, local)
     of_rows = table is not None or (local is not None and any(is_one(local.name) for is_one in RECORDS))
@@ -101,52 +160,25 @@ def _open_path(path: str, options: argparse.Namespace) -> Dataset:
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
-    if options.seq_len is not None or end in (".bin", ".idx"):
-        _refuse_options(options, "a file of tokens", "seq_len", "dtype")
-        if options.seq_len is None:
-            raise ArgumentError(f"{path} is a file of tokens: pass --seq-len, the number of tokens per row")
-        return from_tokens(path, seq_len=options.seq_len, dtype=options.dtype)
-    if table is not None:
-        _refuse_options(options, "a table", "columns")
-        return _TABLES[table](path, options.columns)
-    if end == ".npy":
-        _refuse_options(options, "a .npy file")
-        return from_npy(path)
-    shards = _open_shards(path, local, options)
-    if shards is not None:
-        return shards
-    if holds_images(path):
-        _refuse_options(options, "a folder of images", "size")
-        return from_images(path, options.size)
-    # Without listing a URL, assume a zarr store, whose name may have any suffix.
-    if local is None or local.is_dir() or end == ".zip":
-        _refuse_options(options, "a zarr store", "variables")
-        return from_zarr(path, variables=options.variables)
-    raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
+    kinds: dict[str, Callable[[], bool]] = {
+        "from_tokens": lambda: tokens or end in (".bin", ".idx"),
+        table or "no table": lambda: table is not None,
+        "from_npy": lambda: end == ".npy",
+        "from_webdataset": lambda: _holds(path, local, is_tar),
+        "from_tfrecord": lambda: _holds(path, local, is_tfrecord),
+        "from_array_record": lambda: local is not None and _holds(path, local, is_array_record),
+        "from_images": lambda: holds_images(path),
+        # Without listing a URL, assume a zarr store, whose name may have any suffix.
+        "from_zarr": lambda: local is None or local.is_dir() or end == ".zip",
+    }
+    function = next((function for function, is_it in kinds.items() if is_it()), None)
+    if function is None:
+        raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
+    return function
 
 
 def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
-
-
-def open_records(path: str) -> Dataset | None:
-    """Opens files of records without options; None if there are none at the path."""
-    local = None if "|" in path else local_path(path)
-    return _open_shards(path, local, argparse.Namespace(source=path, **dict.fromkeys(_OPTIONS)))
-
-
-def _open_shards(path: str, local: Path | None, options: argparse.Namespace) -> Dataset | None:
-    """Opens files of records; None if there are none at the path."""
-    if _holds(path, local, is_tar):
-        _refuse_options(options, "made of tar files", "variables", "size")
-        return from_webdataset(path, columns=options.variables, decode=True, size=options.size)
-    if _holds(path, local, is_tfrecord):
-        _refuse_options(options, "made of TFRecord files")
-        return from_tfrecord(path)
-    if local is not None and _holds(path, local, is_array_record):
-        _refuse_options(options, "made of ArrayRecord files", "dtype", "pad_to")
-        return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
-    return None
 
 
 def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool:
@@ -154,12 +186,6 @@ def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool
     if local is not None and local.is_dir():
         return any(is_one(file.name) and not file.name.startswith(".") for file in local.iterdir())
     return is_one(file_name(path))
-
-
-def open_table(path: str) -> tuple[str, Dataset] | None:
-    """The function that opens a path or URL of tables, and the dataset; None for another kind of data."""
-    kind = _table_kind(path, None if "|" in path else local_path(path))
-    return None if kind is None else (kind, _TABLES[kind](path))
 
 
 def _table_kind(path: str, local: Path | None) -> str | None:
@@ -185,18 +211,18 @@ def holds_images(path: str) -> bool:
     return False
 
 
-def _refuse_options(options: argparse.Namespace, kind: str, *meant: str) -> None:
+def _refuse_options(options: argparse.Namespace, kind: _Kind) -> None:
     """Raises if an option does not apply to this kind of data."""
     for name in _OPTIONS:
-        if getattr(options, name) is not None and name not in meant:
+        if getattr(options, name) is not None and name not in kind.options:
             option = name.replace("_", "-")
-            raise ArgumentError(f"{options.source} is {kind}, to which --{option} does not apply; leave it out")
+            raise ArgumentError(f"{options.source} is {kind.noun}, to which --{option} does not apply; leave it out")
 
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name for name in text.split(",") if name)
     if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names separated by commas")
+        raise argparse.ArgumentTypeError(f"{text!r} has no names; pass names separated by commas")
     return names
 
 

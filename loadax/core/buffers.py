@@ -75,6 +75,7 @@ class BufferPool:
         drop: Function that is called with memory that is freed; called under the pool's lock.
 
     Examples:
+        >>> from loadax.core.buffers import BufferPool
         >>> pool = BufferPool(keep=1 << 20)
         >>> lease = pool.lease(1000)
         >>> lease.nbytes, pool.idle_bytes

@@ -18,6 +18,7 @@ def leaf_name(path: str) -> str:
     """Name of the leaf at `path` in errors; the path of the only leaf is empty.
 
     Examples:
+        >>> from loadax.core.casting import leaf_name
         >>> leaf_name("['tokens']"), leaf_name("")
         ("leaf ['tokens']", 'the only leaf')
     """
@@ -36,6 +37,8 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
         LeafError: When an integer overflows; then nothing is written.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.core.casting import cast_into
         >>> narrow = np.empty(2, np.int32)
         >>> cast_into(narrow, np.array([1, 2]), "['id']")
         >>> narrow
@@ -64,13 +67,14 @@ def check_cast(source: NDArray[Any], dtype: np.dtype[Any], path: str) -> None:
             )
 
 
-def fill_value(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_value(name: str, value: Any, dtype: np.dtype[Any], argument: str = "value") -> Any:
     """The value of a leaf's padding, cast to its dtype.
 
     Args:
         name: Name of the leaf.
         value: The value; or a dict of values by name, 0 for other leaves.
         dtype: Dtype of the leaf.
+        argument: Name of the argument, for the error.
 
     Raises:
         ArgumentError: When the value does not fit the dtype.
@@ -80,21 +84,22 @@ def fill_value(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
         cast = np.asarray(given if abs(given) < 1 << 63 else float(given)).astype(dtype)
     if dtype.kind not in "fc" and cast != given:
         raise ArgumentError(
-            f"value={given!r} does not fit leaf {name!r}, which is {dtype}; pass another value, or cast it in a map",
-            argument="value",
+            f"{argument}={given!r} does not fit leaf {name!r}, which is {dtype}; pass another value, "
+            "or cast it in a map",
+            argument=argument,
         )
     return cast
 
 
-def fill_values(value: Any) -> Any:
+def fill_values(value: Any, argument: str = "value") -> Any:
     """The `value` of padding: a number, or a dict of numbers by leaf.
 
     Raises:
         ArgumentError: When it is neither.
     """
     if isinstance(value, Mapping):
-        return {name: _fill(f"value[{name!r}]", fill) for name, fill in value.items()}
-    return _fill("value", value)
+        return {name: _fill(f"{argument}[{name!r}]", fill) for name, fill in value.items()}
+    return _fill(argument, value)
 
 
 def _fill(name: str, fill: Any) -> int | float:

@@ -14,6 +14,8 @@ def distinct(values: Integers) -> tuple[Integers, Integers]:
         values: int64[n], n at least 1.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.core.distinct import distinct
         >>> distinct(np.array([7, 5, 7]))
         (array([5, 7]), array([1, 0, 1]))
     """

@@ -108,19 +108,20 @@ def _object(value: Any) -> NDArray[Any]:
 
 
 def as_array(leaf: Any, name: str) -> NDArray[Any]:
-    """A leaf from user code, as an array.
+    """A leaf from user code, as an array; strings of NumPy's `StringDType` become objects.
 
     Raises:
         LeafError: When NumPy can't convert it.
     """
     try:
-        return np.asarray(leaf)
+        array = np.asarray(leaf)
     except Exception as error:
         kind = with_article(f"{type(leaf).__module__}.{type(leaf).__qualname__}")
         raise LeafError(
             f"{name} is {kind} that NumPy can't convert to an array "
             f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
+    return array.astype(object) if array.dtype.kind == "T" else array
 
 
 def _leaf_spec(leaf: Any, name: str) -> ArraySpec:

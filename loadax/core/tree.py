@@ -284,6 +284,7 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
         is_leaf: Predicate of nodes to treat as leaves even if they are containers.
 
     Examples:
+        >>> from loadax.core.tree import flatten
         >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
         >>> leaves, structure.paths
         ([2, 3, 1], ["['a'][0]", "['a'][1]", "['b']"])

@@ -37,6 +37,7 @@ def to_map_dataset(data: Any) -> grain.MapDataset:
     Examples:
         >>> import numpy as np
         >>> from loadax import from_arrays
+        >>> from loadax.interop.grain import to_map_dataset
         >>> batches = to_map_dataset(from_arrays({"x": np.arange(10)}).shuffle(seed=0)).batch(5)
         >>> sorted(int(x) for batch in batches for x in batch["x"]) == list(range(10))
         True
@@ -57,8 +58,10 @@ def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
         ArgumentError: When it is something else.
 
     Examples:
+        >>> import grain
         >>> import numpy as np
         >>> from loadax import Dataloader
+        >>> from loadax.interop.grain import as_grain_iterator
         >>> batches = as_grain_iterator(iter(Dataloader({"x": np.arange(16)}, batch_size=8)))
         >>> isinstance(batches, grain.DatasetIterator), next(batches)["x"].shape
         (True, (8,))

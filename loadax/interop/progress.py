@@ -45,7 +45,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import Dataloader
+        >>> from loadax import Dataloader, progress
         >>> for batch in progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True):
         ...     pass
     """

@@ -46,6 +46,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
     Examples:
         >>> import numpy as np, urllib.request
         >>> from loadax import Dataloader
+        >>> from loadax.interop.prometheus import serve
         >>> loader = Dataloader(np.zeros((64, 2), np.float32), 8)
         >>> with serve(loader) as exporter, loader.iterate() as batches:
         ...     first = next(batches)

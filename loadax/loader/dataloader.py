@@ -6,6 +6,8 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import copy
+import difflib
+import inspect
 import threading
 import warnings
 from collections import deque
@@ -44,6 +46,7 @@ from loadax.loader.options import (
     microbatch_count,
     refuse_with_streams,
     schedule,
+    seconds,
     shard_spec,
     stream_options,
     together,
@@ -52,6 +55,8 @@ from loadax.loader.options import (
 )
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
+from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS
@@ -66,7 +71,9 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
     for name, value in unknown.items():
         hint = for_dataloader(name)
         if hint is None:
-            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
+            close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
+            guess = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}{guess}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
@@ -138,6 +145,11 @@ class Dataloader:
             is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
         quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
             `rows`. The order and saved states stay as they are. The same on all hosts.
+        stall_after: Seconds of waiting for a batch after which the log tells what it waits for: rows, file, map, worker
+            and its stack; again after twice as long, and so on. None: never.
+        abort_after: Seconds of waiting for a batch after which `next()` raises a `StallError` with the same text, and
+            the other hosts of the run a `HostError` that names this one. None: never. With `num_workers=0`, the caller
+            itself waits for the data and can't be interrupted.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -147,7 +159,7 @@ class Dataloader:
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import from_arrays
+        >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
         >>> loader = Dataloader(data, batch_size=8)
         >>> for batch in loader:
@@ -180,6 +192,8 @@ class Dataloader:
         shard_count: int | None = None,
         on_error: str | MaskErrors = "raise",
         quarantine: Any = None,
+        stall_after: float | None = 60.0,
+        abort_after: float | None = None,
         **unknown: Never,
     ):
         _refuse(unknown)
@@ -225,6 +239,8 @@ class Dataloader:
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
             masking=masking,
             quarantine=rows,
+            stall_after=seconds("stall_after", stall_after),
+            abort_after=seconds("abort_after", abort_after),
             streams=streams,
         )
         if streams is not None:
@@ -261,6 +277,7 @@ class Dataloader:
         self._made_in = current_mesh()
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
+        self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
@@ -342,6 +359,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> rows = {"prompt": np.array(["a", "b"] * 8)}
             >>> loader = Dataloader(rows, batch_size=8, host_leaves="prompt")
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
@@ -354,8 +372,11 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
+        def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
+            return run_hosts(self._runs, self._order, pipeline, mesh, *run)
+
         begin = 0 if start is None else start
-        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin)
+        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin, hosts)
         self._ledger = batches.ledger
         return batches
 
@@ -468,8 +489,10 @@ class Dataloader:
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
         shard = partial(self._pipeline.shard, mesh)
+        hosts = partial(run_hosts, self._runs, self._order)
         begin = 0 if start is None else start
-        return DataIterator(self._pipeline, self._order, shard, mesh, self._mesh is not None, self._used_up, begin)
+        given = self._mesh is not None
+        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, begin, hosts)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -514,6 +537,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
@@ -545,7 +569,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
-            >>> from loadax import mix
+            >>> from loadax import Dataloader, mix
             >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
@@ -592,6 +616,7 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
+            >>> from loadax import Dataloader
             >>> loader = Dataloader(np.arange(100), batch_size=10)
             >>> shorter = loader.skip(range(2, 5))
             >>> len(shorter), shorter.rows(2)[0]
@@ -613,6 +638,7 @@ class Dataloader:
             _warned=False,
             _warm=deque(),
             _ledger=None,
+            _runs=LoaderRuns(),
         )
         return made
 

@@ -5,15 +5,17 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from jax.sharding import Mesh
 
+from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
-from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
+from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -30,9 +32,18 @@ from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.agreement import EndAgreement, goes_on
 from loadax.loader.streams.run import KEY, LaneStates, StreamRun, lane_states
+from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.stalls import StallCheck
+from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
 from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import current_mesh, grid_of, resolve_mesh
+
+JoinHosts: TypeAlias = Callable[
+    [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
+    RunHosts | None,
+]
+"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
 
 
 @final
@@ -68,6 +79,7 @@ class DataIterator:
         mesh_given: Whether the user passed the mesh to the loader.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
+        hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class DataIterator:
         mesh_given: bool,
         used_up: threading.Event,
         start: Any,
+        hosts: JoinHosts,
     ):
         self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
         self._shard = shard
@@ -98,9 +111,48 @@ class DataIterator:
         """Counters of this iterator, for monitoring from outside."""
         self._executor: PieceExecutor | None = None
         self._autotuner: WorkerAutotuner | None = None  # later schedulers keep its result
+        self._join_hosts = hosts
+        self._hosts: RunHosts | None = None
+        self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
         self._ended = False  # whether a stream has ended
         self._begin_streams(lane_states(start))
-        self._open()
+        self._begin(self._open)
+
+    def _begin(self, start: Callable[[], None]) -> None:
+        """Begins a run at the current step, with the other hosts. `start` is what opens it."""
+        self._watch_anew()
+        start()
+        if self._hosts is not None:
+            self._watch.start()  # the others may be waiting for this one
+
+    def _watch_anew(self) -> None:
+        ledger, stalls = self.ledger, self._stalls
+        stalls.hosts = self._hosts = self._join_hosts(
+            self._pipeline,
+            self._mesh,
+            self._shard(self._first_shard_step()),
+            self._step,
+            lambda: (ledger.step, ledger.stats()),
+            stalls.fail,
+        )
+        checks = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
+        self._watch, self._watching = RunWatch(checks), False
+
+    def _first_shard_step(self) -> int:
+        """A step of the run whose shard the present one is like: the last one, if the run is over."""
+        num_steps = self._plan.num_steps
+        return self._step if num_steps is None else min(self._step, num_steps - 1)
+
+    def _first_batch(self) -> None:
+        """Starts watching, since a consumer waits from now on, when the hosts have agreed.
+
+        Raises:
+            HostError: If a host differs.
+        """
+        self._watching = True
+        self._watch.start()
+        if self._hosts is not None:
+            self._hosts.wait()
 
     def restart_statistics(self) -> None:
         """Resets the statistics after a warm-up."""
@@ -116,8 +168,7 @@ class DataIterator:
             self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
         executor = self._executor
         try:
-            options, num_steps = self._pipeline.options, self._plan.num_steps
-            step = min(self._step, num_steps - 1) if num_steps is not None else self._step
+            options, step = self._pipeline.options, self._first_shard_step()
             producer = self._pipeline.producer(self._shard(step), step, executor, self._streams)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
@@ -128,8 +179,11 @@ class DataIterator:
         except BaseException:
             executor.close()
             raise
+        self._stalls.scheduler = scheduler
+        if self._hosts is not None and self._hosts.error is not None:
+            scheduler.abort(self._hosts.error)
         # Also runs at exit, before the interpreter clears modules that the threads use.
-        self._close = weakref.finalize(self, threads.close)
+        self._close = weakref.finalize(self, _close, self._watch, threads)
         self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
 
@@ -156,9 +210,14 @@ class DataIterator:
                     self._reopen(self._monitor)
                 if self._interrupted:
                     # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self.set_state(self.get_state())
+                    state = self.get_state()
+                    self._host, self._ended = None, False
+                    self._begin_streams(lane_states(state))
+                    self._reopen()
                 scheduler, streams, agreement = self._scheduler, self._streams, self._agreement
             try:
+                if not self._watching:
+                    self._first_batch()
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
                     if not _goes_on(step, streams, agreement):
@@ -175,10 +234,8 @@ class DataIterator:
                     ):
                         continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
+                self._tell_hosts(error)
                 self.close()
-                if self._agreement is not None:
-                    with suppress(Exception):  # this error matters more than those of a store
-                        self._agreement.fail(error)
                 raise
             except BaseException:
                 self._interrupted = True
@@ -254,7 +311,8 @@ class DataIterator:
             self._step, self._error, self._host = step, None, None
             self._ended = False
             self._begin_streams(states)
-            self._reopen()
+            self._watch.close()
+            self._begin(self._reopen)
 
     def _begin_streams(self, states: LaneStates) -> None:
         """Begins to read the lanes of streams from saved states, if there are streams."""
@@ -333,11 +391,13 @@ class DataIterator:
                     self._step = step + 1
             before = self._pipeline, self._shard, self._mesh, self._mesh_given
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
+            self._watch.close()
             try:
                 self._begin_streams(lane_states(self.get_state()))
-                self._reopen(self._monitor)
+                self._begin(partial(self._reopen, self._monitor))
             except BaseException:
                 self._pipeline, self._shard, self._mesh, self._mesh_given = before
+                self._watch_anew()
                 raise
 
     def _check_shards(self, shard: Callable[[int], HostShard], chosen: bool) -> None:
@@ -390,9 +450,17 @@ class DataIterator:
         """Times and counters since the iterator was started, or its state was set."""
         return self.ledger.stats()
 
-    def report(self) -> Report:
-        """Reports whether the loader is the bottleneck, what it is busy with, and what to do."""
-        return report(self.stats(), self._info())
+    def report(self, hosts: bool = False) -> Report:
+        """Reports whether the loader is the bottleneck, what it is busy with, and what to do.
+
+        Args:
+            hosts: Whether to name the host of the run that waits longest for data. What the others tell is a few
+                seconds old.
+        """
+        told = report(self.stats(), self._info())
+        if not flag("hosts", hosts):
+            return told
+        return replace(told, hosts="this run has one host" if self._hosts is None else self._hosts.slowest())
 
     def _info(self) -> LoaderInfo:
         whole, options = self._pipeline.whole, self._pipeline.options
@@ -428,8 +496,18 @@ class DataIterator:
     def __enter__(self) -> "DataIterator":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        if isinstance(error, Exception) and error is not self._error:
+            self._tell_hosts(error)
         self.close()
+
+    def _tell_hosts(self, error: Exception) -> None:
+        """Tells the other hosts that this one can't go on."""
+        if self._hosts is not None and not isinstance(error, HostError | ClosedError):
+            self._hosts.ended(self._step, error)
+        if self._agreement is not None:
+            with suppress(Exception):  # this error matters more than those of a store
+                self._agreement.fail(error)
 
     def __repr__(self) -> str:
         return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
@@ -452,6 +530,11 @@ class DataIterator:
                 "continue there with it.move_to(mesh), make a new iterator in that mesh "
                 "(loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
+
+
+def _close(watch: RunWatch, threads: ThreadPool) -> None:
+    watch.close()
+    threads.close()
 
 
 @final

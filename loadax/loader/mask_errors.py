@@ -38,7 +38,7 @@ class MaskErrors:
 
     Examples:
         >>> import numpy as np
-        >>> from loadax import Dataloader, from_arrays
+        >>> from loadax import Dataloader, MaskErrors, from_arrays
         >>> data = from_arrays({"x": np.arange(16.0)}).map(lambda row: {"x": 1 / row["x"]} if row["x"] else 1 / 0)
         >>> batch = next(iter(Dataloader(data, batch_size=8, on_error=MaskErrors())))
         >>> batch["mask"].tolist()[:3], batch["x"].tolist()[:3]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final, get_args
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from loadax.core.arguments import choice, integer, shown
+from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, UnsupportedError
@@ -39,6 +39,8 @@ class LoaderOptions:
         first_workers: Initial number of workers.
         masking: What to do with rows that can't be read. None: they end the run.
         quarantine: Rows that are never read: sorted int64[n].
+        stall_after: Seconds of waiting for a batch after which to log what it waits for. None: never.
+        abort_after: Seconds of waiting for a batch after which to raise. None: never.
         streams: How streams are read. None: there are none.
     """
 
@@ -55,6 +57,8 @@ class LoaderOptions:
     cache_bytes: int | None = None
     masking: MaskErrors | None = None
     quarantine: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    stall_after: float | None = None
+    abort_after: float | None = None
     streams: StreamOptions | None = None
 
     @property
@@ -97,6 +101,15 @@ def device_limit(keep_on_device: Any) -> bool | int:
     if keep_on_device is None or isinstance(keep_on_device, bool):
         return bool(keep_on_device)
     return integer("keep_on_device", keep_on_device, 1)
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """Validates a time limit in seconds, or None."""
+    remedy = "a number of seconds above 0, or None"
+    checked = None if value is None else number(name, value, remedy)
+    if checked is not None and checked <= 0:
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+    return checked
 
 
 def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:

@@ -192,7 +192,7 @@ def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
         return f"the saved run had one more verb{behind}"
     if saved[first:] == hashes[first + 1 :]:
         return f"{here} was not in the saved run"
-    return f"{here or 'the part' + behind} differs from the saved run"
+    return f"the part{f' `{here}`' if here else behind} differs from the saved run"
 
 
 def _map_text(described: Any) -> str:
@@ -206,7 +206,9 @@ def _map_text(described: Any) -> str:
 
 
 def _checked(plan: BatchPlan, step: int) -> int:
-    if not 0 <= step <= plan.end:
+    if step < 0:
+        raise StateError(f"start is step {shown(step)}, but steps are counted from 0; pass 0 for the first one")
+    if step > plan.end:
         total = (
             "infinitely many steps"
             if plan.num_steps is None

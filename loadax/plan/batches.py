@@ -58,6 +58,7 @@ class BatchPlan:
         ArgumentError: When a value is invalid, or the rows don't fill a batch.
 
     Examples:
+        >>> from loadax.plan.batches import BatchPlan
         >>> from loadax.plan.sequential import Sequential
         >>> plan = BatchPlan(Sequential(10), batch_size=4, num_epochs=2, remainder="pad")
         >>> plan.steps_per_epoch, plan.num_steps

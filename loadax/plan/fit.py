@@ -4,10 +4,13 @@ Best-fit and first-fit decreasing (Johnson, "Near-optimal bin packing algorithms
 longest to the shortest. On the histogram, as in Krell, Kosec, Perez and Fitzgibbon ("Efficient sequence packing without
 cross-contamination", 2021; best fit is their longest-pack-first), all documents of one length are placed at once, and
 equally filled rows form one run. So the cost is proportional to the distinct lengths, not to the documents.
+
+Documents whose leaves have different lengths seldom have equal sizes, so `fit_by_leaf` places them one at a time.
 """
 
 import heapq
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, final
 
 import numpy as np
@@ -127,6 +130,37 @@ def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
     row = np.empty(len(lengths), np.int64)
     row[descending] = np.repeat(first, total) + within // np.repeat(per_row, total)
     return _numbered(row, int((first + rows).max()))
+
+
+def fit_by_leaf(lengths: Integers, seq_lens: Sequence[int], best: bool, most: int) -> Integers:
+    """Row of each document, int64[n], such that every leaf fits its row. Rows are numbered by their first document.
+
+    Documents are placed in descending order of the largest share of a row that one of their leaves takes. Best fit
+    prefers the row with the least space, as the sum of its leaves' shares.
+
+    Args:
+        lengths: Lengths of the documents' leaves, each at most that of `seq_lens`, int64[n, leaves].
+        seq_lens: Entries of a row, for each leaf.
+        best: Whether to use best fit; otherwise first fit.
+        most: Largest number of documents of a row.
+    """
+    largest = (lengths / np.array(seq_lens)).max(axis=1)
+    # The number of documents is one more length: each takes 1 of `most`.
+    sizes = np.column_stack([lengths, np.ones(len(lengths), np.int64)])[:, :, None]
+    spaces = np.repeat(np.array([[*seq_lens, most]]).T, len(lengths), axis=1)
+    row_of, rows = np.empty(len(lengths), np.int64), 0
+    for document in np.argsort(-largest, kind="stable").tolist():
+        fitting = np.flatnonzero((spaces[:, :rows] >= sizes[document]).all(axis=0))
+        if not len(fitting):
+            row, rows = rows, rows + 1
+        elif best:
+            space = sum(spaces[leaf, fitting] / seq_len for leaf, seq_len in enumerate(seq_lens))
+            row = int(fitting[np.argmin(space)])
+        else:
+            row = int(fitting[0])
+        row_of[document] = row
+        spaces[:, row] -= sizes[document, :, 0]
+    return _numbered(row_of, rows)
 
 
 def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most: int) -> list[tuple[int, int, int]]:

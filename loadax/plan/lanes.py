@@ -55,6 +55,8 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     """Assigns positions to lanes of `lane_rows` rows round-robin, skipping exhausted lanes.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.plan.lanes import assign_lanes
         >>> [(run.start, run.lanes.tolist()) for run in assign_lanes(np.array([2, 3, 2])).runs]
         [(0, [0, 2, 1]), (6, [2])]
     """
@@ -75,6 +77,7 @@ def lane_places(count: int) -> Integers:
     its lanes, even if a step takes only some lanes, or some of them twice, or if the first ones have one more block.
 
     Examples:
+        >>> from loadax.plan.lanes import lane_places
         >>> lane_places(8).tolist(), lane_places(5).tolist()
         ([0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 2, 1, 3])
     """

@@ -124,6 +124,7 @@ def plan_arrays(
     align: int = 1,
     most_documents: int | None = None,
     row_of: Callable[[int], int] = int,
+    noun: str = "document",
 ) -> Arrays:
     """Arrays of a plan, by name.
 
@@ -136,6 +137,7 @@ def plan_arrays(
         align: Divisor of the first column of every document, unless `method` is "split". It divides `seq_len`.
         most_documents: Largest number of documents of a row, unless `method` is "split".
         row_of: Function that returns the row of a document, for errors.
+        noun: What has these lengths, for errors.
 
     Raises:
         ArgumentError: When nothing is left to pack, or a document is longer than a row and `long` is "error".
@@ -148,7 +150,7 @@ def plan_arrays(
     if long == "error" and too_long.any():
         which = int(np.argmax(too_long))
         raise ArgumentError(
-            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, "
+            f"row {row_of(which)} is a {noun} of {lengths[which]}, longer than seq_len={seq_len}, "
             f"as are {int(too_long.sum()) - 1} more of {len(lengths)}; "
             "pass long='cut' (cuts them into rows), long='drop' (leaves them out), or method='split'"
         )

@@ -23,6 +23,8 @@ class Skips:
         ranges: `(start, stop)` of whole steps, ascending, not empty, and with gaps between them; see `joined`.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.plan.skips import Skips
         >>> skips = Skips(((2, 5),))
         >>> skips.whole_steps(np.arange(4)), skips.left(4), skips.left(6)
         (array([0, 1, 5, 6]), 2, 3)
@@ -118,6 +120,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Merges ranges that overlap or touch, and sorts them.
 
     Examples:
+        >>> from loadax.plan.skips import joined
         >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
         ((0, 5), (7, 9))
     """

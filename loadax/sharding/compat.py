@@ -44,6 +44,7 @@ def legacy_mesh() -> Mesh | None:
         The same mesh object; None outside such a block, or if this JAX version has removed the private API.
 
     Examples:
+        >>> from loadax.sharding.compat import legacy_mesh
         >>> legacy_mesh() is None
         True
     """
@@ -72,7 +73,9 @@ def array_maker(
         version has changed the private API.
 
     Examples:
+        >>> import jax
         >>> import numpy as np
+        >>> from loadax.sharding.compat import array_maker
         >>> sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         >>> array_maker((3,), np.int32, sharding)([np.arange(3, dtype=np.int32)]).tolist()
         [0, 1, 2]
@@ -94,6 +97,7 @@ def coordination_client() -> Any | None:
         None outside of a `jax.distributed` run, or if this JAX version has changed the private API.
 
     Examples:
+        >>> from loadax.sharding.compat import coordination_client
         >>> coordination_client() is None
         True
     """

@@ -31,6 +31,8 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         UnsupportedError: If a spec splits one dim over both Auto and Explicit axes.
 
     Examples:
+        >>> from jax.sharding import PartitionSpec
+        >>> from loadax.sharding import with_sharding_constraint
         >>> with_sharding_constraint("anything", PartitionSpec("data"))
         'anything'
     """

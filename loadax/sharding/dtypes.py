@@ -21,6 +21,8 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         LeafTypeError: If JAX has no such dtype: strings, objects, dates, structured, non-native byte order, longdouble.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.dtypes import placed_dtype
         >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
         (dtype('float32'), dtype('uint8'))
     """
@@ -51,6 +53,7 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
         LeafTypeError: If it is masked, traced by `jax.jit`, or an array of random keys.
 
     Examples:
+        >>> from loadax.sharding.dtypes import host_array
         >>> host_array(2.5, "['rate']")
         array(2.5)
     """

@@ -33,7 +33,8 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
         UnsupportedError: (a NotImplementedError) If `partition` has another value.
 
     Examples:
-        >>> from loadax.sharding import data_parallel, host_to_global_device_array
+        >>> import numpy as np
+        >>> from loadax.sharding import data_parallel, global_to_host_array, host_to_global_device_array
         >>> array = host_to_global_device_array({"x": np.arange(8.0)}, mesh=data_parallel())
         >>> global_to_host_array(array)
         {'x': array([0., 1., 2., 3., 4., 5., 6., 7.], dtype=float32)}

@@ -111,6 +111,9 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
     """The shards that every host holds of an array of `shape`, which `spec` splits evenly.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.holdings import hold_leaf
+        >>> from loadax.sharding.layout import MeshGrid
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0)
         >>> held = hold_leaf(grid, ("data", "model"), (8, 6))
         >>> held.extents, held.host, held.shard
@@ -132,6 +135,9 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
     """The rows that each host reads for all `leaves`, without repeats.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.holdings import hold_leaf, hold_rows
+        >>> from loadax.sharding.layout import MeshGrid
         >>> grid = MeshGrid(("data",), np.array([0, 0, 1, 1]), process=0)
         >>> rows = hold_rows([hold_leaf(grid, ("data",), (8,)), hold_leaf(grid, (None, "data"), (8, 4))])
         >>> rows.counts, rows.copies
@@ -157,6 +163,8 @@ def spread(start: Integers, stop: Integers) -> Integers:
     """The integers in the intervals `[start, stop)`, concatenated.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.holdings import spread
         >>> spread(np.array([0, 6]), np.array([2, 9]))
         array([0, 1, 6, 7, 8])
     """

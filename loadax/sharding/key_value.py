@@ -1,5 +1,6 @@
 """KeyValueStore: small texts that the processes of a JAX run share through its coordination service."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from jax.errors import JaxRuntimeError
@@ -42,11 +43,41 @@ def key_value_store() -> KeyValueStore | None:
     """The store of this JAX run; None if it has one process, or its JAX version offers no store.
 
     Examples:
+        >>> from loadax.sharding.key_value import key_value_store
         >>> key_value_store() is None
         True
     """
     client = coordination_client()
     return None if client is None or this_process().count == 1 else _CoordinationStore(client)
+
+
+@final
+@dataclass(frozen=True)
+class Subdirectory:
+    """The keys of a store below a directory, as a store.
+
+    Args:
+        store: Store of all keys.
+        path: Path of the directory.
+    """
+
+    store: KeyValueStore
+    path: str
+
+    def set(self, key: str, value: str) -> None:
+        self.store.set(f"{self.path}/{key}", value)
+
+    def get(self, key: str, limit: float) -> str | None:
+        return self.store.get(f"{self.path}/{key}", limit)
+
+    def try_get(self, key: str) -> str | None:
+        return self.store.try_get(f"{self.path}/{key}")
+
+    def list(self, directory: str) -> dict[str, str]:
+        return self.store.list(f"{self.path}/{directory}")
+
+    def delete(self, key: str) -> None:
+        self.store.delete(f"{self.path}/{key}")
 
 
 @final

@@ -105,6 +105,7 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     """The mesh axes that one entry of a spec names, major to minor.
 
     Examples:
+        >>> from loadax.sharding.layout import axes_of
         >>> axes_of(None), axes_of("data"), axes_of(("data", "model"))
         ((), ('data',), ('data', 'model'))
     """
@@ -127,6 +128,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
             dimension into unequal parts.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.layout import MeshGrid, plan_leaf
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=1)
         >>> layout = plan_leaf(grid, ("data", "model"), (8, 6))
         >>> layout.boxes
@@ -162,6 +165,8 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
         PartitionError: If the entry names an axis that the grid does not have.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.layout import MeshGrid, share_along
         >>> share = share_along(MeshGrid(("data",), np.array([0, 1, 0, 1]), process=1), "data")
         >>> share.held, share.total, share.counts
         (array([1, 3]), 4, array([2, 2]))
@@ -178,6 +183,7 @@ def positions(intervals: Iterable[Interval]) -> Integers:
     """The integers in `intervals`, concatenated.
 
     Examples:
+        >>> from loadax.sharding.layout import positions
         >>> positions([(0, 2), (6, 9)])
         array([0, 1, 6, 7, 8])
     """
@@ -189,6 +195,8 @@ def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[In
     """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
 
     Examples:
+        >>> import numpy as np
+        >>> from loadax.sharding.layout import position_ranges
         >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
         [(0, 2), (2, 4), (6, 8)]
     """
@@ -205,6 +213,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """The union of `intervals`, given in any order: ascending, without empty, touching or overlapping ones.
 
     Examples:
+        >>> from loadax.sharding.layout import merge
         >>> merge([(4, 6), (0, 2), (2, 3), (5, 8)])
         ((0, 3), (4, 8))
     """

@@ -60,6 +60,7 @@ def plan_mesh(
             negative.
 
     Examples:
+        >>> from loadax.sharding import plan_mesh
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
         PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)
         >>> plan_mesh({"data": 4}, owners=[0, 1, 0, 1], process=1).owners
@@ -113,6 +114,9 @@ def current_mesh() -> Mesh | None:
         MeshError: Inside `jax.jit`, where JAX does not expose the mesh of devices.
 
     Examples:
+        >>> import jax
+        >>> from loadax.sharding import data_parallel
+        >>> from loadax.sharding.mesh import current_mesh
         >>> mesh = data_parallel()
         >>> with jax.set_mesh(mesh):
         ...     current_mesh() is mesh
@@ -137,6 +141,7 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
         MeshError: If it is empty, or an `AbstractMesh`.
 
     Examples:
+        >>> from loadax.sharding.mesh import resolve_mesh
         >>> resolve_mesh().axis_names
         ('data',)
     """
@@ -162,6 +167,8 @@ def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
     """The mesh as an integer grid, for this process, or for the planned process of a `PlannedMesh`.
 
     Examples:
+        >>> from loadax.sharding import data_parallel
+        >>> from loadax.sharding.mesh import grid_of
         >>> grid_of(data_parallel()).owners
         array([0, 0, 0, 0, 0, 0, 0, 0])
     """
@@ -179,6 +186,7 @@ def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
         devices: Devices, in mesh order. None: all devices.
 
     Examples:
+        >>> from loadax.sharding import data_parallel
         >>> data_parallel().shape["data"]
         8
     """
@@ -192,6 +200,7 @@ def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
         devices: Devices, in mesh order. None: all devices.
 
     Examples:
+        >>> from loadax.sharding import fully_sharded
         >>> fully_sharded().axis_names
         ('fsdp',)
     """
@@ -216,6 +225,7 @@ def hybrid(
             no default because the processes have different numbers of devices.
 
     Examples:
+        >>> from loadax.sharding import hybrid
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
         {'data': 2, 'fsdp': 2, 'model': 2}
     """

@@ -30,7 +30,11 @@ class OwnDevices:
     """This process's devices of a mesh.
 
     Examples:
+        >>> import jax
+        >>> import numpy as np
+        >>> from jax.sharding import NamedSharding, PartitionSpec
         >>> from loadax.sharding.mesh import data_parallel
+        >>> from loadax.sharding.own_devices import OwnDevices
         >>> devices = OwnDevices(data_parallel())
         >>> sharding = NamedSharding(devices.mesh, PartitionSpec("data"))
         >>> placed = jax.ShapeDtypeStruct((16,), np.float32, sharding=sharding)

@@ -63,8 +63,10 @@ def resolve_partition(
         UnsupportedError: If a `NamedSharding` requests a memory kind other than the devices' default.
 
     Examples:
-        >>> from loadax.sharding import plan_mesh
+        >>> from jax.sharding import PartitionSpec
         >>> from loadax.core.tree import flatten
+        >>> from loadax.sharding import plan_mesh
+        >>> from loadax.sharding.partition import resolve_partition
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
         >>> shapes, structure = [(8, 3), (8,)], flatten({"x": 0, "y": 0})[1]
         >>> resolve_partition(PartitionSpec("data", "model"), structure, [(8, 4), (8,)], mesh)
@@ -110,7 +112,7 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
         ArgumentError: If `rules` is not such a list, or a leaf has a name twice.
 
     Examples:
-        >>> from loadax.sharding import plan_mesh
+        >>> from loadax.sharding import logical_specs, plan_mesh
         >>> rules = (("batch", "data"), ("length", "model"), ("embed", "model"))
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
         >>> logical_specs({"x": ("batch", "embed"), "y": ("batch",)}, rules, mesh)

@@ -54,7 +54,8 @@ def host_to_global_device_array(
         UnsupportedError: (a NotImplementedError) If `partition` has another value.
 
     Examples:
-        >>> from loadax.sharding import data_parallel
+        >>> import numpy as np
+        >>> from loadax.sharding import data_parallel, global_to_host_array, host_to_global_device_array
         >>> array = host_to_global_device_array(np.arange(16), mesh=data_parallel())
         >>> array.shape, array.sharding.spec, global_to_host_array(array).max()
         ((16,), P('data',), np.int32(15))
@@ -96,7 +97,9 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
         LeafTypeError: If JAX has no such dtype.
 
     Examples:
-        >>> from loadax.sharding import data_parallel
+        >>> import numpy as np
+        >>> from jax.sharding import PartitionSpec
+        >>> from loadax.sharding import data_parallel, host_local_to_global
         >>> host_local_to_global({"x": np.ones((8, 2))}, data_parallel(), PartitionSpec("data"))["x"].shape
         (8, 2)
     """

@@ -31,9 +31,11 @@ class Placer:
             boxes must be a multiple of k.
 
     Examples:
-        >>> from jax.sharding import PartitionSpec
+        >>> import numpy as np
+        >>> from jax.sharding import NamedSharding, PartitionSpec
         >>> from loadax.sharding.layout import plan_leaf
         >>> from loadax.sharding.mesh import data_parallel, grid_of
+        >>> from loadax.sharding.placer import Placer
         >>> mesh = data_parallel()
         >>> sharding = NamedSharding(mesh, PartitionSpec("data"))
         >>> place = Placer(plan_leaf(grid_of(mesh), ("data",), (8,)), sharding, np.int32)

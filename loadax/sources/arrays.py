@@ -130,7 +130,7 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
                 f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)"
             )
         return array.data
-    return array
+    return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
 
 
 def _converted(leaf: Any, name: str) -> NDArray[Any]:

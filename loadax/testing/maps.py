@@ -63,6 +63,7 @@ def check_map(
 
     Examples:
         >>> import numpy as np
+        >>> from loadax.testing import check_map
         >>> examples = {"x": np.array([[1.0, 2.0], [3.0, 5.0]])}
         >>> check_map(lambda batch: {"x": batch["x"] / 255}, examples)
         >>> check_map(lambda batch: {"x": batch["x"] / batch["x"].max()}, examples)

@@ -38,6 +38,7 @@ def check_source(
 
     Examples:
         >>> import numpy as np
+        >>> from loadax.testing import check_source
         >>> class Squares:
         ...     spec = np.zeros((), np.int32)
         ...

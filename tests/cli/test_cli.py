@@ -200,11 +200,11 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         (("words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
         (("corpus.bin", "out"), "corpus.bin is a file of tokens: pass --seq-len, the number of tokens per row"),
         (
-            ("corpus.bin", "out", "--seq-len", "9", "--variables", "a"),
-            "is a file of tokens, to which --variables does not apply",
+            ("corpus.bin", "out", "--seq-len", "9", "--columns", "a"),
+            "is a file of tokens, to which --columns does not apply",
         ),
         (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, to which --dtype does not apply; leave it out"),
-        (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, to which --variables does not apply"),
+        (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, to which --columns does not apply"),
         ((".", "out", "--dtype", "int8"), ". is a zarr store, to which --dtype does not apply"),
         ((".", "out"), ". contains no zarr array or group of arrays; check the path"),
         (("foo://x", "out"), "unsupported URL scheme"),
@@ -234,7 +234,7 @@ def test_convert_says_in_one_line_what_is_wrong(
     [
         (["--shards", "2/2"], "argument --shards: '2/2' is not a share; pass I/N with I from 0 to N - 1, such as 0/4"),
         (["--shards", "x"], "argument --shards: 'x' is not a share"),
-        (["--variables", ","], "argument --variables: ',' names no array; pass names separated by commas"),
+        (["--variables", ","], "argument --columns/--variables: ',' has no names; pass names separated by commas"),
         (["--compression", "lz4"], "argument --compression: invalid choice: 'lz4'"),
         (["--shuffle", "x"], "argument --shuffle: invalid int value: 'x'"),
         (["--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
@@ -436,12 +436,43 @@ def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("inspect", tmp_path)
     assert (failed.code, failed.out) == (2, "")
     assert "contains no zarr array" in failed.err
+    failed = command("inspect", tmp_path / "tran.zarr")
+    assert (failed.code, failed.out) == (2, "")
+    assert "tran.zarr does not exist; pass the path or URL of a zarr array" in failed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "loadax.from_npy('x.npy').shuffle(seed)"]),
+        (
+            ["x.bin", "--seq-len", 3, "--dtype", "uint16"],
+            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(seed)"],
+        ),
+        (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos').shuffle(seed)"]),
+        (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "made.numbers().shuffle(seed)"]),
+    ],
+)
+def test_inspect_what_is_not_a_store(
+    arguments: list[Any], lines: list[str], tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((6, 2)))
+    np.arange(25, dtype=np.uint16).tofile("x.bin")
+    Path("photos").mkdir()
+    for name in ("a", "b"):
+        Image.new("RGB", (9, 7), "teal").save(f"photos/{name}.png")
+    Path("made.py").write_text("import loadax, numpy\ndef numbers(): return loadax.from_arrays(numpy.arange(5))\n")
+    shown = command("inspect", *arguments)
+    assert shown.code == 0, shown.err
+    for line in lines:
+        assert line in shown.out, shown.out
 
 
 # the whole
 
 
-@pytest.mark.parametrize("name", ["convert", "index", "plan", "bench"])
+@pytest.mark.parametrize("name", ["convert", "inspect", "index", "plan", "bench"])
 def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
     ending = " ".join(command(name, "--help").out.rpartition("SRC is ")[2].split())
     for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):

@@ -138,7 +138,7 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
             (*MESH, "--partition", "rows"),
             "--partition rows: leaf ['day']: P('rows') names the axis 'rows', but the mesh has {'data': 4, 'seq': 2}",
         ),
-        ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names separated by commas"),
+        ((*MESH, "--partition", "data", "--variables", ","), "',' has no names; pass names separated by commas"),
     ],
 )
 def test_what_can_not_be_planned(fields: str, arguments: Any, message: str, capfd: pytest.CaptureFixture[str]) -> None:

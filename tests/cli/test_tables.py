@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "lines"),
     [
-        ("parts", ["40 rows in 1 file", "4 row groups of 10 to 10 rows", "loadax.from_parquet({!r}).shuffle(seed)"]),
+        ("parts", ["40 rows in 1 file", "4 row groups of 10 rows", "loadax.from_parquet({!r}).shuffle(seed)"]),
         ("parts/*.parquet", ["40 rows in 1 file", "['name']  a single value  object"]),
         (
             "x.jsonl",
@@ -48,7 +48,7 @@ def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
     monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource.kept_chunks", 1)
     assert main(["inspect", str(folder / "parts")]) == 0
     shown = capsys.readouterr().out
-    assert "1 row groups fit in memory_bytes" in shown
+    assert "1 row group fits in memory_bytes" in shown
     assert 'shuffle(seed, block="chunks"): decodes each once' in shown
 
 
@@ -60,10 +60,22 @@ def test_convert_writes_columns_of_tables(folder: Path, path: str) -> None:
 
 
 def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:
-    assert main(["convert", str(folder / "parts"), str(folder / "out.zarr"), "--variables", "x"]) != 0
-    assert "is a table, to which --variables does not apply; leave it out" in capsys.readouterr().err
+    assert main(["convert", str(folder / "parts"), str(folder / "out.zarr"), "--dtype", "int8"]) != 0
+    assert "is a table, to which --dtype does not apply; leave it out" in capsys.readouterr().err
     assert main(["inspect", str(folder / "none.parquet")]) != 0
     assert "none.parquet: there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--columns", "--variables"])
+def test_columns_are_arrays_of_zarr_too(option: str, folder: Path, capsys: Any) -> None:
+    assert main(["convert", str(folder / "parts"), str(folder / "out.zarr"), option, "y,x"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(folder / "out.zarr"), option, "y"]) == 0
+    shown = capsys.readouterr().out
+    assert "zarr3 group, 1 array of 40 rows" in shown
+    assert "variables=['y']" in shown
+    assert main(["inspect", str(folder / "out.zarr"), option, "z"]) == 2
+    assert "has no array 'z', but x, y; pass these" in capsys.readouterr().err
 
 
 def test_a_list_beside_images_is_not_the_data(folder: Path, capsys: Any) -> None:

@@ -38,9 +38,14 @@ def test_arguments_of_other_loaders(name: str) -> None:
     assert str(caught.value).endswith(str(for_dataloader(name)))
 
 
-def test_an_argument_that_nobody_has() -> None:
-    with pytest.raises(TypeError, match=r"^Dataloader\(\) got an unexpected keyword argument 'batchsize'$"):
-        Dataloader(DATA, 8, batchsize=8)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [("batchsize", "; did you mean batch_size?"), ("num_worker", "; did you mean num_workers?"), ("colour", "")],
+)
+def test_an_argument_that_nobody_has(name: str, guess: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Dataloader(DATA, 8, **{name: 8})  # type: ignore[arg-type]
+    assert str(caught.value) == f"Dataloader() got an unexpected keyword argument {name!r}{guess}"
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_what_broke_the_law_is_refused_by_name(path: Path, tmp_path: Path) -> No
     assert SEED in cases.check(tmp_path / "valid")
 
 
-def test_some_hundred_changed_files() -> None:
+def test_a_hundred_changed_files() -> None:
     """In a program of its own: memory is limited there, and a parser of C might end it."""
-    done = run(["-m", "tests.fuzz", "--cases", "10"])
+    done = run(["-m", "tests.fuzz", "--cases", "5"])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "findings: none" in done.stdout
 

@@ -165,6 +165,8 @@ def test_a_checkpoint_of_weights_alone(batches: DataIterator, tmp_path: Path) ->
 def test_the_state_of_another_loader(batches: DataIterator, tmp_path: Path) -> None:
     v1.save_checkpointables(tmp_path / "1", {"data": batches})
     with Dataloader(data(80), 8, num_epochs=None).iterate(3) as other:
-        with pytest.raises(StateError, match=r"the state's 'order' is .*: 80 rows differs from the saved run"):
+        with pytest.raises(
+            StateError, match=r"the state's 'order' is .*: the part `80 rows` differs from the saved run"
+        ):
             v1.load_checkpointables(tmp_path / "1", {"data": other})
         assert other.step == 3

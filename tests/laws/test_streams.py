@@ -132,7 +132,7 @@ def test_lanes_with_states_continue_without_reading_their_rows_again(caplog: pyt
             assert "reading 1600 rows of 4 lanes to skip them; 4 of these lanes have no saved state" in caplog.text
 
 
-def test_a_batch_size_schedule_and_ctrl_c_continue_the_lanes() -> None:
+def test_a_batch_size_schedule_and_set_state_continue_the_lanes() -> None:
     lanes = CountedLanes()
     loader = loader_of(lanes, 3, {0: 3, 2: 6, 4: 9}, num_epochs=None, num_workers=2)
     with loader.host_batches() as batches:

@@ -128,9 +128,9 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             data().shuffle(seed=3),
             data().shuffle(seed=4),
-            r"shuffle\(4\) differs from the saved run",
+            r"shuffle\(4\)` differs from the saved run",
         ),
-        (data(), data(121), "121 rows differs from"),
+        (data(), data(121), "the part `121 rows` differs from"),
         (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
         (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),
         (data().map(lambda row: row), data(), "had one more verb"),
@@ -139,17 +139,17 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             data().map(lambda row, rng: row, rng=True, seed=1),
             data().map(lambda row, rng: row, rng=True, seed=2),
-            r"map\(rng=True, seed=2\) differs from the saved run",
+            r"map\(rng=True, seed=2\)` differs from the saved run",
         ),
         (
             data(),
             from_arrays({"x": np.arange(120.0)}).shuffle(seed=3),
-            r"an example, with \['x'\]: float64\[\] differs from the saved run",
+            r"an example, with \['x'\]: float64\[\]` differs from the saved run",
         ),
         (
             concat([data(), data()]),
             concat([data(), data().shuffle(seed=1)]),
-            r"concat: 0 = 120 rows, shuffle\(3\); 1 = 120 rows, shuffle\(3\), shuffle\(1\) differs from the saved run",
+            r"concat: 0 = 120 rows, shuffle\(3\); 1 = 120 rows, shuffle\(3\), shuffle\(1\)` differs from the saved run",
         ),
     ],
 )

@@ -293,5 +293,5 @@ def test_states_that_do_not_fit() -> None:
             kept.iterate(state | {"lanes": lanes})
     with pytest.raises(StateError, match=r"states of the steps \[0, 3\]"):
         kept.iterate([state, kept.iterate().get_state()])
-    with pytest.raises(StateError, match="a stream of 4 lanes differs from the saved run"):
+    with pytest.raises(StateError, match="the part `a stream of 4 lanes` differs from the saved run"):
         Dataloader(from_stream(CountedLanes(), lanes=4), BATCH).iterate(state)

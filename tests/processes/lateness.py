@@ -1,11 +1,16 @@
-"""A process that comes late: the others must not wait for it."""
+"""A process that comes late: the others must not wait for it.
+
+Nor for its record of what decides the run, but for a limited time, which is shortened here.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 
+from loadax.loader.watch import hosts
 from tests.limits import until
 
 
@@ -21,5 +26,6 @@ def first_process_last(folder: str) -> Iterator[None]:
     through = [Path(folder, f"through-{process}") for process in range(jax.process_count())]
     if jax.process_index() == 0:
         until(lambda: all(path.exists() for path in through[1:]))
-    yield
+    with patch.object(hosts, "FIRST_WAIT", 0.05):
+        yield
     through[jax.process_index()].touch()

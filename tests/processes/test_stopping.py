@@ -43,7 +43,7 @@ def loader(slow: float = 0.0, **options: Any) -> Dataloader:
 
 
 def workers() -> int:
-    return sum(thread.name.startswith("loadax") for thread in threading.enumerate())
+    return sum(thread.name.startswith("loadax-worker") for thread in threading.enumerate())
 
 
 def wait_for_the_end(*, collecting: bool = False) -> None:

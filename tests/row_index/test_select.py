@@ -118,7 +118,7 @@ def test_a_loader_finds_and_resumes_selected_rows() -> None:
     larger = Dataloader(data().select(listed), 16, num_epochs=2, num_workers=0)
     with larger.iterate(state) as batches:
         assert np.asarray(next(batches)["user"]).tolist() == data().read(listed[16:32])["user"].tolist()
-    with pytest.raises(StateError, match=r"select\(48 rows\) differs from the saved run"):
+    with pytest.raises(StateError, match=r"select\(48 rows\)` differs from the saved run"):
         Dataloader(data().select(listed[::-1]), 8, num_epochs=2).iterate(state)
 
 

@@ -3,7 +3,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from loadax.sharding import compat, key_value
-from loadax.sharding.key_value import key_value_store
+from loadax.sharding.key_value import Subdirectory, key_value_store
 from tests.key_values import MemoryStore, check_store
 
 
@@ -20,6 +20,13 @@ def test_without_private_jax_there_is_no_store(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_memory_store_of_tests_does_as_a_store_must() -> None:
     check_store(MemoryStore())
+
+
+def test_a_subdirectory_is_a_store() -> None:
+    store = MemoryStore()
+    check_store(Subdirectory(store, "some/where"))
+    Subdirectory(store, "some/where").set("a", "1")
+    assert store.list("some") == {"where/a": "1"}
 
 
 def test_errors_of_the_coordinator_are_raised() -> None:

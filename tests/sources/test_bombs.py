@@ -95,7 +95,7 @@ def test_json_nested_deep(text: str, tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match=r"a\.jsonl, line 2: lists and objects are nested more than 100 levels deep; correct the line"
     ):
-        loadax.from_jsonl(path, progress=False)
+        loadax.from_jsonl(path, progress=False)[1]
     path.write_text(text % ("[" * 90, "]" * 90) + "\n")
     assert len(loadax.from_jsonl(path, progress=False)) == 1
 

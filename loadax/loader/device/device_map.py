@@ -46,6 +46,7 @@ class DeviceMap:
         ArgumentError: If `function` can't be called with one example.
 
     Examples:
+        >>> from loadax import DeviceMap
         >>> halve = DeviceMap(lambda example: {"x": example["x"] / 2}, elementwise=True)
     """
 

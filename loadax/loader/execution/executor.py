@@ -69,6 +69,10 @@ class PieceExecutor(Protocol):
         """
         ...
 
+    def worker_text(self, thread: int) -> str:
+        """The worker that reads for a thread, its state and its stack, to follow "reads row 3"; empty: the thread."""
+        ...
+
     def close(self) -> None:
         """Stops all workers, including busy ones. Idempotent and thread-safe."""
         ...
@@ -104,6 +108,9 @@ class ThreadExecutor:
         self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
     ) -> LoadedJob:
         return _LocalJob(reader, layout, key_seed, masking, prefetch_bytes)
+
+    def worker_text(self, thread: int) -> str:  # noqa: ARG002
+        return ""
 
     def close(self) -> None:
         pass

@@ -131,6 +131,7 @@ class BatchProducer:
         self.most_steps = None if streams is None else 1
         """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
         self.probed = reader.probed
+        self.source, self.maps = reader.source, reader.maps
         self.to_accelerator = any(
             device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
         )
@@ -151,6 +152,11 @@ class BatchProducer:
             return self._job.buffers(count)
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise LeafError(self._layout.too_large(count)) from error
+
+    def rows(self, first: int, count: int, low: int, high: int) -> Integers:
+        """int64[n]: rows `low` to `high` of `count` steps from `first` on, without padding."""
+        rows = self._visits(first, count).rows[low:high]
+        return rows[rows >= 0]
 
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
         """Reads rows `low` to `high` of the steps from `first` on into their buffers."""

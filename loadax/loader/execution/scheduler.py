@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from time import perf_counter
 from typing import final
 
@@ -19,6 +20,7 @@ from loadax.errors import ClosedError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
 from loadax.protocols import Tree
 
@@ -92,6 +94,10 @@ class PrefetchScheduler:
         self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
         self._consumer_starving = False  # and none can be placed either
         self._closed = False
+        # By thread: since when it waits for a batch, and what it does. Read without the lock, which a Ctrl-C may have
+        # left held.
+        self._waiting: dict[int, float] = {}
+        self._activities: dict[int, Activity] = {}
         self._work = threading.Condition(self._monitor.lock)  # notified if there may be a task
         self._arrived = threading.Condition(self._monitor.lock)  # notified if there may be a batch
 
@@ -117,7 +123,15 @@ class PrefetchScheduler:
         assert self._producer is not None
         producer, size = self._producer, self._autotuner.size
         self._prepared = size
-        return lambda: producer.prepare(size)
+
+        def prepare() -> None:
+            try:
+                self._activities[get_ident()] = Activity("starts workers", perf_counter(), producer, self._next)
+                producer.prepare(size)
+            finally:
+                self._activities.pop(get_ident(), None)
+
+        return prepare
 
     def next_batch(self) -> tuple[int, Tree, Tree]:
         """Waits for the next step, in order: its number, its batch, and its leaves on the host.
@@ -127,6 +141,14 @@ class PrefetchScheduler:
             Exception: Whatever reading or placing the step raised.
         """
         began = perf_counter()
+        thread = get_ident()
+        self._waiting[thread] = began
+        try:
+            return self._next_batch(began)
+        finally:
+            self._waiting.pop(thread, None)
+
+    def _next_batch(self, began: float) -> tuple[int, Tree, Tree]:
         starved, away = 0.0, began - self._monitor.left
         requested = False
         while True:
@@ -179,7 +201,7 @@ class PrefetchScheduler:
         """Makes `next_batch` raise `error`, which ended a worker thread."""
         with self._work:
             self._broken = error
-            self._arrived.notify()
+            self._arrived.notify_all()
 
     def close(self) -> None:
         """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
@@ -191,6 +213,16 @@ class PrefetchScheduler:
             self._groups, self._ready, self._producer = deque(), deque(), None
             self._work.notify_all()
             self._arrived.notify_all()
+
+    def waiting_since(self) -> float | None:
+        """Time since which a consumer waits and no batch was handed out; None: none waits."""
+        waiting = list(self._waiting.copy().values())
+        return max(min(waiting), self._monitor.left) if waiting else None
+
+    def waiting_for(self) -> tuple[int, str]:
+        """The next step to hand out, and what is done for it, as text with stacks."""
+        step = self._monitor.step
+        return step, waiting_text(step, self._activities.copy(), perf_counter())
 
     # The methods below are called with the lock held, except for the tasks themselves.
 
@@ -290,13 +322,17 @@ class PrefetchScheduler:
         return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
+        producer, first, buffers = group.producer, group.first, group.buffers
         try:
-            timing = group.producer.fill(group.first, group.buffers, low, high)
+            self._activities[get_ident()] = Activity("reads", perf_counter(), producer, first, buffers.count, low, high)
+            timing = producer.fill(first, buffers, low, high)
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
                 raise  # the caller's thread was interrupted, which is not an error of this step
             self._failed(group, error)
             return
+        finally:
+            self._activities.pop(get_ident(), None)
         with self._work:
             self._monitor.read(timing, group.first + low // max(1, self._rows_per_step), high - low)
             group.unread -= 1
@@ -327,6 +363,7 @@ class PrefetchScheduler:
     def _place(self, group: StepGroup) -> None:
         step = group.first + group.placed
         try:
+            self._activities[get_ident()] = Activity("places", perf_counter(), group.producer, step)
             batch, host, timing = group.producer.place(group.buffers, group.placed)
         except BaseException as error:
             with self._work:
@@ -338,6 +375,8 @@ class PrefetchScheduler:
             if isinstance(error, Exception):
                 return
             raise
+        finally:
+            self._activities.pop(get_ident(), None)
         with self._work:
             self._placing = False
             if self._closed:

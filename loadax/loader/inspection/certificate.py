@@ -95,6 +95,7 @@ class Certificate:
         spans: Certified spans, without overlaps.
 
     Examples:
+        >>> import numpy as np
         >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays(np.arange(64)).shuffle(seed=0)
         >>> loaders = [Dataloader(data, 8, shard_index=host, shard_count=2) for host in range(2)]

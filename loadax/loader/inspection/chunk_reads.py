@@ -45,6 +45,7 @@ def spaced(steps: range, count: int) -> list[int]:
     """Samples at most `count` steps (or other integers) of a range, evenly spaced and away from the ends.
 
     Examples:
+        >>> from loadax.loader.inspection.chunk_reads import spaced
         >>> spaced(range(100), 4), spaced(range(3), 10)
         ([12, 37, 62, 87], [0, 1, 2])
     """

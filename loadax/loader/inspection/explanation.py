@@ -3,12 +3,14 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
+from loadax.core.html import html_table
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.plan.mix import length_text
 
@@ -183,6 +185,15 @@ class Explanation:
         if self.reading.chunks is not None:
             text += f"(chunks: {self._looked_at()})\n"
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
+
+    def _repr_html_(self) -> str:
+        facts = [
+            (name if index == 0 else "", text) for name, lines in self._facts() for index, text in enumerate(lines)
+        ]
+        html = html_table(facts) + html_table(self._figures(), ("a host and step", "least", "median", "most"))
+        if self.reading.chunks is not None:
+            html += f"<p>(chunks: {escape(self._looked_at())})</p>"
+        return html + self.partition_picture.html() + "".join(f"<p>⚠ {escape(text)}</p>" for text in self.warnings)
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"

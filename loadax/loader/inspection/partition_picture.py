@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import product
 from typing import final
 
@@ -21,6 +22,7 @@ from loadax.sources.io.paths import writing_file
 _SHADES = "░▒▓█"
 _BANDS = 16  # most bands of rows in the terminal
 _CELL = 13  # fewest characters per part in the terminal
+_HTML_COLUMNS = 12  # most columns in a notebook
 _STRIPES = 8  # most hosts to show side by side in one part
 _LABELLED = 128  # most parts in the plot that are labelled with their hosts
 
@@ -64,6 +66,23 @@ class PartitionPicture:
                 label.ljust(margin) + " ".join(self._cell(cell, cell_width, shades[cell], colour) for cell in line)
             )
         return "".join(f"{line}\n" for line in lines)
+
+    def html(self) -> str:
+        """Draws a table for notebooks: a cell has the colour of its first host, and names all of them."""
+        rows, columns = _bounds(self.holdings.cuts[0], _BANDS), _bounds(self.holdings.columns, _HTML_COLUMNS)
+        colours = ["#" + bytes(colour).hex() for colour in _colours(self.holdings.hosts)]
+        extent = self.holdings.extents[0]
+        head = "".join(f"<th>{escape(text)}</th>" for text in ["rows", *(self._column_text(*each) for each in columns)])
+        body = ""
+        for low, high in rows:
+            body += f"<tr><th>{low * extent}:{high * extent}</th>"
+            for column in columns:
+                hosts = self._holders((low, high), column)
+                style = f"background:{colours[hosts[0]]};color:#000;text-align:center"
+                body += f'<td style="{style}">{escape(_hosts_text(hosts))}</td>'
+            body += "</tr>"
+        title = f"<p>{escape(self.title)}<br>{escape(self._caption())}; a cell names its hosts</p>"
+        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def png(self, path: str | os.PathLike[str]) -> None:
         """Writes the picture to a PNG file.

@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any, TypeAlias, final
 
 from loadax.core.formatting import percent_text, size_text
+from loadax.core.html import html_table
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.loader_info import LoaderInfo
 
@@ -41,6 +43,7 @@ class Report:
         stats: Measurements.
         loader: Properties of the loader.
         look: Where to see more, appended by `str()`.
+        hosts: Which host waits longest for data, if that was asked for; also appended.
     """
 
     verdict: str
@@ -52,13 +55,23 @@ class Report:
     stats: Stats
     loader: LoaderInfo
     look: str | None = None
+    hosts: str | None = None
 
     def __str__(self) -> str:
         masked = f"; {self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
         look = "" if self.look is None else f"; {self.look}"
-        return f"{self.verdict}{masked if self.stats.masked else ''}{look}"
+        hosts = "" if self.hosts is None else f"; {self.hosts}"
+        return f"{self.verdict}{masked if self.stats.masked else ''}{look}{hosts}"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        shares = [
+            (stage, percent_text(share)) for stage, share in sorted(self.shares.items(), key=lambda each: -each[1])
+        ]
+        known = [] if self.waited is None else [("training waited", percent_text(self.waited))]
+        facts = [*known, *((f"work: {stage}", share) for stage, share in shares)]
+        return f"<p>{escape(str(self))}</p>{html_table(facts)}"
 
 
 def keyword(name: str, value: Any = None) -> str:
@@ -75,6 +88,8 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         spelling: Formats arguments in advice.
 
     Examples:
+        >>> from loadax import Stats
+        >>> from loadax.loader.reports.bottleneck import report
         >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
         >>> print(report(fast))
         training waited 0.4% of the time: the loader is not the bottleneck

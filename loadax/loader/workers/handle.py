@@ -19,6 +19,7 @@ from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.remote_errors import Failure, unwrap
+from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
 
 # Hides accelerators from workers.
 _NO_ACCELERATORS = {
@@ -64,7 +65,7 @@ class WorkerHandle:
                 "worker_type='thread'"
             )
         try:
-            self._process, ours = _spawn()
+            self._process, ours, self._stacks = _spawn()
         except OSError as error:
             raise WorkerError(
                 f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
@@ -129,6 +130,16 @@ class WorkerHandle:
         job.load(self._connection, has_reader)
         self._job, self._shared_reader, self._has_loaded_job = weakref.ref(job), weakref.ref(job.shared_reader), True
 
+    def text(self) -> str:
+        """The process, whether it is stopped, and its Python stack."""
+        process = self._process.pid
+        state = state_of(process)
+        if state in ("T", "t"):
+            return f"worker process {process}, which is stopped (SIGSTOP; kill -CONT {process} continues it)"
+        # Before it has loaded a job, it may not be ready for the signal.
+        stack = self._stacks.read(process) if self._has_loaded_job else ""
+        return f"worker process {process}{STATES.get(state, '')}{stack}"
+
     def stop(self) -> None:
         """Asks the process to exit, and wakes up threads that wait for it."""
         self._connection.shutdown()
@@ -143,24 +154,27 @@ class WorkerHandle:
                 self._process.kill()
                 code = self._process.wait()
             self._connection.close()
+            self._stacks.close()
         if code >= 0:
             return f"({self._process.pid}) ended with exit code {code}"
         killed = " (SIGKILL: often the OOM killer, when memory is short)" if code == -9 else ""
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
-def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Starts a process; returns it with this end of the connection."""
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
+    """Starts a process; returns it with this end of the connection, and the file for its stacks."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as unless_started:
         unless_started.enter_context(ours)
-        command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", str(theirs.fileno()), str(os.getpid())]
+        stacks = unless_started.enter_context(contextlib.closing(WorkerStacks()))
+        descriptors = theirs.fileno(), stacks.descriptor
+        command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", *map(str, (*descriptors, os.getpid()))]
         with _no_interrupts():
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
-                command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
+                command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=descriptors
             )
         unless_started.pop_all()
-    return process, ours
+    return process, ours, stacks
 
 
 @contextlib.contextmanager

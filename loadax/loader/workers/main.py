@@ -4,6 +4,7 @@ It does not import JAX, and its environment hides all accelerators.
 """
 
 import contextlib
+import faulthandler
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, Piece
 from loadax.loader.workers.pickling import PickledPayload, pickle_answer, unpack
 from loadax.loader.workers.remote_errors import wrap
 from loadax.loader.workers.shared_memory import SharedMemoryView
+from loadax.loader.workers.stacks import STACK_SIGNAL
 from loadax.protocols import Visits
 from loadax.reader import Reader
 
@@ -28,8 +30,12 @@ _POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
 
 
 def main() -> None:
-    """Serves requests from a socket. The command line has its descriptor and the parent's process id."""
-    descriptor, parent = (int(argument) for argument in sys.argv[1:])
+    """Serves requests from a socket.
+
+    The command line has its descriptor, that of a file for stacks, and the parent's process id.
+    """
+    descriptor, stacks, parent = (int(argument) for argument in sys.argv[1:])
+    faulthandler.register(STACK_SIGNAL, stacks, all_threads=False)
     # A Ctrl-C reaches all processes of the terminal. The training process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # It was blocked by the training process when this one started.

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections import Counter, deque
+from threading import get_ident
 from time import monotonic
 from typing import final
 
@@ -54,6 +55,7 @@ class ProcessPool:
         self._wanted = self._started = workers if first is None else min(first, workers)
         self.first = _PIECES_PER_WORKER * self._started
         self._handles: list[WorkerHandle] = []
+        self._serving: dict[int, WorkerHandle] = {}  # worker that reads for a thread, by the thread's identifier
         self._shared_reader: SharedReader | None = None  # of the latest job
         self._waiting: deque[object] = deque()  # threads that wait for a worker, first come, first served
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
@@ -75,6 +77,7 @@ class ProcessPool:
         while True:
             worker = self._next_worker()
             try:
+                self._serving[get_ident()] = worker
                 answer = worker.run(job, message)
             except LostError as gone:
                 died = self._replace(worker)
@@ -83,9 +86,15 @@ class ProcessPool:
             else:
                 return answer
             finally:
+                self._serving.pop(get_ident(), None)
                 with self._free:
                     worker.pending -= 1
                     self._free.notify_all()
+
+    def worker_text(self, thread: int) -> str:
+        """The worker process that reads for a thread, with its state and its Python stack; empty if there is none."""
+        worker = self._serving.get(thread)
+        return " on no worker process yet" if worker is None else f" on {worker.text()}"
 
     def load(
         self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int

@@ -11,27 +11,8 @@ from loadax.sources.adapters.columns import is_column, is_frame
 from loadax.sources.adapters.grain_map import is_grain, refuse_grain
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.rows_of_store import is_stored
+from loadax.sources.file_formats import CALLS, ending_of
 
-_BY_ENDING = {
-    ".npy": "loadax.from_npy({0})",
-    ".npz": "loadax.from_arrays(dict(numpy.load({0})))",
-    ".zarr": "loadax.from_zarr({0})",
-    ".array_record": "loadax.from_array_record({0})",
-    ".arrayrecord": "loadax.from_array_record({0})",
-    ".bin": "loadax.from_tokens({0}, seq_len=…)",
-    ".idx": "loadax.from_tokens({0}, seq_len=…)",
-    ".parquet": "loadax.from_parquet({0})",
-    ".feather": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
-    ".arrow": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
-    ".csv": "loadax.from_csv({0})",
-    ".jsonl": "loadax.from_jsonl({0})",
-    ".h5": "loadax.as_dataset(h5py.File({0}))",
-    ".hdf5": "loadax.as_dataset(h5py.File({0}))",
-    ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
-    ".tar": "loadax.from_webdataset({0})",
-    ".tfrecord": "loadax.from_tfrecord({0})",
-    ".tfrecords": "loadax.from_tfrecord({0})",
-}
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
     ("pyarrow.dataset", "Dataset", "loadax.from_arrow(data.to_table())"),
@@ -137,9 +118,9 @@ def _line_for(path: str) -> str:
     where = Path(path)
     if where.is_dir() and not any((where / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
         return f"loadax.from_images({path!r}), or from_array_record, from_tokens for a folder of such files"
-    ending = ".zarr" if where.is_dir() else where.suffix.lower()
-    if ending in _BY_ENDING:
-        return _BY_ENDING[ending].format(repr(path))
+    ending = ".zarr" if where.is_dir() else ending_of(where.name)
+    if ending in CALLS:
+        return CALLS[ending].format(repr(path))
     return (
         "loadax.from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, "
         "or what another library makes of it: loadax.as_dataset(…)"

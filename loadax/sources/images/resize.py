@@ -136,6 +136,7 @@ def weights(scale: float, shift: float) -> NDArray[np.float32]:
     """Computes the filter that widens linear interpolation to a triangle of `scale` pixels per side, moved by `shift`.
 
     Examples:
+        >>> from loadax.sources.images.resize import weights
         >>> weights(2.0, 0.0).round(2).tolist()
         [0.25, 0.5, 0.25]
     """

@@ -34,6 +34,7 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
     """Joins nearby ranges of a file; yields each joined range and the indices of the ranges in it.
 
     Examples:
+        >>> from loadax.sources.io.byte_ranges import ByteRange, joined
         >>> for whole, within in joined([ByteRange("a", 900_000, 900_010), ByteRange("a", 5, 6), ByteRange("a", 0, 1)]):
         ...     print(whole, within)
         a, bytes 0 to 5 [2, 1]

@@ -1,7 +1,8 @@
-"""Expands a path, folder, glob pattern, URL, or a list of these, to files."""
+"""Expands a path, folder, glob or brace pattern, URL, or a list of these, to files."""
 
 import fnmatch
 import glob
+import re
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
+
+_BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
+_MOST_FILES = 10_000_000  # of a brace pattern
 
 
 class FileKind(NamedTuple):
@@ -47,8 +51,32 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     paths = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
     if not paths:
         raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
-    texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
+    given_texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
+    texts = [text for given_text in given_texts for text in _braces(given_text)]
     return [file for text in texts for file in _expand(text, kind, files)]
+
+
+def _braces(text: str) -> list[str]:
+    """The paths of a brace pattern as shells have them: `a-{000..003}.tar`, `{train,test}.tar`; else the path itself.
+
+    Raises:
+        ArgumentError: When a range has more files than can be meant.
+    """
+    found = _BRACE.search(text)
+    local = local_path(text)
+    if found is None or (local is not None and local.exists()):
+        return [text]
+    if found["first"] is None:
+        parts = found["names"].split(",")
+    else:
+        first, last = int(found["first"]), int(found["last"])
+        if abs(last - first) >= _MOST_FILES:
+            raise ArgumentError(f"{text}: {found[0]} are {abs(last - first) + 1:,} files; pass a folder or a pattern")
+        padded = any(len(end) > 1 and end.startswith("0") for end in (found["first"], found["last"]))
+        width = max(len(found["first"]), len(found["last"])) if padded else 1
+        numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
+        parts = [f"{number:0{width}}" for number in numbers]
+    return [path for part in parts for path in _braces(text[: found.start()] + part + text[found.end() :])]
 
 
 def file_name(location: str) -> str:

@@ -93,6 +93,8 @@ def joined(locations: Iterable[Location]) -> list[Location]:
     """Joins adjacent byte ranges of a file, and drops duplicates.
 
     Examples:
+        >>> from loadax.protocols import Location
+        >>> from loadax.sources.io.locations import joined
         >>> joined([Location("a", 0, 3), Location("b", 0, 3), Location("a", 4, 7)])
         [Location(file='a', first=0, last=7, part=''), Location(file='b', first=0, last=3, part='')]
     """

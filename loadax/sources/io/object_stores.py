@@ -54,6 +54,7 @@ def split_url(location: str) -> tuple[str, str]:
         SourceError: When files at such a URL can't be read; shows it.
 
     Examples:
+        >>> from loadax.sources.io.object_stores import split_url
         >>> split_url("https://host:80/a/b%20c.bin?version=2")
         ('https://host:80?version=2', 'a/b c.bin')
     """

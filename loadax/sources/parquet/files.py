@@ -303,6 +303,7 @@ def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
     """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
 
     Examples:
+        >>> from loadax.sources.parquet.files import waves
         >>> list(waves([3, 4, 9, 1], 8))
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """

@@ -63,6 +63,7 @@ def varints(content: memoryview) -> NDArray[np.uint64]:
         ValueError: When the last one is cut short, or one has more than ten bytes.
 
     Examples:
+        >>> from loadax.sources.shards.example_proto import varints
         >>> varints(memoryview(bytes([1, 0x96, 1, 0]))).tolist()
         [1, 150, 0]
     """

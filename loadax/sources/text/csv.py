@@ -1,5 +1,7 @@
 """Opens CSV files as tables in memory."""
 
+import csv
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.text.dtypes import arrow_types
 
+_HEADER_BYTES = 1 << 16
 _FILES = FileKind(
     "paths",
     "a CSV file",
@@ -89,14 +92,23 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
             raise SourceError(f"{location}: {error}; write the file in UTF-8") from error
         except (pa.ArrowException, OSError) as error:
             if not threads:
-                raise SourceError(
-                    f"{location}: {error}; correct that row, or state the type of the column with dtypes=, such as "
-                    "dtypes={'x': str}"
-                ) from error
+                names = _header(content, location, between)
+                column = re.search(r"In CSV column #(\d+)", str(error))
+                typed = ""
+                if column is not None and int(column[1]) < len(names):
+                    typed = f", or state the type of its column: dtypes={{{names[int(column[1])]!r}: str}}"
+                raise SourceError(f"{location}: {error}; correct that row{typed}") from error
         else:
             refuse_repeated(names, location)
             return table
     raise AssertionError(location)
+
+
+def _header(content: bytes, location: str, delimiter: str) -> list[str]:
+    """The names in the first line of a file."""
+    stream = pa.input_stream(pa.BufferReader(content), compression(location))
+    line = stream.read(_HEADER_BYTES).partition(b"\n")[0].decode("utf-8", "replace")
+    return next(csv.reader([line.strip()], delimiter=delimiter), [])
 
 
 def _with_types(table: Any, tables: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
+
+_log = logging.getLogger("loadax")
 
 _FILES = FileKind(
     "paths",
@@ -238,6 +241,7 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         if _is_deep(line):
             raise SourceError(f"{where()}: {error}; correct the line, or leave it out") from error
+        value: Any = None
         try:
             value = json.loads(bytes(line))
             problem = f"it is a {type(value).__name__}, not an object" if not isinstance(value, dict) else ""
@@ -245,11 +249,32 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
             problem = f"it is not JSON: {fault}"
         if problem:
             raise SourceError(f"{where()}: {problem}; correct the line, or leave it out") from error
-        types = ", ".join(f"{field.name}: {field.type}" for field in schema) if schema is not None else "one type"
-        raise SourceError(
-            f"{where()}: {error}; all rows must have the types of the first ones ({types}): correct the line, or state "
-            "the types of columns with dtypes=, such as dtypes={'x': 'float64'}"
-        ) from error
+        raise SourceError(f"{where()}: {error}; {_type_remedy(line, value, schema)}") from error
+
+
+def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
+    """What to do about an object with a value of another type than the column's in a schema."""
+    if schema is None:
+        return "correct the line: all entries of a list must have one type"
+    wrong = next((field for field in schema if not _parses(line, pa.schema([field]))), None)
+    if wrong is None:
+        types = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        return f"all rows must have the types of the first ones ({types}): correct the line"
+    remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
+    fraction = _has_fraction(value.get(wrong.name)) and "int" in str(wrong.type)
+    return f"{remedy}, or state its type: dtypes={{{wrong.name!r}: 'float64'}}" if fraction else remedy
+
+
+def _parses(line: memoryview, schema: Any = None) -> bool:
+    try:
+        parse([line], schema)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _has_fraction(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and any(map(_has_fraction, value)))
 
 
 def line_text(records: Records, begin: int) -> str:
@@ -264,14 +289,30 @@ def line_text(records: Records, begin: int) -> str:
 
 
 def _infer(records: Records, begins: Integers, sizes: Integers) -> Any:
-    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts."""
+    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
+
+    Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
+    """
     rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
+    return _infer_rows(records, begins, sizes, rows)
+
+
+def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integers) -> Any:
     lines = records.read(begins[rows], sizes[rows])
     try:
         schema = parse(lines).schema
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        for row, line in zip(rows.tolist(), lines, strict=True):
-            refuse_line(line, None, lambda row=row: line_text(records, int(begins[row])))  # type: ignore[misc]
+        whole = [_parses(line) for line in lines]
+        if not all(whole):
+            first = whole.index(False)
+            if not any(whole):
+                refuse_line(lines[first], None, lambda: line_text(records, int(begins[rows[first]])))
+            _log.warning(
+                "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
+                line_text(records, int(begins[rows[first]])),
+                f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
+            )
+            return _infer_rows(records, begins, sizes, rows[np.array(whole)])
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]

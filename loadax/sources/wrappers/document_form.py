@@ -1,4 +1,4 @@
-"""Form of documents: one-dimensional leaves of equal, arbitrary length."""
+"""Form of documents: one-dimensional leaves of arbitrary length, which is usually the same for all leaves."""
 
 from typing import Any, final
 
@@ -20,19 +20,22 @@ class Form:
     Args:
         example: First document.
         row: Row of the document, for messages.
+        by_leaf: Whether the leaves of a document may have different lengths.
 
     Raises:
         LeafError: When it is not a document; names the row and the leaf.
     """
 
-    def __init__(self, example: Tree, row: int):
+    def __init__(self, example: Tree, row: int, by_leaf: bool = False):
+        self._by_leaf = by_leaf
         leaves, self._structure = flatten(_named(example, row), is_leaf=_is_list)
         self.paths = self._structure.paths
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         if not arrays:
             raise LeafError(f"row {row} is a document without leaves; give it at least one array, such as tokens")
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
-        _common_length(arrays, self.paths, row)
+        if not by_leaf:
+            _common_length(arrays, self.paths, row)
 
     def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         """Returns the leaves of a document.
@@ -47,7 +50,8 @@ class Form:
                 "give all documents the same leaves"
             )
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
-        _common_length(arrays, self.paths, row)
+        if not self._by_leaf:
+            _common_length(arrays, self.paths, row)
         for index, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
             if not array.size:
                 arrays[index] = np.empty(0, dtype)  # NumPy makes an empty list float64

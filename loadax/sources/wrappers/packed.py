@@ -122,6 +122,7 @@ class PackedSource(BaseSource):
         described: Everything that determines the rows, as JSON.
         summary: Text for `repr`.
         value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
+        bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
 
     Raises:
         ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
@@ -131,7 +132,14 @@ class PackedSource(BaseSource):
     spec: Tree = None
 
     def __init__(
-        self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str, value: Any = 0
+        self,
+        documents: Documents,
+        plan: Plan,
+        seq_len: int,
+        described: list[Any],
+        summary: str,
+        value: Any = 0,
+        bos: Any = None,
     ):
         self._documents, self._plan, self._seq_len, self._described, self._summary = (
             documents,
@@ -140,7 +148,7 @@ class PackedSource(BaseSource):
             described,
             summary,
         )
-        self._value = value
+        self._value, self._bos = value, bos
         form = documents.form
         # For every leaf: the index of the document's leaf, or the name of an added one.
         numbered = form.build(list(range(len(form.dtypes))))
@@ -162,20 +170,21 @@ class PackedSource(BaseSource):
         self.spec = {**sample, **{name: ArraySpec((seq_len,), dtype) for name, dtype in _ADDED.items()}}
         self._specs, self._structure = flatten_spec(self.spec)
         self._shows: list[Any] = flatten({**numbered, **{name: name for name in _ADDED}})[0]
-        self._fills = self._fill_values(value)
+        self._fills = self._fill_values("value", value)
+        self._bos_values = None if bos is None else self._fill_values("bos", bos)
 
-    def _fill_values(self, value: Any) -> list[Any]:
-        """Value of the padding of every leaf."""
+    def _fill_values(self, argument: str, value: Any) -> list[Any]:
+        """Value of every leaf where no document has an entry."""
         names = [path[2:-2] for path in self._structure.paths]
         own = [name for name, shown in zip(names, self._shows, strict=True) if isinstance(shown, int)]
         for name in value if isinstance(value, dict) else ():
             if name not in own:
                 raise ArgumentError(
-                    f"value has the key {name!r}, which is not a leaf of the documents: {own}; leave it out",
-                    argument="value",
+                    f"{argument} has the key {name!r}, which is not a leaf of the documents: {own}; leave it out",
+                    argument=argument,
                 )
         return [
-            fill_value(name, value, spec.dtype) if isinstance(shown, int) else 0
+            fill_value(name, value, spec.dtype, argument) if isinstance(shown, int) else 0
             for name, spec, shown in zip(names, self._specs, self._shows, strict=True)
         ]
 
@@ -198,7 +207,9 @@ class PackedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
-        return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary, self._value)
+        return PackedSource(
+            documents, self._plan, self._seq_len, self._described, self._summary, self._value, self._bos
+        )
 
     @property
     def in_order(self) -> bool:
@@ -258,7 +269,8 @@ class PackedSource(BaseSource):
     def documents(self, row: int) -> list[Part]:
         segments = self._plan.segments(check_rows([row], len(self)))
         rows = self._documents.row_of(segments.documents)
-        columns = (values.tolist() for values in (rows, segments.skips, segments.lengths, segments.columns))
+        skips, lengths, begins = self._without_bos(segments.skips, segments.lengths)
+        columns = (values.tolist() for values in (rows, skips, lengths, segments.columns + begins))
         return [Part(*fields) for fields in zip(*columns, strict=True)]
 
     def locate(self, row: int) -> list[Location]:
@@ -297,11 +309,10 @@ class PackedSource(BaseSource):
             number = self._own_mask if self._shows[leaf] == _MASK else self._shows[leaf]
             if isinstance(number, int):
                 wanted[number] = True
-        parts = (
-            self._documents.parts(segments.documents[visible], segments.skips[visible] + begun, lengths, wanted)
-            if any(wanted)
-            else []
-        )
+        skips, read, begins = self._without_bos(segments.skips[visible] + begun, lengths)
+        parts = self._documents.parts(segments.documents[visible], skips, read, wanted) if any(wanted) else []
+        own = np.ones(len(places), np.bool_)  # whether an entry is the document's own
+        own[(np.cumsum(lengths) - lengths)[begins]] = False
         for leaf, destination in out.items():
             match self._shows[leaf]:
                 case "segment_ids":
@@ -311,10 +322,20 @@ class PackedSource(BaseSource):
                 case "loss_mask":
                     values = indices(begun, lengths) > 0
                     if self._own_mask is not None:
-                        values &= parts[self._own_mask]
-                case number:
+                        values[own] &= parts[self._own_mask]
+                case number if self._bos_values is None:
                     values = parts[number]
+                case number:
+                    values = np.full(len(places), self._bos_values[leaf], destination.dtype)
+                    values[own] = parts[number]
             _scatter(values, places, destination)
+
+    def _without_bos(self, skips: Integers, lengths: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """First entries and lengths of parts in the documents themselves, and which parts begin with `bos`."""
+        if self._bos_values is None:
+            return skips, lengths, np.zeros(len(skips), np.bool_)
+        begins = skips == 0
+        return np.maximum(skips - 1, 0), lengths - begins, begins
 
 
 def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:

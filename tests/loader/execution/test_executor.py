@@ -34,6 +34,9 @@ class Elsewhere:
     ) -> LoadedJob:
         return Job(self, ThreadExecutor().load(reader, layout, key_seed, masking, prefetch_bytes))
 
+    def worker_text(self, thread: int) -> str:
+        return ""
+
     def close(self) -> None:
         self.closed = True
         self.pool.shutdown()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -578,3 +579,21 @@ def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
     assert Dataloader(np.arange(405), 8).skip(range(30, 50)).explain().batches.dropped == 5
     padded = Dataloader({"x": np.arange(405)}, 8, remainder="pad").skip(range(30, 51))
     assert padded.explain().batches.padded == 3
+
+
+def test_a_notebook_shows_tables_of_escaped_text() -> None:
+    mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
+    data = from_arrays({"<b>": np.zeros((64, 8))})
+    explanation = Dataloader(data, 16, mesh=mesh, partition=P("data", "model")).explain()
+    html = explanation._repr_html_()
+    tree = ET.fromstring(f"<div>{html.replace('<br>', '<br/>')}</div>")
+    assert "<b>" not in html
+    facts, figures, picture = tree.findall("table")
+    names = [cell.text for cell in facts.findall("tbody/tr/td")]
+    assert names[:2] == ["data", "arrays in memory"]
+    assert "['<b>'] float32[16, 8] by P('data', 'model')" in names
+    assert [cell.text for cell in figures.findall("tbody/tr")[0]] == ["rows read", "8", "8", "8"]
+    rows = [[cell.text for cell in row] for row in picture.findall("tbody/tr")]
+    assert rows == [["0:4", "0", "0"], ["4:8", "0", "0"], ["8:12", "1", "1"], ["12:16", "1", "1"]]
+    cells = picture.findall("tbody/tr/td")
+    assert cells[0].get("style") != cells[-1].get("style")

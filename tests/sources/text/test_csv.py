@@ -59,7 +59,7 @@ def test_delimiters_and_compression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x,y\n1,2\n3\n", r"bad.csv: .*Row #3: Expected 2 columns, got 1: 3; correct that row, or state the type"),
+        ("x,y\n1,2\n3\n", r"bad.csv: .*Row #3: Expected 2 columns, got 1: 3; correct that row$"),
         ("", r"bad.csv: the file is empty; its first line must name the columns"),
         ("x,z\n1,2\n", r"bad.csv: the columns are \['x', 'z'\], and \['x', 'y'\] in .*a.csv; pass files of the same"),
         (
@@ -103,7 +103,10 @@ def test_names_of_columns_that_can_not_be_used(tmp_path: Path) -> None:
 def test_an_entry_of_another_type(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("x\n1\nabc\n")
-    with pytest.raises(SourceError, match=r"x.csv: .*'abc'.*; correct that row, or state the type of the column"):
+    with pytest.raises(
+        SourceError,
+        match=r"x.csv: .*'abc'.*; correct that row, or state the type of its column: dtypes=\{'\w+': str\}$",
+    ):
         loadax.from_csv(path, dtypes={"x": "int32"})
     assert plain(loadax.from_csv(path, dtypes={"x": str})[1]) == {"x": "abc"}
 

@@ -115,16 +115,16 @@ def test_a_compressed_file_that_was_cut_short(tmp_path: Path, ending: str) -> No
         ('{"x": ', "it is not JSON: .*; correct the line, or leave it out"),
         ("[1, 2]", "it is a list, not an object; correct the line"),
         ('{"x": 1}{"x": 2}', "it is not JSON: Extra data"),
-        ('{"x": "a"}', r"all rows must have the types of the first ones \(x: int64\): correct the line, or state the"),
-        ('{"x": 1.5}', r"all rows must have the types of the first ones .*, such as dtypes=\{'x': 'float64'\}"),
+        ('{"x": "a"}', r"column 'x' is int64 in the first rows: correct the line\n"),
+        ('{"x": 1.5}', r"column 'x' is int64 in the first .*, or state its type: dtypes=\{'x': 'float64'\}\n"),
     ],
 )
 @pytest.mark.parametrize("early", [True, False])
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str, early: bool) -> None:
     """Where types are inferred from it, and where they are not."""
-    lines = ['{"x": 1}'] * 5000
+    lines = ['{"a": 1, "x": 1}'] * 5000
     bad = 8 if early else 3333
-    lines[bad] = line
+    lines[bad] = line.replace('"x": 1.5', '"a": 2, "x": 1.5')
     path = tmp_path / "x.jsonl"
     path.write_text("\n\n".join(lines))
     if early and line == '{"x": 1.5}':
@@ -136,8 +136,21 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str,
         )
     with pytest.raises(SourceError, match=rf"{path}, line {2 * bad + 1}: .*{message}"):
         loadax.from_jsonl(path).read(range(bad - 5, bad + 5))
+    if line != '{"x": "a"}':  # of which types could not be inferred
+        assert loadax.from_jsonl(path)[bad + 1]["x"] == 1
     if line == '{"x": 1.5}':
         assert loadax.from_jsonl(path, dtypes={"x": "float64"})[bad]["x"] == 1.5
+
+
+def test_broken_lines_are_logged_when_types_are_inferred(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"x": 1}\n{"x": \n{"x": 2}\n[3]\n')
+    data = loadax.from_jsonl(path)
+    assert f"{path}, line 2 can't be read, nor 1 more of 4 lines; reading such a row is an error" in caplog.text
+    assert data.read([0, 2])["x"].tolist() == [1, 2]
+    for row in (1, 3):
+        with pytest.raises(SourceError, match=rf"line {row + 1}: it is (not JSON|a list, not an object)"):
+            data.read([row])
 
 
 @pytest.mark.parametrize(

@@ -173,3 +173,23 @@ def test_what_joins_unlike_rows_is_joined_again() -> None:
     documents = [from_source([np.arange(2)]), from_source([np.arange(3)])]
     packed = concat([concat(documents), concat(documents[::-1])]).pack(5)
     assert packed.read([0, 1])["tokens"].tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1]]
+
+
+@pytest.mark.parametrize("lengths", [([2, 3, 4], [2, 3, 4]), ([2, 3, 4], [3, 4, 4]), ([4, 4], [2, 4]), ([3], [3, 2])])
+def test_ragged_rows_are_right_or_refused(lengths: Any) -> None:
+    rows = [[np.full(length, index) for index, length in enumerate(part)] for part in lengths]
+    data, expected = concat([from_source(part) for part in rows]), [*rows[0], *rows[1]]
+    assert list(map(str, data)) == list(map(str, expected))
+    for length in (2, 3, 4):  # rows that are alike among others
+        positions = [position for position, row in enumerate(expected) if len(row) == length]
+        try:
+            assert data.read(positions).tolist() == [expected[position].tolist() for position in positions]
+        except LeafError:
+            assert length != len(expected[0]) or {len(part[0]) for part in rows} != {length}
+    with pytest.raises(LeafError, match=r"rows are ragged: pad them with|map them to one shape"):
+        data.read(range(len(data)))
+    padded = data.pad(4).read(range(len(data)))
+    assert padded["length"].tolist() == list(map(len, expected))
+    assert [row[:length].tolist() for row, length in zip(*padded.values(), strict=True)] == [
+        row.tolist() for row in expected
+    ]

@@ -1,0 +1,210 @@
+"""`loadax doctor`: checks this machine's devices, limits and packages, and says what to change."""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loadax.cli.options import add_command
+from loadax.cli.terminal import table_text
+from loadax.core.formatting import count_text, size_text
+
+_NEEDS_CHANGE = 1  # exit code
+_DESCRIPTORS = 4096  # enough for remote reads, worker processes and mapped files of large datasets
+_MEMORY = 4 << 30  # bytes: below this, the default of prefetch_bytes and what is read crowd out training
+_PACKAGES = ("jax", "jaxlib", "numpy", "tensorstore", "grain", "obstore", "cloudpickle")
+_EXTRAS = {
+    "pyarrow": "parquet",
+    "datasets": "huggingface",
+    "simplejpeg": "images",
+    "orbax-checkpoint": "orbax",
+    "matplotlib": "plots",
+    "prometheus-client": "prometheus",
+    "google-crc32c": "tfrecord",
+    "rich": "cli",
+    "shtab": "cli",
+}
+_EXAMPLES = """\
+example:
+  loadax doctor
+
+Exit code: 0 if nothing needs a change, else 1.
+"""
+
+
+class Machine(NamedTuple):
+    """What is measured. Sizes in bytes.
+
+    Args:
+        devices: Number of JAX devices of this process, by platform; None if JAX can't start.
+        problem: Why JAX can't start.
+        accelerators: Device files of accelerators, by the platform that JAX should have for them.
+        descriptors: Soft and hard limit of open files.
+        memory: Memory that is available, within the limit of the container.
+        processors: Processors that this process may run on.
+        quota: Processors that the container's CPU limit amounts to; None if there is no limit.
+        shared: Size of /dev/shm; None if there is none.
+    """
+
+    devices: dict[str, int] | None
+    problem: str
+    accelerators: dict[str, str]
+    descriptors: tuple[int, int]
+    memory: int
+    processors: int
+    quota: float | None
+    shared: int | None
+
+
+class Check(NamedTuple):
+    """One line of the answer. `advice` is empty if nothing needs a change."""
+
+    name: str
+    found: str
+    advice: str = ""
+
+
+def add(commands: Any) -> None:
+    """Adds `doctor` to the commands."""
+    command = add_command(
+        commands,
+        "doctor",
+        run,
+        "check this machine's devices, limits and packages",
+        "Shows the devices that JAX finds, the limits that large runs meet, and the versions of packages; says what to "
+        "change. Include its output in reports of problems.",
+        _EXAMPLES,
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command; returns 1 if something needs a change."""
+    checks = [*check(measure()), *_packages()]
+    if options.json:
+        sys.stdout.write(json.dumps([each._asdict() for each in checks], indent=2) + "\n")
+    else:
+        lines = [("change" if each.advice else "ok", each.name, each.found) for each in checks]
+        sys.stdout.write(table_text(("", "check", "found"), lines))
+        sys.stdout.writelines(f"\n{each.name}: {each.advice}\n" for each in checks if each.advice)
+    return _NEEDS_CHANGE if any(each.advice for each in checks) else 0
+
+
+def check(machine: Machine) -> Iterator[Check]:
+    """Checks what was measured."""
+    if machine.devices is None:
+        advice = "correct JAX_PLATFORMS, or install JAX again for this machine's accelerators"
+        yield Check("devices", f"JAX can't start: {machine.problem}", advice)
+    else:
+        found = ", ".join(count_text(count, f"{name} device") for name, count in machine.devices.items())
+        unused = {name: file for name, file in machine.accelerators.items() if name not in machine.devices}
+        advice = "; ".join(
+            f"{file} is a {name.upper()} that JAX does not use: install {_JAX[name]}, and unset JAX_PLATFORMS"
+            for name, file in unused.items()
+        )
+        yield Check("devices", found, advice)
+    soft, hard = machine.descriptors
+    low = "" if soft >= _DESCRIPTORS else f"run `ulimit -n {min(hard, 65536)}` before the program"
+    if low and hard < _DESCRIPTORS:
+        low = "raise LimitNOFILE of the service, or pass --ulimit nofile=65536 to the container"
+    yield Check("open files", f"{soft:,} (at most {hard:,})", low)
+    little = "give the container more memory, or pass prefetch_bytes= and memory_bytes= that fit to the Dataloader"
+    yield Check("memory", f"{size_text(machine.memory)} available", little if machine.memory < _MEMORY else "")
+    limited = machine.quota is not None and machine.quota < machine.processors
+    found = count_text(machine.processors, "processor")
+    if limited:
+        found += f", limited to {machine.quota:g}"
+    advice = "the CPU limit slows down all threads at once: raise it, or pin the container to whole processors"
+    yield Check("processors", found, advice if limited else "")
+    shared = "none" if machine.shared is None else size_text(machine.shared)
+    yield Check("shared memory", f"{shared} in /dev/shm, which loadax does not use")
+
+
+_JAX = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}
+
+
+def measure() -> Machine:
+    """Measures this machine."""
+    devices, problem = _devices()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = 1 << 30
+    soft, hard = (endless if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Machine(
+        devices,
+        problem,
+        {name: str(file) for name, file in _ACCELERATORS.items() if file.exists()},
+        (soft, hard),
+        _available_memory(),
+        len(affinity(0)) if affinity else os.cpu_count() or 1,
+        _quota(),
+        _size_of(Path("/dev/shm")),  # noqa: S108 - only looked at
+    )
+
+
+_ACCELERATORS = {"gpu": Path("/dev/nvidia0"), "tpu": Path("/dev/accel0")}
+
+
+def _devices() -> tuple[dict[str, int] | None, str]:
+    try:
+        import jax
+
+        platforms = [device.platform for device in jax.local_devices()]
+    except Exception as error:  # noqa: BLE001 - any failure of any plugin is the finding
+        return None, " ".join(str(error).split())[:200]
+    return {name: platforms.count(name) for name in dict.fromkeys(platforms)}, ""
+
+
+def _available_memory() -> int:
+    """Available memory in bytes, within the limit of the container."""
+    lines = _read("/proc/meminfo").splitlines()
+    available = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 1 << 62)
+    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    left = int(limit) - int(used) if limit.isdigit() and used.isdigit() else available
+    return max(0, min(available, left))
+
+
+def _quota() -> float | None:
+    """Processors that the CPU limit of the container amounts to."""
+    numbers = _read("/sys/fs/cgroup/cpu.max").split()
+    return int(numbers[0]) / int(numbers[1]) if len(numbers) == 2 and numbers[0].isdigit() else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _size_of(folder: Path) -> int | None:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_blocks * status.f_frsize
+
+
+def _packages() -> Iterator[Check]:
+    from loadax import __version__
+
+    yield Check("Python", f"{platform.python_version()} on {platform.platform()}")
+    yield Check("loadax", __version__)
+    for name in _PACKAGES:
+        version = _version(name)
+        yield Check(name, version or "not installed", "" if version else f"it is required: pip install {name}")
+    for name, extra in _EXTRAS.items():
+        yield Check(name, _version(name) or f"not installed (extra `{extra}`)")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,94 @@
+"""Text of what a waiting consumer waits for: rows, file, map, worker and its stack."""
+
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from loadax.core.formatting import rows_text, short_name
+from loadax.loader.execution.producer import BatchProducer
+
+_MOST, _FRAMES = 4, 8  # shown
+
+
+class Activity(NamedTuple):
+    """What a thread is doing.
+
+    Args:
+        what: "reads", "places" or "starts workers".
+        began: When it began, in seconds.
+        producer: Producer of the batches.
+        first: First step that it is for.
+        steps: Number of steps that are read together.
+        low: First row of the piece, counted over these steps.
+        high: Row after the last one.
+    """
+
+    what: str
+    began: float
+    producer: BatchProducer
+    first: int
+    steps: int = 1
+    low: int = 0
+    high: int = 0
+
+
+def waiting_text(step: int, activities: Mapping[int, Activity], now: float) -> str:
+    """What is being done for a step, a line each, with stacks.
+
+    Args:
+        step: Step that is waited for.
+        activities: What each thread does, by its identifier.
+        now: Present time, in seconds, on the clock of the activities.
+    """
+    # The batch that is waited for comes first, then whatever is busy: pieces of it may still be to be read.
+    busy = sorted(activities.items(), key=lambda item: (item[1].first > step, item[1].began))
+    if not busy:
+        return "no thread of the loader has anything to do"
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way to other threads' stacks
+    lines = [
+        _activity_text(activity, names.get(thread, "a thread"), thread, frames.get(thread), now)
+        for thread, activity in busy[:_MOST]
+    ]
+    more = [f"and {len(busy) - _MOST} more threads are busy"] if len(busy) > _MOST else []
+    return "\n".join(lines + more)
+
+
+def _activity_text(activity: Activity, name: str, thread: int, frame: FrameType | None, now: float) -> str:
+    since = f"for {now - activity.began:.0f} s"
+    stack = _stack(frame)
+    if activity.what != "reads":
+        return f"{name} {activity.what} {since}\n{stack}".rstrip("\n")
+    rows = activity.producer.rows(activity.first, activity.steps, activity.low, activity.high)
+    where = _files(activity.producer, rows)
+    within = _map_of(activity.producer.maps, frame)
+    worker = activity.producer.executor.worker_text(thread)
+    return f"{name} reads {rows_text(rows)}{where}{within}{worker} {since}\n{stack}".rstrip("\n")
+
+
+def _files(producer: BatchProducer, rows: Any) -> str:
+    try:
+        located = producer.source.locate(int(rows[0])) if len(rows) else []
+    except Exception:  # noqa: BLE001 - the source may be what is broken
+        return ""
+    return f" of {located[0].file}" if located else ""
+
+
+def _map_of(maps: Sequence[Any], frame: FrameType | None) -> str:
+    """The map whose function is on the stack."""
+    codes = set()
+    while frame is not None:
+        codes.add(frame.f_code)
+        frame = frame.f_back
+    for transform in maps:
+        function = getattr(transform, "function", None)
+        if function is not None and getattr(function, "__code__", None) in codes:
+            return f" in map {short_name(function)}"
+    return ""
+
+
+def _stack(frame: FrameType | None) -> str:
+    return "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])

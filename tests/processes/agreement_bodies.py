@@ -1,0 +1,98 @@
+"""What the real processes of `test_agreement_processes.py` do."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import loadax
+from loadax import Dataloader, from_arrays
+from loadax.errors import HostError
+from loadax.sharding.key_value import key_value_store
+from tests.key_values import check_store
+from tests.limits import HANG
+
+ROWS, BATCH = 96, 16
+
+
+def loader(rows: int = ROWS, seed: int = 4, batch_size: int = BATCH, last: int = 0, **options: Any) -> Dataloader:
+    x = np.array([*range(rows - 1), last])
+    return Dataloader(from_arrays({"x": x}).shuffle(seed=seed), batch_size, num_epochs=None, **options)
+
+
+CASES: dict[str, tuple[Callable[[], Dataloader], str, str]] = {
+    "number of rows": (lambda: loader(rows=ROWS + 8), "96", "104"),
+    "dataset": (lambda: loader(seed=5), "shuffle(4)", "shuffle(5)"),
+    "batch_size": (lambda: loader(batch_size=32), "16", "32"),
+    f"contents of row {ROWS - 1}": (lambda: loader(last=1), "", ""),
+    "quarantine": (lambda: loader(quarantine=[3, 5]), "0 rows", "2 rows"),
+    "version of loadax": (loader, loadax.__version__, "0.0.1"),
+}
+
+
+def culprits() -> None:
+    """Every host names the one that differs, in which field, with both values, before it has a batch."""
+    culprit, count = (1, 2) if jax.process_count() == 2 else (2, jax.process_count())
+    differs = jax.process_index() == culprit
+    usual_hosts = [process for process in range(count) if process != culprit]
+    for field, (other, usual, unusual) in CASES.items():
+        with pytest.MonkeyPatch.context() as patch:
+            if field.startswith("version") and differs:
+                patch.setattr(sys.modules["loadax"], "__version__", "0.0.1")
+            message = refused(other() if differs else loader())
+        if count == 2:
+            assert message.startswith(f"processes 0 and 1 differ in {field}: {usual}")
+            assert re.search(rf"{re.escape(unusual)}\S* on process 1\b", message.replace(" (", "("))
+        else:
+            assert message.startswith(f"process {culprit} differs from the other {count - 1} in {field}: {unusual}")
+            others = ", ".join(map(str, usual_hosts[:-1])) + f" and {usual_hosts[-1]}"
+            assert re.search(rf"{re.escape(usual)}\S* on processes {others}\b", message.replace(" (", "("))
+    assert "in first step: " in refused(loader(), start=int(differs))
+    follow_the_advice()
+
+
+def refused(made: Dataloader, start: int = 0) -> str:
+    with made.iterate(start) as batches:
+        with pytest.raises(HostError) as caught:
+            next(batches)
+        with pytest.raises(HostError, match=re.escape(str(caught.value))):
+            next(batches)
+    return str(caught.value)
+
+
+def follow_the_advice() -> None:
+    """With the same arguments and states, and one process's looks at `loader[step]`, nothing is refused."""
+    train, validate = loader(), loader(seed=5)
+    if jax.process_index() == 0:
+        train[3]
+    with train.iterate(3) as batches, validate.iterate() as others:
+        for _ in range(3):
+            next(batches)
+            next(others)
+        batches.set_state(1)
+        next(batches)
+        assert batches.step == 2
+        told = str(batches.report(hosts=True))
+        assert f"of {jax.process_count()} hosts, process " in told
+
+
+def store() -> None:
+    """Each process sees what the others set; those that wait for a key have it when it is set."""
+    keys = key_value_store()
+    assert keys is not None
+    if jax.process_index() == 0:
+        check_store(keys)
+    keys.set(f"hosts/{jax.process_index()}", f"process {jax.process_index()}")
+    expected = {str(process): f"process {process}" for process in range(jax.process_count())}
+    assert {process: keys.get(f"hosts/{process}", HANG) for process in expected} == expected
+    assert keys.list("hosts") == expected
+
+
+def both() -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    store()
+    culprits()

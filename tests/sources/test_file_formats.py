@@ -1,0 +1,76 @@
+"""A function that is given a file of another format names the call that opens it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import loadax
+from loadax.errors import SourceError
+from tests.sources.advice import follow
+from tests.sources.shards.corpora import write_tar, write_tfrecord
+
+ROWS = {"a.parquet": 4, "a.jsonl": 5, "a.csv": 6, "a.tfrecord": 7, "a.tar": 8, "a.npy": 9}
+OPENS: dict[str, Callable[[Any], Any]] = {
+    "a.parquet": loadax.from_parquet,
+    "a.jsonl": loadax.from_jsonl,
+    "a.csv": loadax.from_csv,
+    "a.tfrecord": loadax.from_tfrecord,
+    "a.tar": loadax.from_webdataset,
+    "a.npy": loadax.from_npy,
+    "": loadax.from_array_record,
+    "folder": loadax.from_images,
+    "store": loadax.from_zarr,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("formats")
+    parquet.write_table(pa.table({"x": range(4)}), folder / "a.parquet")
+    (folder / "a.jsonl").write_text("".join(json.dumps({"x": row}) + "\n" for row in range(5)))
+    (folder / "a.csv").write_text("x\n" + "1\n" * 6)
+    write_tfrecord(folder / "a.tfrecord", [b"record"] * 7)
+    write_tar(folder / "a.tar", {f"{row}.cls": b"3" for row in range(8)})
+    np.save(folder / "a.npy", np.zeros((9, 2)))
+    return folder
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("right", OPENS)
+def test_another_function_names_the_one_that_opens_the_file(right: str, name: str, folder: Path) -> None:
+    if right == name:
+        assert len(OPENS[right](folder / name)) == ROWS[name]
+        return
+    with pytest.raises(SourceError, match=rf"{name}.*open it with loadax\.") as caught:
+        OPENS[right]([folder / name] if right == "a.jsonl" else folder / name)
+    assert [len(dataset) for dataset in follow(caught.value)] == [ROWS[name]]
+
+
+def test_content_says_more_than_the_name(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "a.tar", tmp_path / "a.parquet")
+    with pytest.raises(
+        SourceError, match=r"a\.parquet is a tar file; open it with loadax\.from_webdataset\("
+    ) as caught:
+        loadax.from_parquet(tmp_path / "a.parquet")
+    assert [len(dataset) for dataset in follow(caught.value)] == [ROWS["a.tar"]]
+    for damaged in ("a.parquet", "b"):  # named like its format, or like none: only the error of the function itself
+        (tmp_path / damaged).write_bytes(b"neither")
+        with pytest.raises(SourceError, match="can't be read as Parquet") as caught:
+            loadax.from_parquet(tmp_path / damaged)
+        assert "open it with" not in str(caught.value)
+
+
+def test_tokens_are_not_read_from_other_formats(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.tar is a tar file; open it with loadax\.from_webdataset\("):
+        loadax.from_tokens(folder / "a.tar", seq_len=3, dtype="uint16")
+    np.save(tmp_path / "flat.npy", np.arange(9, dtype=np.int32))
+    assert len(loadax.from_tokens(tmp_path / "flat.npy", seq_len=4)) == 2
+    (tmp_path / "text.bin").write_text('{"text": "the bytes of a text are tokens too"}\n')
+    assert len(loadax.from_tokens(tmp_path / "text.bin", seq_len=7, dtype="uint8")) > 1

@@ -1,0 +1,234 @@
+"""`pack` with a length for each leaf: against a slow packer, in runs, with an index, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from loadax import Dataloader, Dataset, from_documents, from_source, plots
+from loadax.errors import ArgumentError, LeafError
+from loadax.testing import check_source
+from tests.limits import examples
+
+Row = dict[str, NDArray[Any]]
+SEQ_LENS = {"inputs": 9, "targets": 5}
+
+
+def pairs(sizes: list[tuple[int, int]]) -> list[Row]:
+    """Documents with entries that tell document, leaf and place."""
+    return [
+        {"inputs": 1000 * i + np.arange(n), "targets": (1000 * i + 500 + np.arange(m)).astype(np.int32)}
+        for i, (n, m) in enumerate(sizes, 1)
+    ]
+
+
+def some_pairs(count: int = 60) -> list[Row]:
+    random = np.random.default_rng(0)
+    return pairs(list(zip(random.integers(0, 10, count).tolist(), random.integers(0, 6, count).tolist(), strict=True)))
+
+
+def slowly(documents: list[Row], seq_lens: dict[str, int], method: str, window: int, most: int | None) -> list[Row]:
+    """The packed rows, one document and one entry at a time."""
+    out: list[Row] = []
+    for start in range(0, len(documents), window):
+        kept = [
+            document
+            for document in documents[start : start + window]
+            if any(map(len, document.values())) and all(len(document[name]) <= seq_lens[name] for name in seq_lens)
+        ]
+        bins: list[list[int]] = []
+
+        def shares(number: int, kept: list[Row] = kept) -> list[float]:
+            return [len(kept[number][name]) / seq_lens[name] for name in seq_lens]
+
+        def space(row: list[int], kept: list[Row] = kept) -> dict[str, int]:
+            return {name: seq_lens[name] - sum(len(kept[number][name]) for number in row) for name in seq_lens}
+
+        for number in sorted(range(len(kept)), key=lambda number: -max(shares(number))):
+            fits = [
+                row
+                for row in bins
+                if all(len(kept[number][name]) <= space(row)[name] for name in seq_lens)
+                and (most is None or len(row) < most)
+            ]
+            if not fits:
+                bins.append([number])
+            elif method == "first_fit":
+                fits[0].append(number)
+            else:
+                least = min(fits, key=lambda row: sum(space(row)[name] / seq_lens[name] for name in seq_lens))
+                least.append(number)
+        out += [row_of([kept[number] for number in sorted(row)], seq_lens) for row in sorted(bins, key=min)]
+    return out
+
+
+def row_of(documents: list[Row], seq_lens: dict[str, int]) -> Row:
+    row: Row = {}
+    for name, seq_len in seq_lens.items():
+        entries = [
+            (value, number, position)
+            for number, document in enumerate(documents, 1)
+            for position, value in enumerate(document[name].tolist())
+        ]
+        entries += [(-1, 0, 0)] * (seq_len - len(entries))
+        row[name], row[f"{name}_segment_ids"], row[f"{name}_positions"] = map(np.array, zip(*entries, strict=True))
+    return row
+
+
+def assert_rows(packed: Dataset, expected: list[Row]) -> None:
+    assert len(packed) == len(expected)
+    found = packed.read(range(len(packed)))
+    assert sorted(found) == sorted(expected[0])
+    for name in found:
+        np.testing.assert_array_equal(found[name], np.stack([row[name] for row in expected]), err_msg=name)
+
+
+@settings(max_examples=examples(40))
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 6)), min_size=1, max_size=25),
+    method=st.sampled_from(["best_fit", "first_fit"]),
+    window=st.sampled_from([1, 7, 100]),
+    most=st.sampled_from([None, 1, 2]),
+)
+def test_rows_are_those_of_a_slow_packer(
+    sizes: list[tuple[int, int]], method: Any, window: int, most: int | None
+) -> None:
+    documents = pairs([(4, 4), *sizes])
+    packed = from_source(documents).pack(
+        SEQ_LENS, method=method, long="drop", window=window, most_documents=most, value=-1
+    )
+    assert_rows(packed, slowly(documents, SEQ_LENS, method, window, most))
+
+
+def test_a_packed_source_keeps_the_contract() -> None:
+    packed = from_source(some_pairs()).pack(SEQ_LENS, method="best_fit")
+    check_source(packed.source)
+    assert {name: leaf.dtype for name, leaf in packed.spec.items()} == {
+        "inputs": np.int64,
+        "targets": np.int32,
+        **{f"{name}_{added}": np.int32 for name in SEQ_LENS for added in ("segment_ids", "positions")},
+    }
+    assert re.match(
+        r"60 documents packed by best_fit into rows of .*, full: inputs \d+\.\d%, targets \d+\.\d%", repr(packed.source)
+    )
+
+
+def test_documents_of_a_row_are_told() -> None:
+    documents = pairs([(3, 1), (9, 5), (2, 0), (4, 4)])
+    packed = from_source(documents)[::-1].pack(SEQ_LENS, method="first_fit")
+    told = [packed.source.documents(row) for row in range(len(packed))]
+    assert [[(each.row, each.lengths, each.columns) for each in row or []] for row in told] == [
+        [
+            (3, {"inputs": 4, "targets": 4}, {"inputs": 0, "targets": 0}),
+            (2, {"inputs": 2, "targets": 0}, {"inputs": 4, "targets": 4}),
+            (0, {"inputs": 3, "targets": 1}, {"inputs": 6, "targets": 4}),
+        ],
+        [(1, {"inputs": 9, "targets": 5}, {"inputs": 0, "targets": 0})],
+    ]
+    assert plots.packing(packed).axes[0].get_title() == "100.0% of all entries are documents"
+    record = Dataloader(packed, 8, remainder="pad").trace(0)[0].to_dict()
+    assert record["documents"][1] == {
+        "row": 2,
+        "lengths": {"inputs": 2, "targets": 0},
+        "columns": {"inputs": 4, "targets": 4},
+    }
+
+
+def test_a_run_resumes() -> None:
+    packed = from_source(some_pairs()).pack(SEQ_LENS, method="best_fit").shuffle(seed=1)
+    whole = [{name: np.asarray(leaf) for name, leaf in batch.items()} for batch in Dataloader(packed, 8, num_epochs=1)]
+    first = iter(Dataloader(packed, 8, num_epochs=1))
+    next(first)
+    state = first.get_state()
+    first.close()
+    rest = iter(Dataloader(packed, 8, num_epochs=1))
+    rest.set_state(state)
+    for expected, batch in zip(whole[1:], rest, strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(np.asarray(batch[name]), expected[name])
+
+
+def test_an_index_saves_the_reading(tmp_path: Path) -> None:
+    documents, reads = some_pairs(), []
+
+    class Told:
+        def __len__(self) -> int:
+            return len(documents)
+
+        def __getitem__(self, row: int) -> Row:
+            reads.append(row)
+            return documents[row]
+
+    def packed() -> Dataset:
+        return from_source(Told()).pack(SEQ_LENS, method="best_fit", index=tmp_path / "index", value=-1)
+
+    expected = slowly(documents, SEQ_LENS, "best_fit", 4096, None)
+    assert_rows(packed(), expected)
+    reads.clear()
+    again = packed()
+    assert len(set(reads)) < len(documents)  # a sample, to know the data again
+    assert_rows(again, expected)
+    bounds = next((tmp_path / "index").glob("*by-leaf-best_fit*bounds*.npy"))
+    np.save(bounds, np.load(bounds)[::-1])
+    assert_rows(packed(), expected)
+
+
+def test_flat_documents_are_read_whole() -> None:
+    tokens = {"inputs": np.arange(10), "targets": np.arange(10, 20)}
+    packed = from_documents(tokens, [0, 4, 7, 10]).pack({"inputs": 7, "targets": 8}, method="first_fit")
+    assert packed.read([0, 1])["targets"].tolist() == [[10, 11, 12, 13, 14, 15, 16, 0], [17, 18, 19, 0, 0, 0, 0, 0]]
+
+
+def test_a_document_that_changes_is_an_error() -> None:
+    documents = pairs([(3, 1), (4, 4)])
+    packed = from_source(documents).pack(SEQ_LENS, method="first_fit")
+    documents[1]["targets"] = documents[1]["targets"][:2]
+    with pytest.raises(LeafError, match=r"row 1 has length 4, 2, but had length 4, 4 when it was packed"):
+        packed.read([0])
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    ({}, {}, r"seq_len=\{\} has no leaves; pass a length for each leaf"),
+    ({"inputs": 0}, {}, r"seq_len\['inputs'\]=0: pass 1 or more"),
+    ({"inputs": 1 << 31}, {}, r"seq_len\['inputs'\]=2147483648: pass less than 2\^31"),
+    (
+        SEQ_LENS,
+        {"method": "split"},
+        r"method='split': pass 'best_fit' or 'first_fit': with a length for each leaf, doc",
+    ),
+    (SEQ_LENS, {"long": "cut"}, r"long='cut': pass 'error' or 'drop': with a length for each leaf, documents are"),
+    (SEQ_LENS, {"align": 4}, r"align=4 is for one seq_len, not for a length for each leaf; leave it out"),
+    (SEQ_LENS, {"bos": 1}, r"bos=1 is for one seq_len"),
+    ({"inputs": 9}, {}, r"seq_len=\{'inputs': 9\} does not name the leaves of the documents, which are .*'targets'"),
+    ({**SEQ_LENS, "x": 1}, {}, r"does not name the leaves of the documents"),
+    (SEQ_LENS, {"value": {"target": 1}}, r"value has the key 'target', which is not a leaf of the documents: \['inp"),
+    (SEQ_LENS, {"value": 0.5}, r"value=0\.5 does not fit leaf 'inputs', which is int64"),
+    (
+        {"inputs": 9, "targets": 3},
+        {},
+        r"row 1 is a document whose leaf 'targets' has length 4, longer than seq_len=\{'inputs': 9, 'targets': 3\}, as",
+    ),
+    ({"inputs": 1, "targets": 1}, {"long": "drop"}, r"long='drop': all 2 documents are empty or longer than seq_len="),
+]
+
+
+@pytest.mark.parametrize(("seq_len", "options", "message"), REFUSED)
+def test_arguments_that_are_refused(seq_len: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        from_source(pairs([(3, 1), (4, 4)])).pack(seq_len, **{"method": "best_fit", **options})
+
+
+def test_documents_that_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="all 2 documents are empty"):
+        from_source(pairs([(0, 0), (0, 0)])).pack(SEQ_LENS, method="best_fit")
+    nested = [{"inputs": np.arange(3), "more": {"targets": np.arange(3)}}]
+    with pytest.raises(ArgumentError, match="does not name the leaves of the documents, which are"):
+        from_source(nested).pack({"inputs": 4, "more": 4}, method="best_fit")
+    taken = [{"inputs": np.arange(3), "inputs_positions": np.arange(3)}]
+    with pytest.raises(ArgumentError, match="have a leaf 'inputs_positions', which pack\\(\\) adds; rename or drop"):
+        from_source(taken).pack({"inputs": 4, "inputs_positions": 4}, method="best_fit")
