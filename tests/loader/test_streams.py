@@ -96,7 +96,8 @@ def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> 
     loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=3), BATCH, remainder=remainder, num_workers=2)
     meshes = [data_parallel(jax.devices()[:count]) for count in (1, 2, 4)]
     for _ in range(6):
-        batches, got, over = iter(loader), [], threading.Event()
+        got: list[Any] = []
+        batches, over = iter(loader), threading.Event()
 
         def read(batches: Any = batches, got: list[Any] = got) -> None:
             got.extend(batches)

@@ -20,7 +20,7 @@ from tests.sources.advice import follow
 ROWS = 37
 
 
-class Unhashable(pa.ExtensionType):
+class Unhashable(pa.ExtensionType):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(pa.int32(), "unhashable")
 
