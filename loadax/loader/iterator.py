@@ -214,18 +214,17 @@ class DataIterator:
                     self._host, self._ended = None, False
                     self._begin_streams(lane_states(state))
                     self._reopen()
-                scheduler = self._scheduler
+                scheduler, streams, agreement = self._scheduler, self._streams, self._agreement
             try:
                 if not self._watching:
                     self._first_batch()
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
-                    if not self._goes_on(step):
-                        self._ended = True
+                    if not _goes_on(step, streams, agreement):
+                        self._ended = self._ended or streams is self._streams
                         continue
-                    # Another thread may have taken a later one.
-                    if scheduler is self._scheduler and step >= self._step:
-                        self._step, self._host = step + 1, (step, host, self._shard)
+                    if scheduler is self._scheduler:
+                        self._count(step, host)
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
@@ -242,6 +241,14 @@ class DataIterator:
                 self._interrupted = True
                 raise
             return batch
+
+    def _count(self, step: int, host: Tree) -> None:
+        """Notes that a batch is handed out, unless another thread has taken a later one."""
+        if step < self._step:
+            return
+        self._step, self._host = step + 1, (step, host, self._shard)
+        if self._streams is not None:
+            self._streams.consumed = step
 
     @property
     def step(self) -> int:
@@ -283,8 +290,9 @@ class DataIterator:
 
         That of a stream also has the states of the lanes that this process has opened, which differ between hosts.
         """
-        state = make_state(self._plan, self._order, self._step)
-        return state if self._streams is None else state | {KEY: self._streams.states(self._step)}
+        with self._lock:  # lanes drop the states before the latest step
+            state = make_state(self._plan, self._order, self._step)
+            return state if self._streams is None else state | {KEY: self._streams.states(self._step)}
 
     def set_state(self, state: Any) -> None:
         """Continues from `state`, saved on any mesh and with any number of hosts and workers.
@@ -321,16 +329,6 @@ class DataIterator:
                 owners = everyone  # every process has a mesh of its own, and a part of each batch
             if len(owners) > 1:
                 self._agreement = EndAgreement(store, process, owners, self._streams.end_rule)
-
-    def _goes_on(self, step: int) -> bool:
-        """Whether a step that was read is part of the run: whether streams have not ended before it, on any process."""
-        streams = self._streams
-        if streams is None:
-            return True
-        streams.consumed = step
-        if self._agreement is not None:
-            return self._agreement.goes_on(step, streams.progress, streams.ended_lane)
-        return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))
 
     def _finish(self) -> None:
         """Ends the run.
@@ -386,7 +384,11 @@ class DataIterator:
             self._scheduler.close()
             if not interrupted and not self._ended:
                 # Another thread may be about to return a batch that is not counted here yet.
-                self._step = max(self._step, self._monitor.step)
+                for step in range(self._step, self._monitor.step):
+                    if not _goes_on(step, self._streams, self._agreement):
+                        self._ended = True
+                        break
+                    self._step = step + 1
             before = self._pipeline, self._shard, self._mesh, self._mesh_given
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
             self._watch.close()
@@ -618,3 +620,12 @@ class Epoch:
 
     def __repr__(self) -> str:
         return f"Epoch({self.number}, {len(self)} batches left)"
+
+
+def _goes_on(step: int, streams: StreamRun | None, agreement: EndAgreement | None) -> bool:
+    """Whether a step that was read is part of the run: whether streams have not ended before it, on any process."""
+    if streams is None:
+        return True
+    if agreement is not None:
+        return agreement.goes_on(step, streams.progress, streams.ended_lane)
+    return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))

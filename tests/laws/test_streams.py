@@ -168,3 +168,15 @@ def test_a_mixture_ends_with_a_lane_of_a_stream() -> None:
     data = mix([from_stream(CountedLanes([5, 3]), lanes=2, spec=SPEC), stored], [1, 1])
     steps = steps_of(Dataloader(data, 4, shard_index=0, shard_count=1))
     assert sorted(x for step in steps for x in step if x >= 0) == [0, 1, 2, 1000, 1001, 1002]
+
+
+def test_a_mixture_may_have_the_same_stream_twice() -> None:
+    stream = from_stream(CountedLanes(), lanes=3, spec=SPEC)
+    data = mix([stream, stream.map(lambda row: {"x": -1 - row["x"]})], [2, 1])
+    steps = steps_of(Dataloader(data, 9, num_epochs=None, shard_index=0, shard_count=1, num_workers=2), 3)
+    served = sorted(chain.from_iterable(steps))
+    twice = (
+        [row_of(lane, row) for lane in range(3) for row in range(6)],
+        [-1 - row_of(lane, row) for lane in range(3) for row in range(3)],
+    )
+    assert served == sorted(chain(*twice))

@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from loadax import Dataloader, from_stream
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
 from loadax.sharding import data_parallel
 from tests.limits import HANG
-from tests.streams import CountedLanes
+from tests.streams import CountedLanes, expected_steps
 
 BATCH = 8
 
@@ -87,6 +88,42 @@ def test_a_run_moves_to_another_mesh() -> None:
     assert given == expected
 
 
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> None:
+    """And states that other threads ask for are those of a step."""
+    lengths = [48, 60, 34]
+    expected = sorted(expected_steps(lengths, BATCH, remainder))
+    loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=3), BATCH, remainder=remainder, num_workers=2)
+    meshes = [data_parallel(jax.devices()[:count]) for count in (1, 2, 4)]
+    for _ in range(6):
+        got: list[Any] = []
+        batches, over = iter(loader), threading.Event()
+
+        def read(batches: Any = batches, got: list[Any] = got) -> None:
+            got.extend(batches)
+
+        def ask(batches: Any = batches, over: threading.Event = over) -> bool:
+            while not over.is_set():
+                batches.get_state()
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            reads = [pool.submit(read) for _ in range(3)]
+            asked = pool.submit(ask)
+            try:
+                for mesh in meshes:
+                    batches.move_to(mesh)
+                for each in reads:
+                    each.result(HANG)
+            finally:
+                over.set()
+                batches.close()
+            assert asked.result(HANG)
+        masks = [batch.get("mask", np.ones(BATCH, bool)) for batch in got]
+        rows = [np.where(mask, batch["x"], -1).tolist() for batch, mask in zip(got, masks, strict=True)]
+        assert sorted(rows) == expected
+
+
 def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
     def blocks(lane: int, lanes: int) -> Iterator[Any]:
         found = [row["x"] for row in rows(lane, lanes)]
@@ -103,6 +140,14 @@ def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
             np.testing.assert_equal(given, expected)
     mapped = batches_of(from_stream(blocks, lanes=3, batched=True).map(lambda row: {"x": row["x"] + 1}))
     np.testing.assert_equal(mapped[5]["x"], batches_of(from_stream(rows, lanes=3))[5]["x"] + 1)
+
+
+def test_a_block_that_is_none_does_not_end_its_lane() -> None:
+    def blocks(lane: int, lanes: int) -> Iterator[Any]:
+        yield from ({"x": np.zeros(4, np.int32)}, None, {"x": np.ones(4, np.int32)})
+
+    with pytest.raises(LeafError, match=r"lane 0, block at row 4: batched=True, so each item .* and this is None"):
+        batches_of(from_stream(blocks, lanes=1, batched=True))
 
 
 def test_a_lane_that_raises_is_named_after_the_steps_before_it() -> None:
@@ -244,7 +289,7 @@ def test_states_that_do_not_fit() -> None:
         next(batches)
     with plain.iterate(state["step"]) as batches:
         assert np.asarray(next(batches)["x"]).tolist()[:2] == [12, 13]
-    for lanes in ("x", [1], [{"0": 3}]):
+    for lanes in ("x", [1], [{"0": 3}], [{"0": [-5, 0, 0, None]}], [{"0": [float("inf"), 0, 0, None]}]):
         with pytest.raises(StateError, match="which is not a list of states by lane"):
             kept.iterate(state | {"lanes": lanes})
     with pytest.raises(StateError, match=r"states of the steps \[0, 3\]"):

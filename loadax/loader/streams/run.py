@@ -103,8 +103,10 @@ class StreamRun:
 
     def bind(self, reader: Reader) -> Reader:
         """The reader, over the rows that this run has read."""
-        opened = {id(stream.source): stream.opened for stream in self._streams}
-        return reader.over(lambda source, times: opened.get(id(source), source))  # noqa: ARG005
+        opened = iter(self._streams)  # in order, since a mixture may have the same stream twice
+        return reader.over(
+            lambda source, times: next(opened).opened if isinstance(source, StreamSource) else source  # noqa: ARG005
+        )
 
     def reads(self, step: int, rows_per_step: int) -> "OrderedReads":
         """The reads of a producer whose first step is `step`."""
@@ -390,11 +392,17 @@ def lane_states(start: object) -> LaneStates:
                 if index == len(merged):
                     merged.append({})
                 for number, values in lanes.items():
-                    row, epoch, first = (int(value) for value in values[:3])
-                    merged[index].setdefault(int(number), []).append(LaneState(row, epoch, first, values[3]))
-        except (TypeError, ValueError, IndexError, AttributeError) as error:
+                    merged[index].setdefault(int(number), []).append(_lane_state(values))
+        except (TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
             raise StateError(
                 f"the state's {KEY!r} is {shown(state[KEY])}, which is not a list of states by lane; pass a state of "
                 "get_state()"
             ) from error
     return merged
+
+
+def _lane_state(values: Sequence[Any]) -> LaneState:
+    row, epoch, first = (int(value) for value in values[:3])
+    if not 0 <= first <= row or epoch < 0:
+        raise ValueError(values)
+    return LaneState(row, epoch, first, values[3])

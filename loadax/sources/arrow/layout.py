@@ -68,12 +68,17 @@ def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
     return kind.bit_width == 8 * dtype.itemsize
 
 
-@lru_cache(maxsize=1024)
 def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
     """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
     if isinstance(kind, pa.BaseExtensionType):
         shape, dtype = layout(kind.storage_type)
         return tuple(getattr(kind, "shape", shape)), dtype
+    return _layout(kind)
+
+
+@lru_cache(maxsize=1024)
+def _layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
+    """`layout` of a type of Arrow's own: users' types need not be hashable."""
     if is_list(kind):
         shape, dtype = layout(kind.value_type)
         return (getattr(kind, "list_size", None), *shape), dtype

@@ -22,6 +22,8 @@ OpenLane = Callable[[int, int, int], Any]
 # Share of a lane's time that asking it for its state may take. Resuming repeats the rows since the latest state.
 _STATE_SHARE = 0.05
 
+_END = object()
+
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 
 
@@ -142,11 +144,11 @@ class Lane:
         assert self._iterator is not None
         while self._block is None:
             try:
-                block = next(self._iterator, None)
+                block = next(self._iterator, _END)
             except RAISED as error:
                 self._blame(error, self.row)
                 raise
-            if block is None:
+            if block is _END:
                 return 0
             leaves = self._plain_leaves(block)
             if leaves is None:

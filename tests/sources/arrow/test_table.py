@@ -20,6 +20,30 @@ from tests.sources.advice import follow
 ROWS = 37
 
 
+class Unhashable(pa.ExtensionType):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), "unhashable")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> "Unhashable":
+        return cls()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_extension_types_need_not_be_hashable() -> None:
+    column = pa.ExtensionArray.from_storage(Unhashable(), pa.array([3, 1, 2], pa.int32()))
+    nested = pa.FixedSizeListArray.from_arrays(pa.concat_arrays([column, column]), 2)
+    read = loadax.from_arrow(pa.table({"x": column, "pair": nested})).source.read(np.array([2, 0]))
+    np.testing.assert_equal(read, {"x": np.array([2, 3], np.int32), "pair": np.array([[1, 2], [3, 1]], np.int32)})
+
+
 def numbers() -> pa.Table:
     generator = np.random.default_rng(0)
     return pa.table(
