@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
+from loadax.sources.io.exit import cancelled_at_exit
 from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_object_store, split_url
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
@@ -173,10 +174,15 @@ def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, An
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_all(asked, ask))
+        return asyncio.run(_until_exit(asked, ask))
     # In a notebook: this thread's loop can't wait for another one.
     with ThreadPoolExecutor(1, "loadax-requests") as pool:
-        return pool.submit(asyncio.run, _all(asked, ask)).result()
+        return pool.submit(asyncio.run, _until_exit(asked, ask)).result()
+
+
+async def _until_exit(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
+    with cancelled_at_exit():
+        return await _all(asked, ask)
 
 
 async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:

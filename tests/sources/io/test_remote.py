@@ -102,7 +102,7 @@ def test_a_long_wait_is_said_and_ends(
 ) -> None:
     (tmp_path / "x.bin").write_bytes(b"x" * 1000)
     monkeypatch.setattr("loadax.sources.io.remote._NOTICE", 0.01)
-    monkeypatch.setattr("loadax.sources.io.remote.PATIENCE", 0.05)
+    monkeypatch.setattr("loadax.sources.io.remote.PATIENCE", 0.5)
     http_proxy.add(Fault("silent"))
     with pytest.raises(SourceError, match=rf"{http_proxy.url}/x.bin: no answer after .* s; is the store reachable"):
         Files().sizes([f"{http_proxy.url}/x.bin"])
