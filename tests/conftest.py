@@ -133,7 +133,8 @@ class Running:
 
     def __init__(self) -> None:
         self.threads = {thread for thread in threading.enumerate() if thread.name.startswith("loadax")}
-        self.processes = {child for child in psutil.Process().children(recursive=True) if _counts(child)}
+        children = psutil.Process().children(recursive=True) if _has_children() else []
+        self.processes = {child for child in children if _counts(child)}
 
     def forget(self, before: "Running") -> "Running":
         """This, without what ran before."""
@@ -147,6 +148,15 @@ class Running:
     def __str__(self) -> str:
         threads = [f"thread {thread.name!r}" for thread in self.threads]
         return ", ".join(sorted(threads + [f"process {child.pid} ({_command(child)!r})" for child in self.processes]))
+
+
+def _has_children() -> bool:
+    """Whether this process may have a child. Reads a few small files, where psutil looks at all processes."""
+    lists = list(Path("/proc/self/task").glob("*/children"))
+    try:
+        return not lists or any(each.read_text() for each in lists)
+    except OSError:  # a thread has ended meanwhile
+        return True
 
 
 def _command(child: psutil.Process) -> str:

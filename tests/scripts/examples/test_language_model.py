@@ -87,22 +87,6 @@ def test_one_process_announces_its_batches_learns_goes_on_half_way_and_fails_whe
     check_last_lines(printed)
 
 
-def test_a_run_begun_in_one_process_and_ended_in_two_has_the_losses_of_a_whole_one(
-    alone: tuple[list[float], str], tmp_path: Path
-) -> None:
-    losses, printed = train(tmp_path, "--processes", "1", "--resume-with", "2", "--at-most", "9")
-    # Tokens are equal; the sums over them are taken in another order.
-    assert losses == pytest.approx(alone[0], abs=1e-3)
-    before, after = (stretches(part) for part in printed.split("training waited", 1))
-    assert before == EVERYTHING, "one process begins"
-    assert after == [part for part in EVERYTHING if part[3] <= 128], (
-        "two go on, and process 0 holds the first half of every row"
-    )
-    assert re.search(RESUMED, printed.split("training waited", 1)[1]), printed
-    check_last_lines(printed)
-    assert "[Gloo]" not in printed
-
-
 def test_a_first_half_that_fails_is_not_gone_on_with(tmp_path: Path) -> None:
     # The script itself has imported Optax already; the processes that it starts find this one.
     (tmp_path / "optax.py").write_text("raise ImportError('this Optax is broken')")
