@@ -35,10 +35,11 @@ class RunWatch:
     def start(self) -> None:
         """Starts the thread, unless it runs or is closed already."""
         with self._lock:  # several threads may share the iterator
-            if self._thread is None and self._checks and not self._closed:
-                thread = threading.Thread(target=self._run, name="loadax-watch", daemon=True)
-                thread.start()
-                self._thread = thread
+            if self._closed or not self._checks or (self._thread is not None and self._thread.ident is not None):
+                return
+            # Known before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
+            self._thread = threading.Thread(target=self._run, name="loadax-watch", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
@@ -48,7 +49,7 @@ class RunWatch:
             self._closed = True
             thread = self._thread
         self._wake.put(None)
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
@@ -59,6 +60,7 @@ class RunWatch:
             if not closing:
                 with suppress(Empty):
                     self._wake.get(timeout=None if delay == float("inf") else delay)
+        self._wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began
 
     def _call(self, check: Check, closing: bool) -> float:
         try:

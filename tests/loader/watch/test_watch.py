@@ -58,3 +58,30 @@ def test_a_fork_leaves_the_watch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert True not in calls
     watch.close()
     until(lambda: True in calls)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_it_starts_leaves_no_thread_behind(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        if begun:
+            starts(thread)
+        raise KeyboardInterrupt
+
+    calls: list[bool] = []
+
+    def check(closing: bool) -> float:
+        calls.append(closing)
+        return float("inf")
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    watch = RunWatch([check])
+    with pytest.raises(KeyboardInterrupt):
+        watch.start()
+    watch.start()
+    until(lambda: bool(calls))
+    watch.close()
+    until(lambda: not any(thread.name == "loadax-watch" for thread in threading.enumerate()))
+    assert calls == [False, True], "one thread"
