@@ -115,6 +115,7 @@ class DataIterator:
         self._hosts: RunHosts | None = None
         self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
         self._ended = False  # whether a stream has ended
+        self._unwatch: weakref.finalize[Any, Any] | None = None
         self._begin_streams(lane_states(start))
         self._begin(self._open)
 
@@ -136,7 +137,11 @@ class DataIterator:
             stalls.fail,
         )
         checks = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
-        self._watch, self._watching = RunWatch(checks), False
+        # Closed apart from the threads that read: a Ctrl-C may come while these are replaced.
+        before, self._watch, self._watching = self._unwatch, RunWatch(checks), False
+        self._unwatch = weakref.finalize(self, self._watch.close)
+        if before is not None:
+            before.detach()
 
     def _first_shard_step(self) -> int:
         """A step of the run whose shard the present one is like: the last one, if the run is over."""
@@ -183,7 +188,7 @@ class DataIterator:
         if self._hosts is not None and self._hosts.error is not None:
             scheduler.abort(self._hosts.error)
         # Also runs at exit, before the interpreter clears modules that the threads use.
-        self._close = weakref.finalize(self, _close, self._watch, threads)
+        self._close = weakref.finalize(self, threads.close)
         self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
 
@@ -491,6 +496,7 @@ class DataIterator:
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
+        self._watch.close()
         self._close()
 
     def __enter__(self) -> "DataIterator":
@@ -531,11 +537,6 @@ class DataIterator:
                 "continue there with it.move_to(mesh), make a new iterator in that mesh "
                 "(loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
-
-
-def _close(watch: RunWatch, threads: ThreadPool) -> None:
-    watch.close()
-    threads.close()
 
 
 @final
