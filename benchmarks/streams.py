@@ -1,8 +1,10 @@
-"""Compares a stream of 128 lanes with a loop over its bare generators: `python benchmarks/streams.py`.
+"""Compares a stream of 128 lanes with loops over its bare generators: `python benchmarks/streams.py`.
 
-Both make the same host batches. The loop takes rows of every lane in turn and stacks the leaves of a batch, which is
-the shortest program that does so. Rounds alternate; ratios are medians over rounds of the speeds of loadax and of the
-loop. "cpu" is the ratio of rows per second of processor time, without workers, which other programs disturb less.
+"generators" takes the rows of every lane in turn and drops them: what the lanes alone cost. "batches" also stacks the
+rows of a batch and places it with `jax.device_put`, which is the shortest program that makes batches. Rounds alternate;
+ratios are medians over rounds of the speeds of loadax and of a loop: in rows per second ("wall") and per second of
+processor time ("cpu") with the default workers, and per second of processor time without workers ("inline"), which
+other programs disturb least.
 """
 
 import argparse
@@ -13,11 +15,13 @@ from itertools import islice
 from time import perf_counter, process_time
 from typing import Any
 
+import jax
 import numpy as np
 
 from loadax import Dataloader, from_stream
 
 _LANES, _BATCH = 128, 1024
+_WARM = 16  # batches before a measurement: lanes are opened, and buffers get their memory
 _POOL = 64  # rows that lanes yield in turn
 _SIZES = {"small": 16, "tokens": 2048, "image": 64 * 64 * 3}
 
@@ -40,28 +44,38 @@ def open_lane(size: int, block: int, lane: int, lanes: int) -> Iterator[Any]:  #
         row += 1
 
 
-def loop(size: int, block: int) -> Iterator[Any]:
-    """Batches of the bare generators."""
+def generators(size: int, block: int) -> Iterator[Any]:
+    """The rows of a batch, one after the other."""
     lanes = [open_lane(size, block, lane, _LANES) for lane in range(_LANES)]
     each = _BATCH // _LANES // max(1, block)
     while True:
+        for lane in lanes:
+            for _ in islice(lane, each):
+                pass
+        yield None
+
+
+def batches(size: int, block: int) -> Iterator[Any]:
+    """Placed batches of the rows."""
+    lanes = [open_lane(size, block, lane, _LANES) for lane in range(_LANES)]
+    each = _BATCH // _LANES // max(1, block)
+    join = np.concatenate if block else np.stack
+    while True:
         rows = [row for lane in lanes for row in islice(lane, each)]
-        join = np.concatenate if block else np.stack
-        yield {name: join([row[name] for row in rows]) for name in ("x", "label")}
+        yield jax.device_put({name: join([row[name] for row in rows]) for name in ("x", "label")})
 
 
 def stream(size: int, block: int, workers: int | None) -> Iterator[Any]:
-    """Host batches of loadax."""
+    """Placed batches of loadax."""
     data = from_stream(partial(open_lane, size, block), lanes=_LANES, batched=bool(block))
-    loader = Dataloader(data, _BATCH, num_epochs=None, num_workers=workers, shard_index=0, shard_count=1)
-    return loader.host_batches()
+    return iter(Dataloader(data, _BATCH, num_epochs=None, num_workers=workers))
 
 
-def speed(batches: Iterator[Any], seconds: float) -> tuple[float, float]:
+def speed(given: Iterator[Any], seconds: float) -> tuple[float, float]:
     """Rows per second, and per second of processor time."""
     began, cpu, count = perf_counter(), process_time(), 0
     while perf_counter() < began + seconds:
-        next(batches)
+        jax.block_until_ready(next(given))
         count += _BATCH
     return count / (perf_counter() - began), count / (process_time() - cpu)
 
@@ -72,31 +86,43 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5)
     args = parser.parse_args()
-    print(f"{'rows':>14} {'bytes':>6} {'loop rows/s':>12} {'loadax / loop':>14} {'num_workers=0':>14} {'cpu':>5}")
+    print(f"{'':>21} | {'µs/row':^20} | {'/ generators':^20} | {'/ batches':^20}")
+    columns = f"{'wall':>6} {'cpu':>6} {'inline':>6}"
+    print(f"{'rows':>14} {'bytes':>6} | {'gener.':>6} {'batch.':>6} {'inline':>6} | {columns} | {columns}")
     for name, size in _SIZES.items():
         for block in (0, 8):
             make: dict[str, Callable[[], Any]] = {
-                "loop": partial(loop, size, block),
-                "loadax": partial(stream, size, block, None),
+                "generators": partial(generators, size, block),
+                "batches": partial(batches, size, block),
+                "default": partial(stream, size, block, None),
                 "inline": partial(stream, size, block, 0),
             }
             measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
             for _ in range(args.rounds):
                 for key, opened in make.items():
-                    batches = opened()
-                    next(batches)  # opens the lanes
-                    measured[key].append(speed(batches, args.seconds))
-                    batches.close()
+                    given = opened()
+                    for _ in range(_WARM):
+                        next(given)
+                    measured[key].append(speed(given, args.seconds))
+                    given.close()
 
-            def ratio(key: str, which: int, measured: dict[str, list[tuple[float, float]]] = measured) -> float:
-                pairs = zip(measured[key], measured["loop"], strict=True)
+            def ratio(key: str, other: str, which: int, measured: Any = measured) -> float:
+                pairs = zip(measured[key], measured[other], strict=True)
                 return statistics.median(ours[which] / theirs[which] for ours, theirs in pairs)
 
-            rate = statistics.median(wall for wall, _ in measured["loop"])
-            print(
-                f"{name + ', blocks' * bool(block):>14} {size * (1 if size > 4096 else 4) + 4:>6} {rate:>12,.0f} "
-                f"{ratio('loadax', 0):>14.2f} {ratio('inline', 0):>14.2f} {ratio('inline', 1):>5.2f}"
+            ratios = [
+                " ".join(
+                    f"{ratio(key, other, which):>6.2f}"
+                    for key, which in (("default", 0), ("default", 1), ("inline", 1))
+                )
+                for other in ("generators", "batches")
+            ]
+            costs = " ".join(
+                f"{statistics.median(1e6 / cpu for _, cpu in measured[key]):>6.2f}"
+                for key in ("generators", "batches", "inline")
             )
+            title = name + ", blocks" * bool(block)
+            print(f"{title:>14} {size * (1 if size > 4096 else 4) + 4:>6} | {costs} | {' | '.join(ratios)}")
 
 
 if __name__ == "__main__":

@@ -124,8 +124,9 @@ def main() -> int:
                     if line.startswith("at step"):
                         break
         finally:
-            for child in both:
+            for child in reversed(both):  # the coordinator last, or the other one would tell of its end
                 child.kill()
+            for child in both:
                 child.communicate()
         print(f"killed 2 processes after step {KILLED_AFTER}", flush=True)
         one = start(Path(name), 0, 1, 0)

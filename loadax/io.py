@@ -9,7 +9,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import as_source
@@ -940,6 +940,7 @@ def write_zarr(
         ArgumentError: If a value can't be used, or `path` already exists.
         LeafTypeError: If a leaf is not numeric. Names it.
         SourceError: If the store can't be written.
+        StreamError: If the data is a stream.
 
     Examples:
         >>> import numpy as np, tempfile
@@ -954,6 +955,8 @@ def write_zarr(
 
     path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
     data = as_dataset(dataset)
+    if data.is_stream:
+        raise StreamError("write_zarr()")
     rows = Written(data.reader, data.order)
     rows.check_elsewhere(path)
     write(

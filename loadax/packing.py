@@ -108,7 +108,7 @@ _COUNT_TEXTS = {"empty": "empty and left out", "cut": "cut", "dropped": "too lon
 class Documents:
     """The documents at the positions of an order, as in epoch 0.
 
-    Implements `loadax.sources.wrappers.packed.Documents`.
+    Implements `loadax.sources.wrappers.packed_rows.Documents`.
 
     Args:
         reader: Reader of the documents.
@@ -376,14 +376,12 @@ def _cached_plan(
         )
     )
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
-    cached = (
-        None if folder is None else folder.get(name, identity, partial(_check_plan, lengths=lengths, options=options))
-    )
-    if cached is not None:
-        return cached
     known = lengths.arrays["lengths"]
     if with_bos:
         known = known + (known > 0)
+    cached = None if folder is None else folder.get(name, identity, partial(_check_plan, known=known, options=options))
+    if cached is not None:
+        return cached
     noun = "document with its bos entry" if with_bos else "document"
     arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
     entry = Entry(arrays, _counts(known, options))
@@ -407,8 +405,7 @@ def _check_lengths(entry: Entry, documents: int) -> None:
         raise ValueError("all lengths together are larger than any file")
 
 
-def _check_plan(entry: Entry, lengths: Entry, options: PackOptions) -> None:
-    known = lengths.arrays["lengths"]
+def _check_plan(entry: Entry, known: Integers, options: PackOptions) -> None:
     if entry.facts != _counts(known, options):
         raise ValueError("its counts are not those of the lengths")
     check_arrays(entry.arrays, known, options.seq_len, options.method, options.long, options.align)

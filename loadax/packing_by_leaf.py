@@ -71,7 +71,8 @@ def pack_by_leaf(
     leaves = documents.form.build(list(range(len(documents.form.dtypes))))
     if set(leaves) != set(options.seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
         raise ArgumentError(
-            f"seq_len={options.seq_lens} does not name the leaves of the documents, which are {documents.form.paths}; "
+            f"seq_len={options.seq_lens} does not name the leaves of the documents, which are "
+            f"{', '.join(documents.form.paths)}; "
             "pass a length for each of them, or drop the others in a map",
             argument="seq_len",
         )

@@ -7,7 +7,7 @@ a batch map, and never earlier.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loadax.core.blame import RAISED, blame
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import (
+    RowNames,
     as_array,
     check_batch,
     check_leaves,
@@ -28,7 +29,7 @@ from loadax.core.spec import (
 )
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
@@ -209,7 +210,12 @@ class Reader:
         specs, structure = self._source_spec  # first, since a source may read a row for it
         if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
             return stack([], self.specs[0], [])
-        batch = self._read_with_note(self.source.read_visits, visits)
+        try:
+            batch = self._read_with_note(self.source.read_visits, visits)
+        except LeafError as error:
+            if self.source.reads_examples and self.source.addresses and not hasattr(error, "__notes__"):
+                self._stack(self._read_examples(visits), visits, 0)  # raises the same, with the file of the row
+            raise
         return check_leaves(batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
@@ -250,7 +256,11 @@ class Reader:
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `num_maps` maps."""
         try:
-            return stack(examples.items, self.specs[num_maps], visits.rows.tolist())
+            return stack(
+                examples.items,
+                self.specs[num_maps],
+                RowNames(len(visits.rows), partial(_row_name, self.source, visits)),
+            )
         except LeafError as error:
             if num_maps:
                 error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
@@ -322,6 +332,15 @@ class Reader:
         batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
         return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
+
+
+def _row_name(source: BaseSource, visits: Visits, index: int) -> str:
+    """A row with its file, for errors."""
+    row, epoch = int(visits.rows[index]), int(visits.epochs[index])
+    locations = source.locate_visit(row, epoch)
+    file, first, _, part = locations[0] if locations else Location("")
+    place = part if part and len(locations) == 1 else f"byte {first}" if first is not None else ""
+    return f"{row} ({', '.join(filter(None, (file, place)))})" if file else str(row)
 
 
 def _single_example(read: Tree | Examples) -> Tree:

@@ -340,9 +340,9 @@ class Pad:
                 )
             return {"data": example}
         if not isinstance(example, dict):
-            raise LeafError(
-                f"row {row} is a {type(example).__name__}; pad() by name needs dicts: pass one int for bare arrays"
-            )
+            bare = type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example))
+            remedy = "pass one int for bare arrays" if bare else "return a dict in a map before pad()"
+            raise LeafError(f"row {row} is a {type(example).__name__}; pad() by name needs dicts: {remedy}")
         return example.copy()
 
     def _pad(

@@ -10,9 +10,6 @@ def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
     """On the package index, `loadax` belongs to somebody else, with or without extras."""
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("loadax/**/*.py"), *ROOT.glob("examples/*.py")]
     assert len(files) > 100
-    # A clone is a path, and a URL stands behind `loadax @ `.
-    told = {
-        path.name: re.findall(r"install [^\n]*(?<![/\w])loadax\b(?! @ )[^\n]*", path.read_text("utf-8"))
-        for path in files
-    }
+    # A clone is a path.
+    told = {path.name: re.findall(r"install [^\n]*(?<![/\w])loadax\b[^\n]*", path.read_text("utf-8")) for path in files}
     assert not {name: lines for name, lines in told.items() if lines}

@@ -108,11 +108,13 @@ def test_bos_is_an_entry_before_every_document(lengths: list[int], method: Any, 
             np.testing.assert_array_equal(own, tokens[part.row][part.start : part.start + part.length])
 
 
-def test_bos_and_an_index(tmp_path: Path) -> None:
+def test_bos_and_an_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = documents()
     plain, begun = (from_source(given).pack(16, index=tmp_path, bos=bos) for bos in (None, 99))
     assert tokens_of(plain) == np.concatenate(given).tolist()
-    again = from_source(given).pack(16, index=tmp_path, bos=99)
+    with caplog.at_level("INFO", "loadax"):
+        again = from_source(given).pack(16, index=tmp_path, bos=99)
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["read", "read"], "lengths and plan"
     assert tokens_of(again) == tokens_of(begun) == [token for each in given if len(each) for token in (99, *each)]
     with pytest.raises(ArgumentError, match="is a document with its bos entry of 5, longer than seq_len=4"):
         from_source([np.arange(1, 5)]).pack(4, method="best_fit", bos=99)

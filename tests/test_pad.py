@@ -189,6 +189,7 @@ def test_arguments_that_cant_be_used(call: Any, match: str) -> None:
             r"row 0: leaf 'data' is object\[\], .*; return a dict in a map, and pad its leaves by name",
         ),
         ([[1, 2]], {"x": 8}, r"row 0 is a list; pad\(\) by name needs dicts: pass one int for bare arrays"),
+        ([([1], 0)], {"x": 8}, r"row 0 is a tuple; pad\(\) by name needs dicts: return a dict in a map before pad\(\)"),
     ],
 )
 def test_rows_that_cant_be_padded(rows: Any, lengths: Any, match: str) -> None:

@@ -100,6 +100,11 @@ def test_what_can_not_be_drawn(draw: Any, message: str) -> None:
         draw()
 
 
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    figure: Any = plots.shuffle(loadax.from_arrays(np.arange(10)))
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnsupportedError, match="images need matplotlib"):

@@ -259,3 +259,38 @@ def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
     copying = data.map(lambda example: fill(example).copy())
     assert [row["tokens"].tolist() for row in copying.pack(4)] == [[number] * 4 for number in range(1, 7)]
     assert len(copying.filter(lambda example: example[0] == 3)) == 1
+
+
+class Located:
+    """A source of rows that differ, in one file; it remembers which rows were located."""
+
+    spec = None
+    addresses = ("rows.txt",)
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.located: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, rows: Any) -> Any:
+        raise LeafError(f"rows {rows.tolist()} differ")
+
+    def examples(self, rows: Any) -> list[Any]:
+        return [{"n": row, "text": str(row), "x": np.zeros(self.lengths[row])} for row in rows.tolist()]
+
+    def locate(self, row: int) -> list[tuple[str, int, int]]:
+        self.located.append(row)
+        return [("rows.txt", 10 * row, 10 * row + 9)]
+
+
+def test_rows_are_located_for_errors_alone() -> None:
+    source = Located([2, 2, 3, 2])
+    data = from_source(source).map(lambda row: row)
+    assert data.read([0, 1, 3])["text"].tolist() == ["0", "1", "3"]
+    assert source.located == []
+    message = r"^row 2 \(rows.txt, byte 20\): leaf \['x'\] is float64\[3\], expected float64\[2\]; rows are ragged"
+    with pytest.raises(LeafError, match=message):
+        data.read([0, 2])
+    assert source.located == [2]

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs runs from its own folder
 
 from docs.hooks import messages  # noqa: E402
+from docs.notebooks import NOTEBOOKS  # noqa: E402
+from docs.notebooks.page import page as notebook_page  # noqa: E402
 
 
 class Topic(NamedTuple):
@@ -128,6 +130,9 @@ TOPICS = {
 # Pages that live in the root of the repository, where other hosts look for them.
 ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
 
+# How much a page counts in the search: guides come first, and what is of interest to developers comes last.
+SEARCH = {"guides/": 2, "cookbook/": 2, "decisions/": 0.1, "development/": 0.1, "troubleshooting/messages": 0.2}
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Replaces the entry `api/` of the navigation with the pages of all topics."""
@@ -157,13 +162,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = re.sub(r"\]\(docs/", "](../", (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "troubleshooting/messages.md", content=messages.page()))
+    for notebook in NOTEBOOKS:
+        markdown, pictures = notebook_page(notebook)
+        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=markdown))
+        files.append(File.generated(config, f"examples/{notebook.name}", abs_src_path=str(notebook)))
+        for name, png in pictures.items():
+            files.append(File.generated(config, f"examples/{name}", content=png))
     for results in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         files.append(File.generated(config, f"assets/results/{results.name}", abs_src_path=str(results)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Writes the topics into the first page of the API, and links the results of the benchmarks."""
+    """Writes the topics into the first page of the API, links the results of the benchmarks, and ranks the search."""
+    boost = next((boost for start, boost in SEARCH.items() if page.file.src_uri.startswith(start)), 1)
+    page.meta.setdefault("search", {"boost": boost})
     if page.file.src_uri == "benchmarks.md":
         return markdown.replace("](../benchmarks/results/", "](assets/results/")
     if page.file.src_uri != "api/index.md":

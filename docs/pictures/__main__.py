@@ -1,6 +1,7 @@
 """Draws the pictures of the site: `python -m docs.pictures`.
 
-benchmarks/tables.py draws the charts of measurements.
+benchmarks/tables.py draws the charts of measurements. What the examples print is recorded by
+`python -m docs.pictures.record`, and the covers of notebooks are written by `python -m docs.notebooks`.
 """
 
 from pathlib import Path
@@ -9,4 +10,6 @@ from docs.pictures import DRAWINGS
 
 if __name__ == "__main__":
     for name, draw in DRAWINGS.items():
-        (Path(__file__).parents[1] / "assets" / name).write_text(draw())
+        path = Path(__file__).parents[1] / "assets" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(draw())

@@ -114,7 +114,10 @@ def check(machine: Machine) -> Iterator[Check]:
     if low and hard < _DESCRIPTORS:
         low = "raise LimitNOFILE of the service, or pass --ulimit nofile=65536 to the container"
     yield Check("open files", f"{soft:,} (at most {hard:,})", low)
-    little = "give the container more memory, or pass prefetch_bytes= and memory_bytes= that fit to the Dataloader"
+    little = (
+        "give the container more memory, or pass a smaller prefetch_bytes= to the Dataloader, and memory_bytes= to "
+        "from_parquet"
+    )
     yield Check("memory", f"{size_text(machine.memory)} available", little if machine.memory < _MEMORY else "")
     limited = machine.quota is not None and machine.quota < machine.processors
     found = count_text(machine.processors, "processor")

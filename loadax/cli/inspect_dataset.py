@@ -23,7 +23,9 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     """
     dataset = opener.open()
     source, name = dataset.source, opener.path or opener.function
-    files = f" in {count_text(len(source.addresses), 'file')}" if source.addresses else ""
+    images = opener.function == "from_images"
+    kind = "folder" if images else "file"
+    files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
     yield table_text(
@@ -34,7 +36,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
         ],
     )
     yield f"{redact(repr(source))}\n"
-    if source.spec is None:
+    if source.spec is None or source.rows_probed or (images and source.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
     yield from _cost(opener.code, dataset)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify, watch
-from loadax.cli.options import error_text
+from loadax.cli.options import code_advice, error_text
 from loadax.errors import LoadaxError
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return int(options.run(options))
     except LoadaxError as error:
-        _say(f"loadax: error: {error_text(error, options)}", *getattr(error, "__notes__", ()))
+        notes = (*getattr(error, "__notes__", ()), *code_advice(error, options))
+        _say(f"loadax: error: {error_text(error, options)}", *notes)
         return _WRONG
     except KeyboardInterrupt as error:
         _say("loadax: interrupted", *getattr(error, "__notes__", ()))

@@ -14,6 +14,7 @@ from loadax.core.tree import Structure
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
+from loadax.sources.stream.source import StreamSource
 
 _BARE = "value"  # name of the leaf of examples that are bare arrays
 _TARGETS = ("label", "labels", "target", "targets", "class", "cls", "y")
@@ -70,7 +71,9 @@ def run(options: argparse.Namespace) -> int:
         with script.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ArgumentError(f"{script} can't be written: {error.strerror}; pass the path of a new file") from error
+        raise ArgumentError(
+            f"{script} can't be written: {error.strerror}; pass the path of a new file in a folder that exists"
+        ) from error
     sys.stdout.write(f"{script}: written; run it with: python {script}\n")
     return 0
 
@@ -92,6 +95,11 @@ def script_text(opener: Opener) -> str:
     opened = _opened(opener, dataset, leaves, structure)
     if ragged and len(documents) == 1:
         return _tokens(opener, opened + _PACK.format(name=_key(documents[0])), 'batch["tokens"]')
+    if isinstance(dataset.source, StreamSource):
+        raise ArgumentError(
+            f"{opener.code} is a stream, and the script needs random access, to hold rows out; pass a dataset that has "
+            "it, or begin with the program in the guide to streams"
+        )
     if ragged:
         raise ArgumentError(
             f"{opener.code}: rows differ in shape; pass --size for images or --pad-to for records, or "
@@ -133,9 +141,9 @@ _PACK = "data = data.map(lambda example: example[{name}]).pack(256)  # documents
 
 
 def _tokens(opener: Opener, opened: str, tokens: str) -> str:
-    return _HEAD.format(source=redact(opener.path or opener.function), imports=_imports(opener)) + _TOKENS.format(
-        opened=opened, tokens=tokens, common=_COMMON
-    )
+    return _HEAD.format(
+        source=_quoted(redact(opener.path or opener.function)), imports=_imports(opener)
+    ) + _TOKENS.format(opened=opened, tokens=tokens, common=_COMMON)
 
 
 def _rows(opener: Opener, opened: str, leaves: list[_Leaf]) -> str:
@@ -145,9 +153,16 @@ def _rows(opener: Opener, opened: str, leaves: list[_Leaf]) -> str:
     target = (named or scalars or numbers)[-1]
     inputs = [leaf for leaf in numbers if leaf is not target] or [target]
     features = ", ".join(f"flat({leaf.code})" for leaf in inputs)
-    return _HEAD.format(source=redact(opener.path or opener.function), imports=_imports(opener)) + _ROWS.format(
-        opened=opened, features=features, target=f"flat({target.code})", what=target.name, common=_COMMON
+    return _HEAD.format(
+        source=_quoted(redact(opener.path or opener.function)), imports=_imports(opener)
+    ) + _ROWS.format(
+        opened=opened, features=features, target=f"flat({target.code})", what=_quoted(target.name), common=_COMMON
     )
+
+
+def _quoted(text: str) -> str:
+    """A text as it stands within a docstring."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _imports(opener: Opener) -> str:
@@ -165,7 +180,7 @@ from pathlib import Path
 BATCH_SIZE = 64  # rows of a batch, over all devices and processes together
 EPOCHS = 3
 LEARNING_RATE = 0.05
-CHECKPOINT = Path("checkpoint.npz")  # parameters, and the step that comes next: delete it to begin again
+CHECKPOINT = Path(__file__).with_suffix(".checkpoint.npz")  # parameters and the next step: delete it to begin again
 
 '''
 _ROWS = '''\

@@ -8,11 +8,12 @@ from typing import Any
 
 from loadax.core.arguments import shown
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, LoadaxError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError
 
 _ARGUMENTS = {
-    "batch_size", "cache_bytes", "chunk_rows", "dtype", "hosts", "num_workers", "overwrite", "pad_to", "partition",
-    "prefetch_bytes", "remainder", "resume", "seq_len", "shard_rows", "size", "variables", "worker_type", "workers",
+    "batch_size", "cache", "cache_bytes", "chunk_rows", "columns", "dtype", "hosts", "num_workers", "overwrite",
+    "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len", "shard_rows", "size", "variables",
+    "worker_type", "workers",
 }  # fmt: skip
 """Arguments of the library with an option of the same name and meaning."""
 
@@ -74,7 +75,7 @@ def spelling(options: argparse.Namespace) -> Callable[..., str]:
 
 def error_text(error: LoadaxError, options: argparse.Namespace) -> str:
     """An error's message with its option: in front if it was passed (`--batch-size 0: …`), else at the end."""
-    message, name = str(error), error.argument
+    message, name = str(error), "columns" if error.argument == "variables" else error.argument
     if name is None or name not in _ARGUMENTS or not hasattr(options, name):
         return message
     value = getattr(options, name)
@@ -83,6 +84,16 @@ def error_text(error: LoadaxError, options: argparse.Namespace) -> str:
     if message.startswith((f"{stated}:", f"{stated} ")):
         return option + message.removeprefix(stated)
     return f"{message} ({option})" if value is None or value is False else f"{option}: {message}"
+
+
+def code_advice(error: LoadaxError, options: argparse.Namespace) -> list[str]:
+    """Lines that say where the code belongs that an error advises to write."""
+    source = getattr(options, "source", "")
+    is_path = "/" in source or ":" not in source
+    needs_code = isinstance(error, LeafError | LeafTypeError) or "nulls=" in str(error)
+    if not (source and is_path and needs_code):
+        return []
+    return [f"loadax: code goes into a function that returns the dataset: pass MODULE:FUNCTION instead of {source}"]
 
 
 def _block(text: str) -> int | str:

@@ -3,13 +3,14 @@
 import argparse
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from loadax import io
 from loadax.cli.functions import import_function
+from loadax.core.formatting import some
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
@@ -28,7 +29,7 @@ SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a fi
 files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
 MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
-_OPTIONS = ("columns", "seq_len", "dtype", "size", "pad_to")
+_OPTIONS = ("columns", "seq_len", "dtype", "size", "pad_to", "cache")
 
 
 class _Kind(NamedTuple):
@@ -39,13 +40,13 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "from_tokens": _Kind("a file of tokens", ("seq_len", "dtype")),
-    "from_parquet": _Kind("a table", ("columns",)),
-    "from_jsonl": _Kind("a table", ("columns",)),
+    "from_tokens": _Kind("a file of tokens", ("seq_len", "dtype", "cache")),
+    "from_parquet": _Kind("a table", ("columns", "cache")),
+    "from_jsonl": _Kind("a table", ("columns", "cache")),
     "from_csv": _Kind("a table", ("columns",)),
-    "from_npy": _Kind("a .npy file"),
-    "from_webdataset": _Kind("made of tar files", ("columns", "size")),
-    "from_tfrecord": _Kind("made of TFRecord files"),
+    "from_npy": _Kind("a .npy file", ("cache",)),
+    "from_webdataset": _Kind("made of tar files", ("columns", "size", "cache")),
+    "from_tfrecord": _Kind("made of TFRecord files", ("columns", "cache")),
     "from_array_record": _Kind("made of ArrayRecord files", ("dtype", "pad_to")),
     "from_images": _Kind("a folder of images", ("size",)),
     "from_zarr": _Kind("a zarr store", ("columns",)),
@@ -71,7 +72,7 @@ class Opener(NamedTuple):
         if self.path is None:
             return f"{self.function.replace(':', '.')}()"
         arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in self.arguments.items())]
-        return f"loadax.{self.function}({', '.join(arguments)})"
+        return f"loadax.{self.function}({', '.join(arguments)})".replace("<class 'bytes'>", "bytes")
 
     def open(self) -> Dataset:
         """Opens the dataset.
@@ -99,7 +100,8 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
         "--variables",
         metavar="A,B",
         type=_names,
-        help="columns of a table, arrays of a zarr group, or extensions in .tar files (default: all)",
+        help="columns of a table, arrays of a zarr group, extensions in .tar files, or features of the "
+        "tf.train.Examples in TFRecord files (default: all)",
     )
     command.add_argument(
         "--seq-len", metavar="L", type=int, help="tokens per row of a file of tokens; each row gets one more"
@@ -115,6 +117,9 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--pad-to", metavar="N", type=int, help="length to which ArrayRecord records are padded with zeros"
+    )
+    command.add_argument(
+        "--cache", metavar="FOLDER", help="local folder that keeps decompressed JSON lines, and bytes of remote files"
     )
 
 
@@ -148,7 +153,29 @@ def find_opener(options: argparse.Namespace) -> Opener:
         given["variables"] = given.pop("columns")
     if function == "from_webdataset":
         given["decode"] = True
+    if function == "from_tfrecord":
+        given |= _features(source, given.pop("columns", None))
     return Opener(function, source, given)
+
+
+def _features(source: str, chosen: Sequence[str] | None) -> dict[str, Any]:
+    """The argument `features` of `from_tfrecord`, if records are `tf.train.Example`s.
+
+    Args:
+        source: Path or URL of TFRecord files.
+        chosen: Names of features; None: all of the first record.
+
+    Raises:
+        ArgumentError: When the first record lacks a feature.
+    """
+    from loadax.sources.shards.tfrecord import features_in
+
+    found = features_in(source)
+    absent = sorted(set(chosen or ()) - set(found))
+    if absent:
+        has = f"but {some(found)}; pass these" if found else "since it is not a tf.train.Example; leave --columns out"
+        raise ArgumentError(f"--columns: the first record of {source} has no feature {absent[0]!r}, {has}")
+    return {"features": {name: found[name] for name in chosen or found}} if found else {}
 
 
 def _function(path: str, tokens: bool) -> str:
@@ -166,14 +193,14 @@ def _function(path: str, tokens: bool) -> str:
         "from_npy": lambda: end == ".npy",
         "from_webdataset": lambda: _holds(path, local, is_tar),
         "from_tfrecord": lambda: _holds(path, local, is_tfrecord),
-        "from_array_record": lambda: local is not None and _holds(path, local, is_array_record),
+        "from_array_record": lambda: (local is not None or end != ".zarr") and _holds(path, local, is_array_record),
         "from_images": lambda: holds_images(path),
         # Without listing a URL, assume a zarr store, whose name may have any suffix.
         "from_zarr": lambda: local is None or local.is_dir() or end == ".zip",
     }
     function = next((function for function, is_it in kinds.items() if is_it()), None)
     if function is None:
-        raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
+        raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}, or MODULE:FUNCTION")
     return function
 
 

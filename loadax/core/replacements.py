@@ -14,7 +14,7 @@ _DATALOADER = {
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
-    "timeout": "leave it out: a read that fails raises its error, and Ctrl-C ends one that hangs",
+    "timeout": "abort_after= is the time in seconds after which a batch that does not come is an error",
     "worker_init_fn": "leave it out: random numbers are each row's own in data.map(fn, rng=True)",
     "generator": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "multiprocessing_context": "worker_type='process' starts fresh interpreters",
@@ -44,8 +44,8 @@ _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
     "from_json": "files of JSON lines are opened by loadax.from_jsonl(path); a file with one list of objects by "
     "loadax.from_source(json.load(open(path)))",
-    "from_generator": "a generator can't be read at any row: write its examples to a store once, or pass a list of "
-    "them to loadax.from_source",
+    "from_generator": "a generator function is read as a stream: loadax.from_stream(open_lane, lanes=16); for random "
+    "access pass a list of its examples to loadax.from_source",
 }
 
 

@@ -1,8 +1,8 @@
 """Element specs: shapes and dtypes of one example, and checks of rows against them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +107,12 @@ def _object(value: Any) -> NDArray[Any]:
     return box
 
 
-def as_array(leaf: Any, name: str) -> NDArray[Any]:
+def as_array(leaf: Any, name: object) -> NDArray[Any]:
     """A leaf from user code, as an array; strings of NumPy's `StringDType` become objects.
+
+    Args:
+        leaf: The leaf.
+        name: Name of the leaf for errors, as `str` gives it.
 
     Raises:
         LeafError: When NumPy can't convert it.
@@ -168,22 +172,33 @@ def stack(
     specs, structure = flatten_spec(spec)
     if out is None:
         out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
+    stack_into(examples, specs, structure, rows, out)
+    return structure.build(out)
+
+
+def stack_into(
+    examples: Sequence[Tree],
+    specs: Sequence[ArraySpec],
+    structure: Structure,
+    rows: Sequence[int | str],
+    out: Sequence[NDArray[Any]],
+) -> None:
+    """Same as `stack`, for a spec that is flattened already, into `out`."""
     if _fill_columns(examples, structure, out):
-        return structure.build(out)
+        return
     columns = [(column, spec.shape, spec.dtype) for column, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
         leaves = structure.plain_leaves(example)
         if leaves is None:
-            leaves = _leaves_like(example, structure, rows[index])
+            leaves = _leaves_like(example, structure, rows, index)
         for leaf_index, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                name = f"row {rows[index]}: leaf {structure.paths[leaf_index] or 'of the example'}"
+                name = _LeafName(rows, index, structure.paths[leaf_index])
                 leaf = _checked(leaf, specs[leaf_index], name)  # noqa: PLW2901
             column[index] = leaf
-    return structure.build(out)
 
 
-def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
+def _fill_columns(examples: Sequence[Tree], structure: Structure, out: Sequence[NDArray[Any]]) -> bool:
     """Fills `out` leaf by leaf on a fast path; returns False if the examples must be checked one by one."""
     if structure.kind is None:
         return _fill(examples, out[0])
@@ -218,22 +233,54 @@ def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
     return False
 
 
-def _leaves_like(example: Tree, structure: Structure, row: int | str) -> list[Any]:
+def _leaves_like(example: Tree, structure: Structure, rows: Sequence[int | str], index: int) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
         if difference := structure.static_difference(actual):
             raise LeafError(
-                f"row {row}: {difference}; a batch has one value of it, so all rows must have the same: make it a "
-                "data field, or set it in a map"
+                f"row {rows[index]}: {difference}; a batch has one value of it, so all rows must have the same: make "
+                "it a data field, or set it in a map"
             )
         raise LeafError(
-            f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
+            f"row {rows[index]} has the leaves {', '.join(actual.paths) or 'none'}, "
+            f"the rows before it had {', '.join(structure.paths)}; "
             "return the same leaves for every row"
         )
     return leaves
 
 
-def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
+@final
+class RowNames(Sequence[str]):
+    """Names of rows for errors, made only where one is needed.
+
+    Args:
+        count: Number of rows.
+        name: Gives the name of a row from its index.
+    """
+
+    def __init__(self, count: int, name: Callable[[int], str]):
+        self._count, self._name = count, name
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._name(index)
+
+
+@final
+class _LeafName(NamedTuple):
+    """A leaf of a row in messages, made only where one is needed: the row may be looked up."""
+
+    rows: Sequence[int | str]
+    example: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"row {self.rows[self.example]}: leaf {self.path or 'of the example'}"
+
+
+def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
     if spec.dtype.hasobject and not spec.shape:
         return leaf
     array = as_array(leaf, name)

@@ -224,7 +224,7 @@ class Dataloader:
             "drop" if endless else remainder,
         )
         batch_sizes = [size for _, size in sizes]
-        most, first = worker_counts(num_workers, worker_type, self.dataset.reader.concurrent_reads)
+        most, first = worker_counts(num_workers, worker_type, self.dataset)
         options = LoaderOptions(
             partition=partition,
             shard=shard_spec(shard_index, shard_count, batch_sizes),

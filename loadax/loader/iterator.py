@@ -4,7 +4,6 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +29,8 @@ from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo, loader_info
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.streams.agreement import EndAgreement, goes_on
-from loadax.loader.streams.run import KEY, LaneStates, StreamRun, lane_states
+from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
+from loadax.loader.streams.run import KEY, StreamRun, lane_states
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
@@ -116,7 +115,10 @@ class DataIterator:
         self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
         self._ended = False  # whether a stream has ended
         self._unwatch: weakref.finalize[Any, Any] | None = None
-        self._begin_streams(lane_states(start))
+        self._agreement: EndAgreement | None = None
+        self._disagree: Callable[[], object] = lambda: None
+        self._begin_streams(pipeline.stream_run(lane_states(start)))
+        self._agree()
         self._begin(self._open)
 
     def _begin(self, start: Callable[[], None]) -> None:
@@ -187,10 +189,12 @@ class DataIterator:
         self._stalls.scheduler = scheduler
         if self._hosts is not None and self._hosts.error is not None:
             scheduler.abort(self._hosts.error)
-        # Also runs at exit, before the interpreter clears modules that the threads use.
-        self._close = weakref.finalize(self, threads.close)
         self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
+        # Also runs at exit, before the interpreter clears modules that the threads use. First this, then the threads:
+        # none is left behind where a Ctrl-C comes.
+        self._close = weakref.finalize(self, threads.close)
+        threads.start()
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -215,9 +219,8 @@ class DataIterator:
                     self._reopen(self._monitor)
                 if self._interrupted:
                     # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    state = self.get_state()
                     self._host, self._ended = None, False
-                    self._begin_streams(lane_states(state))
+                    self._begin_streams(self._same_streams())
                     self._reopen()
                 scheduler, streams, agreement = self._scheduler, self._streams, self._agreement
             try:
@@ -225,7 +228,7 @@ class DataIterator:
                     self._first_batch()
                 step, batch, host = scheduler.next_batch()
                 with self._lock:
-                    if not _goes_on(step, streams, agreement):
+                    if not _goes_on(step, streams, agreement, scheduler.check):
                         self._ended = self._ended or streams is self._streams
                         continue
                     if scheduler is self._scheduler:
@@ -310,30 +313,41 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step, states = step_of(self._plan, self._order, state), lane_states(state)
+        step, streams = step_of(self._plan, self._order, state), self._pipeline.stream_run(lane_states(state))
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error, self._host = step, None, None
             self._ended = False
-            self._begin_streams(states)
+            self._begin_streams(streams)
+            self._agree()
             self._watch.close()
             self._begin(self._reopen)
 
-    def _begin_streams(self, states: LaneStates) -> None:
-        """Begins to read the lanes of streams from saved states, if there are streams."""
-        self._streams: StreamRun | None = self._pipeline.stream_run(states)
-        self._agreement: EndAgreement | None = None
-        if self._streams is None:
-            return
-        self._streams.consumed = self._step
+    def _begin_streams(self, streams: StreamRun | None) -> None:
+        """Begins to read the lanes of streams at the current step, if there are streams."""
+        self._streams = streams
+        if streams is not None:
+            streams.consumed = self._step
+
+    def _same_streams(self) -> StreamRun | None:
+        """The streams, to be read again from the current step on."""
+        return self._pipeline.stream_run(lane_states(self.get_state()))
+
+    def _agree(self) -> None:
+        """Begins to agree with the other processes on the end of the streams, if there are any of both."""
+        self._disagree()
+        self._agreement = None
         store = key_value_store()
-        if store is not None and not self._streams.endless:
-            process, everyone = this_process().index, range(this_process().count)
-            owners = everyone if self._mesh is None else np.unique(grid_of(self._mesh).owners).tolist()
-            if list(owners) == [process] and self._pipeline.options.shard is not None:
-                owners = everyone  # every process has a mesh of its own, and a part of each batch
-            if len(owners) > 1:
-                self._agreement = EndAgreement(store, process, owners, self._streams.end_rule)
+        if store is None or self._streams is None or self._streams.endless:
+            return
+        process, everyone, options = this_process().index, range(this_process().count), self._pipeline.options
+        owners = everyone if self._mesh is None else np.unique(grid_of(self._mesh).owners).tolist()
+        if list(owners) == [process] and options.shard is not None:
+            owners = everyone  # every process has a mesh of its own, and a part of each batch
+        if len(owners) > 1:
+            limits = options.stall_after, options.abort_after
+            self._agreement = end_agreement(store, process, owners, self._streams.end_rule, *limits)
+            self._disagree = weakref.finalize(self, self._agreement.close)
 
     def _finish(self) -> None:
         """Ends the run.
@@ -390,7 +404,7 @@ class DataIterator:
             if not interrupted and not self._ended:
                 # Another thread may be about to return a batch that is not counted here yet.
                 for step in range(self._step, self._monitor.step):
-                    if not _goes_on(step, self._streams, self._agreement):
+                    if not _goes_on(step, self._streams, self._agreement, lambda: None):
                         self._ended = True
                         break
                     self._step = step + 1
@@ -398,8 +412,9 @@ class DataIterator:
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
             self._watch.close()
             try:
-                self._begin_streams(lane_states(self.get_state()))
+                self._begin_streams(self._same_streams())
                 self._begin(partial(self._reopen, self._monitor))
+                self._agree()
             except BaseException:
                 self._pipeline, self._shard, self._mesh, self._mesh_given = before
                 self._watch_anew()
@@ -497,7 +512,9 @@ class DataIterator:
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
         self._watch.close()
-        self._close()
+        if self._close() and self._streams is not None:
+            self._streams.close()
+        self._disagree()
 
     def __enter__(self) -> "DataIterator":
         return self
@@ -510,11 +527,12 @@ class DataIterator:
 
     def _tell_hosts(self, error: Exception) -> None:
         """Tells the other hosts that this one can't go on."""
-        if self._hosts is not None and not isinstance(error, HostError | ClosedError):
+        if isinstance(error, HostError | ClosedError):
+            return
+        if self._hosts is not None:
             self._hosts.ended(self._step, error)
         if self._agreement is not None:
-            with suppress(Exception):  # this error matters more than those of a store
-                self._agreement.fail(error)
+            self._agreement.fail(error)
 
     def __repr__(self) -> str:
         return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
@@ -601,9 +619,9 @@ class Epoch:
         """Statistics of the run; see `DataIterator.stats`. They restart after an epoch that is left early."""
         return self._batches.stats()
 
-    def report(self) -> Report:
+    def report(self, hosts: bool = False) -> Report:
         """Whether the loader is the bottleneck; see `DataIterator.report`."""
-        return self._batches.report()
+        return self._batches.report(hosts)
 
     @property
     def ledger(self) -> Ledger:
@@ -623,10 +641,10 @@ class Epoch:
         return f"Epoch({self.number}, {len(self)} batches left)"
 
 
-def _goes_on(step: int, streams: StreamRun | None, agreement: EndAgreement | None) -> bool:
+def _goes_on(step: int, streams: StreamRun | None, agreement: EndAgreement | None, check: Callable[[], None]) -> bool:
     """Whether a step that was read is part of the run: whether streams have not ended before it, on any process."""
     if streams is None:
         return True
     if agreement is not None:
-        return agreement.goes_on(step, streams.progress, streams.ended_lane)
+        return agreement.goes_on(step, streams.progress, streams.ended_lane, check)
     return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))

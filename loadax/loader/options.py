@@ -67,12 +67,15 @@ class LoaderOptions:
         return max(1, self.num_workers) if self.worker_type == "process" else 1
 
 
-def worker_counts(num_workers: int | None, worker_type: str, concurrent_reads: int) -> tuple[int, int]:
-    """Largest and initial number of workers, for a source that wants `concurrent_reads` reads in flight."""
+def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -> tuple[int, int]:
+    """Largest and initial number of workers for a dataset."""
+    concurrent_reads = dataset.reader.concurrent_reads
     in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
     if num_workers is not None:
         most = integer("num_workers", num_workers, 0)
         return most, most
+    if isinstance(dataset.order, StreamOrder) and not dataset.reader.maps:
+        return 1, 1  # lanes are read in order, and there is nothing to do beside it
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first

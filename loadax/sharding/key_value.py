@@ -1,5 +1,9 @@
 """KeyValueStore: small texts that the processes of a JAX run share through its coordination service."""
 
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -9,6 +13,10 @@ from loadax.core.distributed import this_process
 from loadax.sharding.compat import coordination_client
 
 _ROOT = "loadax"
+_KEPT = 32  # directories of runs, closed last, whose keys are kept, since another process may be late
+
+_lock = threading.RLock()  # reentrant: garbage collection may close a run while another one is forgotten
+_closed: deque[str] = deque()  # directories of the runs that were closed last
 
 
 class KeyValueStore(Protocol):
@@ -49,6 +57,27 @@ def key_value_store() -> KeyValueStore | None:
     """
     client = coordination_client()
     return None if client is None or this_process().count == 1 else _CoordinationStore(client)
+
+
+def group_name(processes: Sequence[int]) -> str:
+    """A name for a group of processes, as part of a key."""
+    return hashlib.sha256(str(tuple(processes)).encode()).hexdigest()[:8]
+
+
+def forget(store: KeyValueStore, directory: str) -> None:
+    """Counts a run as closed, and deletes the keys of those that were closed long before.
+
+    Args:
+        store: Store of all keys.
+        directory: Directory of the run's keys.
+    """
+    early = []
+    with _lock:
+        _closed.append(directory)
+        while len(_closed) > _KEPT:
+            early.append(_closed.popleft())
+    for name in early:
+        store.delete(name)
 
 
 @final

@@ -168,7 +168,8 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
         if dim == 0:
             what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
         else:
-            what, argument, remedy = "columns", "partition", f"Pad it to a multiple of {count} in a map"
+            what, argument = "columns", "partition"
+            remedy = f"Pad it to a multiple of {count} in a map, or pass partition= as a tree with a spec for each leaf"
         raise PartitionError(
             f"{leaf_name(path)}: dim {dim} has {shape[dim]} {what}, "
             f"but {_text(spec)} splits it into {count} equal parts. {remedy}",

@@ -16,10 +16,11 @@ import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
+import loadax
 from loadax.cli import bench as cli_bench
 from loadax.cli import main
 from tests.clocks import Machine
-from tests.sources.shards.corpora import write_tar, write_tfrecord
+from tests.sources.shards.corpora import encoded, write_tar, write_tfrecord
 
 QUICK = ("--seconds", "0.3", "--step", "2")
 
@@ -215,6 +216,31 @@ def test_tfrecord_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert "convert it to numbers in a map" in capfd.readouterr().err
     assert main(["bench", str(path), "--size", "4", "--batch-size", "8"]) == 2
     assert "made of TFRecord files, to which --size does not apply" in capfd.readouterr().err
+    assert main(["inspect", str(path), "--columns", "x"]) == 2
+    assert "has no feature 'x', since it is not a tf.train.Example; leave --columns out" in capfd.readouterr().err
+
+
+def test_tfrecord_files_of_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Features are those of the first record, but for lists of several byte strings, and of nothing."""
+    some = {"name": [b"n"], "words": [b"a", b"b"], "none": []}
+    records = [encoded({"x": np.array([row]), "v": np.arange(2) / 4 + row, **some}) for row in range(3)]
+    write_tfrecord(tmp_path / "0.tfrecord", [])
+    write_tfrecord(tmp_path / "1.tfrecord", records)
+    assert main(["inspect", str(tmp_path)]) == 0
+    shown = capfd.readouterr().out
+    (line,) = (line for line in shown.splitlines() if line.startswith("loadax.from_tfrecord"))
+    assert "features={'name': bytes, 'v': ('float32', 2), 'x': 'int64'}" in line
+    opened = eval(line.replace("(seed)", "(0)"), {"loadax": loadax})
+    assert sorted(int(example["x"]) for example in opened) == [0, 1, 2]
+    assert main(["convert", str(tmp_path), str(tmp_path / "out.zarr"), "--columns", "x,v"]) == 0
+    assert loadax.from_zarr(tmp_path / "out.zarr").read([2])["v"].tolist() == [[2.0, 2.25]]
+    assert main(["inspect", str(tmp_path), "--columns", "y"]) == 2
+    assert "has no feature 'y', but name, v, x; pass these" in capfd.readouterr().err
+
+
+def test_array_record_files_in_a_bucket(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "s3://bucket/x.array_record"]) == 2
+    assert "ArrayRecord's reader opens local files only; download the files" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`loadax new`: the script that it writes runs, learns, and resumes."""
 
+import ast
 import json
 import re
 import runpy
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import zarr
 from PIL import Image
 from pyarrow import parquet
 
@@ -47,9 +49,18 @@ def test_a_table(folder: Path, capsys: Any) -> None:
     assert max(map(len, text.splitlines())) <= 120
     first = run(capsys)
     assert [step for step, _ in first] == [2, 4, 6]
+    assert Path("train.checkpoint.npz").exists()  # each script has its own
     assert first[-1][1] < first[0][1]
     Path("train.py").write_text(text.replace("EPOCHS = 3", "EPOCHS = 4"))
     assert [step for step, _ in run(capsys)] == [8]  # goes on where the first run ended
+
+
+def test_names_with_quotes_and_backslashes(folder: Path) -> None:
+    for name in ('od\\d""".parquet', "\\N.parquet", 'end".parquet'):
+        write_table(name)
+        assert main(["new", name, f"{name}.py"]) == 0
+        written = ast.parse(Path(f"{name}.py").read_text())
+        assert (ast.get_docstring(written) or "").startswith(f"Trains on {name}. ")
 
 
 @pytest.mark.parametrize("kind", ["documents", "tokens", "images", "npy"])
@@ -94,7 +105,7 @@ def test_a_function(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) 
     sys.modules.pop("corpus_of_new")
 
 
-def test_what_no_script_is_written_for(folder: Path, capsys: Any) -> None:
+def test_what_no_script_is_written_for(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: str) -> str:
         assert main(["new", *arguments]) == 2
         return str(capsys.readouterr().err)
@@ -109,4 +120,13 @@ def test_what_no_script_is_written_for(folder: Path, capsys: Any) -> None:
     Path("n.jsonl").write_text('{"x": {"a": 1}}\n')
     assert "examples are not flat dicts, but have the leaves ['x']['a']" in refused("n.jsonl", "a.py")
     assert "nothing.npy does not exist" in refused("nothing.npy", "a.py")
+    Path("stream_of_new.py").write_text(
+        "import loadax\ndef data(): return loadax.from_stream(lambda lane, lanes: [{'x': 1.0}], lanes=1)\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    assert "stream_of_new.data() is a stream, and the script needs random access" in refused("stream_of_new:data", "a")
+    sys.modules.pop("stream_of_new")
+    for name, rows in (("t2m", 6), ("latitude", 2)):
+        zarr.create_array("w.zarr", name=name, data=np.zeros((rows, 2)))
+    assert "dim 0 of every leaf must be equal (--columns)" in refused("w.zarr", "a.py")
     assert not Path("a.py").exists()

@@ -1,5 +1,6 @@
 """The commands on files of tables."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,36 @@ def test_convert_writes_columns_of_tables(folder: Path, path: str) -> None:
     out = folder / "out.zarr"
     assert main(["convert", str(folder / path), str(out), "--columns", "x,y"]) == 0
     assert loadax.from_zarr(out).read([39])["y"].tolist() == [19.5]
+
+
+def test_compressed_json_lines_are_kept_in_the_cache(folder: Path, capsys: Any) -> None:
+    (folder / "x.jsonl.gz").write_bytes(gzip.compress((folder / "x.jsonl").read_bytes()))
+    arguments = ["convert", str(folder / "x.jsonl.gz"), str(folder / "out.zarr"), "--columns", "x"]
+    assert main(arguments) == 2
+    assert "pass cache=FOLDER, a local folder for its decompressed content, or decompress it (--cache)" in (
+        capsys.readouterr().err
+    )
+    assert main([*arguments, "--cache", str(folder / "cache")]) == 0
+    assert loadax.from_zarr(folder / "out.zarr").read([39])["x"].tolist() == [39]
+    assert main(["inspect", str(folder / "x.csv"), "--cache", str(folder / "cache")]) == 2
+    assert "is a table, to which --cache does not apply; leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"x": [1]}\n{"x": [1, 2]}\n', "rows are ragged: pad them with .pad(lengths)"),
+        ('{"x": 1}\n{"x": null}\n', "say what nulls become: loadax.from_jsonl(paths, nulls={'x': 0})"),
+        ('{"x": "a"}\n', "is not numeric, but write_zarr writes numbers; convert it to numbers in a map"),
+    ],
+)
+def test_what_needs_code_goes_into_a_function(content: str, message: str, folder: Path, capsys: Any) -> None:
+    path = folder / "bad.jsonl"
+    path.write_text(content)
+    assert main(["convert", str(path), str(folder / "out.zarr")]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert f"a function that returns the dataset: pass MODULE:FUNCTION instead of {path}\n" in said
 
 
 def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:

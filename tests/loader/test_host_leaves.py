@@ -1,5 +1,6 @@
 """Leaves that stay on the host, and batches that do: `host_leaves`, `it.host`, `loader.host` and `host_batches`."""
 
+import ast
 import gc
 import re
 import threading
@@ -267,12 +268,22 @@ def test_host_leaves_and_keep_on_device() -> None:
 
 def test_a_leaf_that_jax_lacks_names_the_argument_that_keeps_it() -> None:
     with pytest.raises(
-        LeafTypeError, match=r"^leaf \['name'\] has dtype object .*, or keep it on the host: "
+        LeafTypeError, match=r"^leaf \['name'\] has dtype object .*; or keep it on the host: "
     ) as caught:
         Dataloader(ROW_BY_ROW, 8)
     advised = re.search(r"host_leaves=('\w+')", str(caught.value))
     assert advised is not None
     Dataloader(ROW_BY_ROW, 8, host_leaves=advised[1].strip("'"))
+
+
+def test_all_leaves_that_jax_lacks_are_named_at_once() -> None:
+    columns = {"name": np.array(["a"] * 8), "x": np.arange(8), "day": np.zeros(8, "datetime64[D]")}
+    message = r"; or keep all such leaves on the host: Dataloader\(…, host_leaves=(.*)\)$"
+    with pytest.raises(LeafTypeError, match=message) as caught:
+        Dataloader(from_arrays(columns), 8)
+    advised = ast.literal_eval(re.search(message, str(caught.value))[1])  # type: ignore[index]
+    assert sorted(advised) == ["day", "name"]
+    Dataloader(from_arrays(columns), 8, host_leaves=advised)
 
 
 def test_there_are_no_host_leaves() -> None:

@@ -1,5 +1,6 @@
 """Position, state and epochs of an iterator."""
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import pytest
 from loadax import Dataloader, LoadaxError, from_arrays
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
+from tests.limits import until
 
 ROOT = Path(__file__).parents[2]
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
@@ -146,7 +148,7 @@ def test_an_epoch_that_was_passed_over_says_so() -> None:
             next(epoch)
 
 
-@pytest.mark.parametrize("where", ["pause", "__init__"])
+@pytest.mark.parametrize("where", ["pause", "__init__", "start"])
 def test_an_interrupt_where_batches_of_another_size_begin_loses_none(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +173,22 @@ def test_an_interrupt_where_batches_of_another_size_begin_loses_none(
                 continue
     assert not left
     assert served == [loader.rows(step).tolist() for step in range(len(loader))]
+
+
+def test_an_interrupt_when_threads_have_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, started = ThreadPool.start, []
+
+    def interrupted(pool: ThreadPool) -> None:
+        starts(pool)
+        started.extend(pool._threads)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPool, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iter(Dataloader(DATA, 8, num_workers=2))
+    gc.collect()
+    until(lambda: not any(thread.is_alive() for thread in started))
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -38,8 +38,9 @@ def test_row_r_is_entry_r_modulo_k(axes: dict[str, int], partition: Any, micro: 
         for name, leaf in batch.items():
             plain = np.asarray(whole[step][name])
             assert leaf.shape == (micro, 64 // micro, *plain.shape[1:])
+            entries = np.asarray(leaf)
             for row in range(64):
-                np.testing.assert_array_equal(np.asarray(leaf[row % micro, row // micro]), plain[row])
+                np.testing.assert_array_equal(entries[row % micro, row // micro], plain[row])
             # The spec is that of a microbatch, and no row has changed its device.
             before, after = whole.spec[name].sharding.spec, leaf.sharding.spec
             assert tuple(after) == (None, *before)

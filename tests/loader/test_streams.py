@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import jax
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax import Dataloader, from_stream
+from loadax import Dataloader, from_stream, write_zarr
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
+from loadax.loader.execution import thread_pool
 from loadax.sharding import data_parallel
 from tests.limits import HANG
-from tests.streams import CountedLanes, expected_steps
+from tests.streams import CountedLanes, StatefulLane, expected_steps, row_of
 
 BATCH = 8
 
@@ -22,9 +24,11 @@ def rows(lane: int, lanes: int, count: int = 100) -> Iterator[Any]:
         yield {"x": np.array([lane, row], np.int32)}
 
 
-def batches_of(data: Any, batch_size: int = BATCH, **options: Any) -> list[Any]:
-    with Dataloader(data, batch_size, shard_index=0, shard_count=1, **options).host_batches() as batches:
-        return list(batches)
+def batches_of(
+    data: Any, batch_size: int = BATCH, start: Any = 0, most: int | None = None, **options: Any
+) -> list[Any]:
+    with Dataloader(data, batch_size, shard_index=0, shard_count=1, **options).host_batches(start) as batches:
+        return list(islice(batches, most))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +146,40 @@ def test_blocks_of_rows_give_the_batches_of_their_rows() -> None:
     np.testing.assert_equal(mapped[5]["x"], batches_of(from_stream(rows, lanes=3))[5]["x"] + 1)
 
 
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_batches_that_are_stacked_in_parts_have_the_rows_of_their_lanes(remainder: Any) -> None:
+    """Lanes end between, at and within the parts, and rows are written beside what they lack."""
+    lengths = [180, 150, 160, 200, 131, 122, 140]
+
+    def blocks(lane: int, lanes: int) -> Iterator[Any]:
+        values = np.array([row_of(lane, row) for row in range(lengths[lane])], np.int32)
+        for low in range(0, len(values), 3):
+            yield {"x": values[low : low + 3]}
+
+    expected = expected_steps(lengths, 427, remainder)
+    assert len(expected) == (4 if remainder == "pad" else 2)
+    for lanes, batched in ((CountedLanes(lengths), False), (blocks, True)):
+        for options in ({"num_workers": 0}, {"num_workers": 3}, {"on_error": "mask"}):
+            data = from_stream(lanes, lanes=len(lengths), batched=batched)
+            given = batches_of(data, 427, remainder=remainder, **options)
+            masks = [batch.get("mask", np.ones(427, bool)) for batch in given]
+            assert [
+                np.where(mask, batch["x"], -1).tolist() for mask, batch in zip(masks, given, strict=True)
+            ] == expected
+
+
+def test_only_maps_of_a_stream_need_several_threads() -> None:
+    data = from_stream(rows, lanes=4)
+    assert loader_threads(Dataloader(data, BATCH)) == 1
+    assert loader_threads(Dataloader(data.map(lambda row: row), BATCH)) > 1
+    assert loader_threads(Dataloader(data, BATCH, num_workers=3)) == 3
+
+
+def loader_threads(loader: Dataloader) -> int:
+    with iter(loader) as batches:
+        return batches.stats().workers
+
+
 def test_a_block_that_is_none_does_not_end_its_lane() -> None:
     def blocks(lane: int, lanes: int) -> Iterator[Any]:
         yield from ({"x": np.zeros(4, np.int32)}, None, {"x": np.ones(4, np.int32)})
@@ -196,6 +234,26 @@ def test_a_masked_row_keeps_its_position() -> None:
     assert batch["mask"].tolist() == [True] * 5 + [False] + [True] * 2
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_close_ends_the_lanes(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have files open. Threads that do not end in time keep them."""
+    monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", HANG)
+    left: list[int] = []
+
+    def opened(lane: int, lanes: int) -> Iterator[Any]:
+        try:
+            yield from rows(lane, lanes, 1 << 40)  # none is read to its end ahead of time
+        finally:
+            left.append(lane)
+
+    with iter(Dataloader(from_stream(opened, lanes=4), BATCH, num_workers=workers)) as batches:
+        left.clear()  # of the first row, which was read for the spec
+        next(batches)
+        assert not left
+    assert sorted(left) == [0, 1, 2, 3]
+    assert batches.get_state()["step"] == 1
+
+
 def test_a_lane_that_hangs_ends_with_close_and_others_do_not_wait() -> None:
     waiting, hang = threading.Event(), threading.Event()
 
@@ -237,6 +295,27 @@ def test_epochs_read_every_lane_again() -> None:
     assert served == [[0, 1, 2, 10, 11, 12], [100, 101, 102, 110, 111, 112]]
 
 
+def test_a_lane_that_yields_one_array_again_is_an_error() -> None:
+    def open_lane(lane: int, lanes: int) -> Iterator[Any]:
+        row, constant = {"x": np.zeros(2)}, np.ones(2)
+        for number in range(40):
+            row["x"][:] = number
+            yield {"x": row["x"], "constant": constant}
+
+    with pytest.raises(LeafError, match=r"lane \d changed row 0 after it had yielded it, so rows overwrite each other"):
+        batches_of(from_stream(open_lane, lanes=2))
+    steady = from_stream(lambda lane, lanes: (one | {"x": one["x"].copy()} for one in open_lane(lane, lanes)), lanes=2)
+    assert len(batches_of(steady)) == 80 // BATCH
+
+
+def test_the_epoch_needs_no_default() -> None:
+    def open_lane(lane: int, lanes: int, epoch: int) -> list[int]:
+        return [100 * epoch + lane] * 2
+
+    served = batches_of(from_stream(open_lane, lanes=2), 4, num_epochs=2)  # type: ignore[arg-type]
+    assert [batch.tolist() for batch in served] == [[0, 0, 1, 1], [100, 100, 101, 101]]
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="lanes=0"):
         from_stream(rows, lanes=0)
@@ -244,14 +323,18 @@ def test_bad_arguments() -> None:
         from_stream([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"is called as open_lane\(lane, lanes\)"):
         from_stream(lambda lane: [lane])  # type: ignore[misc, arg-type]
-    with pytest.raises(ArgumentError, match="give its third argument a default, as in def open_lane"):
-        from_stream(lambda lane, lanes, epoch: [lane])  # type: ignore[misc, arg-type]
-    with pytest.raises(SourceError, match=r"lane 0 of 4 has no rows; pass a number of lanes="):
+    with pytest.raises(ArgumentError, match=r"give its third argument a default, or call it epoch: open_lane\(lane"):
+        from_stream(lambda lane, lanes, number: [lane])  # type: ignore[misc, arg-type]
+    with pytest.raises(SourceError, match=r"lane 0 of 4 has no rows; pass fewer lanes, each of which has rows: loadax"):
         Dataloader(from_stream(lambda lane, lanes: [], lanes=4), BATCH)
     with pytest.raises(SourceError, match="lane 3 of 4 has no rows"):
         batches_of(from_stream(CountedLanes([9, 9, 9, 0]), lanes=4))
-    with pytest.raises(TypeError, match="not iterable"):
-        Dataloader(from_stream(lambda lane, lanes: lane, lanes=4), BATCH)  # type: ignore[arg-type, return-value]
+    with pytest.raises(SourceError, match="lane 0 of 4: open_lane returned None; yield rows in it, or return an iter"):
+        Dataloader(from_stream(lambda lane, lanes: None, lanes=4), BATCH)  # type: ignore[arg-type, return-value]
+    with pytest.raises(SourceError, match="lane 2 of 4: open_lane returned 2; yield rows"):
+        batches_of(from_stream(lambda lane, lanes: [1] * 9 if lane != 2 else lane, lanes=4))  # type: ignore[arg-type, return-value]
+    with pytest.raises(StreamError, match=r"^write_zarr\(\): a stream has no length"):
+        write_zarr(from_stream(rows), "never.zarr")
     with pytest.raises(UnsupportedError, match="worker_type='process'"):
         Dataloader(from_stream(rows), BATCH, worker_type="process")
     with pytest.raises(UnsupportedError, match="keep_on_device"):
@@ -261,6 +344,37 @@ def test_bad_arguments() -> None:
     Dataloader(from_stream(rows, lanes=8), BATCH, remainder="pad")
     with pytest.raises(SourceError, match="leave out batched=True if lanes yield rows"):
         Dataloader(from_stream(lambda lane, lanes: [{"x": 1}], batched=True), BATCH)
+
+
+def test_a_state_that_is_none_is_not_saved() -> None:
+    """Some iterators have no state before their first row, or after their last one."""
+
+    class Forgetful(StatefulLane):
+        def get_state(self) -> Any:
+            return super().get_state() if self._row == 2 else None
+
+    lanes = CountedLanes(stateful=True)
+    data = from_stream(lambda lane, _: Forgetful(lanes, lane), lanes=2)
+    with Dataloader(data, 4, num_workers=0, shard_index=0, shard_count=1).host_batches() as batches:
+        for step in (1, 2, 3):
+            next(batches)
+            again = batches_of(data, 4, start=batches.get_state(), most=1)[0]["x"]
+            assert again.tolist() == [row_of(lane, 2 * step + row) for lane in range(2) for row in range(2)]
+
+
+@pytest.mark.parametrize("lanes", [[{"4": [0, 0, 0, None]}], [{"-1": [0, 0, 0, None]}], [{"0": [5, 0, 0, None]}]])
+def test_states_of_lanes_that_can_not_be(lanes: Any) -> None:
+    loader = Dataloader(from_stream(CountedLanes(), lanes=4), BATCH, num_epochs=None)
+    with iter(loader) as batches:
+        next(batches)
+        state = batches.get_state()
+        with pytest.raises(
+            StateError, match=r"lane (4|-1), but the stream has the lanes 0 to 3|list of states by lane"
+        ):
+            loader.iterate(state | {"lanes": lanes})
+        with pytest.raises(StateError):
+            batches.set_state(state | {"lanes": lanes})
+        assert np.asarray(next(batches)["x"]).tolist()[:2] == [2, 3], "unchanged"
 
 
 def test_states_that_do_not_fit() -> None:

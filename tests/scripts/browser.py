@@ -25,6 +25,8 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
+    # A mouse, as a laptop has: the theme makes code that scrolls focusable only where one can hover.
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
 )
 
 
@@ -56,6 +58,7 @@ class Browser:
             self._wait_for_driver()
             options = {"args": [*_FLAGS, f"--user-data-dir={profile}"], "binary": shutil.which("chromium")}
             capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            capabilities["timeouts"] = {"script": int(HANG * 1000)}
             session = self._request("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
         except BaseException:
             self._driver.kill()
@@ -90,7 +93,7 @@ class Browser:
         self._request("POST", "/url", {"url": url})
 
     def run(self, script: str) -> Any:
-        """Returns what the body of a JavaScript function returns."""
+        """Returns what the body of a JavaScript function returns, or what the promise that it returns becomes."""
         return self._request("POST", "/execute/sync", {"script": script, "args": []})
 
     def messages(self) -> list[str]:

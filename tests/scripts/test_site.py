@@ -1,11 +1,14 @@
-"""The built site in headless Chromium: nothing broken, nothing wider than the page, nothing fetched from elsewhere.
+"""The built site in headless Chromium.
 
-Runs on the site that the environment variable `SITE` names, as `.ci/run` does after `mkdocs build`; needs Debian's
-packages `chromium` and `chromium-driver`.
+Nothing is broken, nothing is wider than the page, nothing is fetched from elsewhere, axe-core finds no barrier, and the
+search finds the page of each term. Runs on the site that the environment variable `SITE` names, as `.ci/run` does after
+`mkdocs build`; needs Debian's packages `chromium` and `chromium-driver`.
 """
 
 import functools
 import http.server
+import importlib.util
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from tests.scripts import browser
 
 SITE = os.environ.get("SITE")
 WIDTHS = (1366, 390)
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(SITE is None, reason="set SITE to a folder that mkdocs built")
 
@@ -30,6 +34,7 @@ const all = (selector) => [...document.querySelectorAll(selector)];
 return {
     ids: all("[id], a[name]").map((element) => element.id || element.name),
     links: all("a[href]").map((link) => link.href),
+    edits: all("a[rel=edit]").map((link) => link.href),
     images: all("img").filter((image) => image.complete && image.naturalWidth === 0).map((image) => image.src),
     nameless: all("img:not([alt])").map((image) => image.src),
     examples: all("article p").filter((p) => p.textContent.includes(">>>") && !p.querySelector("code")).map(text),
@@ -65,6 +70,74 @@ if (page.clientWidth > 1000) {
 }
 return wide;
 """
+
+# Rules of WCAG 2.2, levels A and AA.
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+AUDIT = f"""
+return axe.run(document, {{runOnly: {RULES}, resultTypes: ["violations"]}}).then((result) => result.violations.flatMap(
+    (rule) => rule.nodes.map((node) => `${{rule.id}}: ${{node.target}}: ${{node.failureSummary}}`)));
+"""
+
+# Types a term, and returns the pages in the list of results as soon as that has not changed for a moment.
+SEARCH = """
+const list = document.querySelector(".md-search-result__list");
+return new Promise((done) => {
+    let timer;
+    const watch = new MutationObserver(() => {
+        clearTimeout(timer);
+        timer = setTimeout(() => {
+            watch.disconnect();
+            const links = list.querySelectorAll(":scope > .md-search-result__item > a:first-of-type");
+            done([...links].map((link) => new URL(link.href).pathname.slice(1)));
+        }, 20);
+    });
+    watch.observe(list, {childList: true, subtree: true});
+    const box = document.querySelector(".md-search__input");
+    box.value = TERM;
+    box.dispatchEvent(new Event("keyup"));
+});
+"""
+
+# What people type, by the page that they look for: the names of STYLE and of other loaders.
+TERMS = {
+    "api/datasets/Dataset/": ["filter", "cache", "pad"],
+    "api/loader/Epoch/": ["epoch"],
+    "benchmarks/": ["benchmark"],
+    "coming-from/grain/": ["grain", "IterDataset", "random_map"],
+    "coming-from/hugging-face/": ["huggingface", "hugging face", "interleave_datasets", "load_dataset"],
+    "coming-from/tf-data/": ["tf.data", "interleave", "padded_batch", "from_generator"],
+    "coming-from/torch/": [
+        "torch",
+        "collate",
+        "collate_fn",
+        "sampler",
+        "drop_last",
+        "pin_memory",
+        "DistributedSampler",
+    ],
+    "concepts/": ["deterministic", "reproducible", "position"],
+    "concepts/glossary/": ["autotune", "backpressure", "OOM", "OOM killer", "ragged", "retry", "round-robin", "kernel"],
+    "concepts/lanes/": ["lanes", "block shuffle"],
+    "cookbook/evaluation/": ["evaluation"],
+    "cookbook/launch/": ["SLURM", "kubernetes", "tpu", "gpu", "deadlock"],
+    "cookbook/loss-spike/": ["loss spike"],
+    "cookbook/nnx/": ["flax", "nnx"],
+    "guides/command_line/": ["command line", "doctor"],
+    "guides/device/": ["device_map", "keep_on_device", "augmentation", "bfloat16"],
+    "guides/hosts/": ["straggler", "stall", "hang"],
+    "guides/images/": ["images", "jpeg"],
+    "guides/meshes/": ["mesh", "shard", "sharding", "PartitionSpec", "Explicit axes"],
+    "guides/orders/": ["shuffle", "batch size", "curriculum", "mixture", "pack", "packing", "padding", "microbatches"],
+    "guides/preemption/": ["preemption", "SIGTERM"],
+    "guides/speed/": ["bottleneck", "GIL", "num_workers", "profiling", "prometheus", "throughput", "worker", "workers"],
+    "guides/storage/": ["bytes", "s3", "bucket", "webdataset", "tfrecord", "zarr", "npy", "megatron", "timeout"],
+    "guides/streams/": ["streaming", "IterableDataset", "generator"],
+    "guides/tables/": ["parquet", "jsonl", "csv", "pandas", "NaN", "null", "row group"],
+    "guides/trainers/": ["checkpoint", "orbax", "strings", "maxtext", "kauldron", "tunix", "levanter"],
+    "start/install/": ["install"],
+    "start/tutorial/": ["prefetch", "resume", "dtype"],
+}
+FIRST = 4  # results that a reader looks at
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -107,7 +180,42 @@ def test_every_page_is_whole_in_both_widths(root: str, tmp_path: Path) -> None:
             found += [f"{path}: console: {message}" for message in chromium.messages()]
     assert pages
     found += broken_links(root, pages)
+    edits = [link.partition("/edit/main/") for page in pages.values() for link in page["edits"]]
+    found += [f"nothing to edit at {''.join(link)}" for link in edits if not (ROOT / link[2]).is_file()]
     assert not found, "\n".join(found)
+    assert len(edits) > 20, "build the site with EDIT_URL, as .ci/run does"
+
+
+@pytest.mark.timeout(900)
+def test_no_page_has_barriers(root: str, tmp_path: Path) -> None:
+    package = importlib.util.find_spec("axe_playwright_python")
+    assert package is not None, "axe-core comes with the extra docs: pip install -e '.[docs]'"
+    axe = Path(str(package.origin)).with_name("axe.min.js").read_text("utf-8")
+    found = []
+    with browser.Browser(tmp_path) as chromium:
+        for page in ("", "guides/meshes/", "api/loader/Dataloader/", "benchmarks/"):
+            chromium.open(root + page)
+            chromium.run(STILL + axe)
+            for width in WIDTHS:
+                chromium.resize(width)
+                for scheme in ("default", "slate"):
+                    chromium.run(f"document.body.setAttribute('data-md-color-scheme', '{scheme}')")
+                    found += [f"/{page} at {width} px, {scheme}: {each}" for each in chromium.run(AUDIT)]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_finds_the_page_of_each_term(root: str, tmp_path: Path) -> None:
+    missed = []
+    with browser.Browser(tmp_path) as chromium:
+        chromium.resize(WIDTHS[0])
+        chromium.open(root)
+        chromium.run("document.querySelector('.md-search__input').focus()")
+        for page, terms in TERMS.items():
+            for term in terms:
+                found = list(dict.fromkeys(chromium.run(SEARCH.replace("TERM", json.dumps(term)))))
+                if page not in found[:FIRST]:
+                    missed.append(f"{term!r} finds {found[:FIRST]}, and not {page!r}")
+    assert not missed, "\n".join(missed)
 
 
 def broken_links(root: str, pages: dict[str, dict[str, Any]]) -> list[str]:

@@ -17,6 +17,7 @@ import loadax
 from loadax.errors import SourceError
 from tests.limits import HANG
 from tests.processes.launch import run_processes
+from tests.records import begin, chains, finish, write
 from tests.servers.child import run_python
 from tests.servers.faults import Fault, FaultProxy, Kind, Matches
 from tests.servers.gcs import GcsServer
@@ -169,6 +170,13 @@ def test_a_group_is_found_by_listing(folder: Path, s3_server: S3Server, bucket: 
     np.testing.assert_array_equal(batch["field"], FIELDS[[5, 99]])
     with pytest.raises(SourceError, match=r"weather has no zarr array 'sea'; its arrays are \['field', 'label'\]"):
         loadax.from_zarr(f"s3://{bucket}/below/weather", ["sea"])
+
+
+def test_every_source_and_verb_of_records(s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
+    write(tmp_path / "records")
+    s3_server.upload(tmp_path / "records", bucket)
+    for chain in chains(f"s3://{bucket}", tmp_path / "index").values():
+        finish(chain, begin(chain))
 
 
 def test_a_second_try_uses_the_same_credentials_and_is_remembered(

@@ -38,6 +38,7 @@ def url(tmp_path: Path, s3_server: S3Server, bucket: str) -> str:
 
 def test_tables_in_a_bucket_are_those_on_disk(url: str, tmp_path: Path) -> None:
     check_source(loadax.from_parquet(url, columns="x").source)
+    check_source(loadax.from_jsonl(url, columns="x").source, loader=False)
     for data in (loadax.from_parquet(url), loadax.from_jsonl(url)):
         read = data.map(lambda row: (row["x"], int(row["text"]), row["tokens"].sum())).read(range(60))
         expected = [[row["x"], row["x"], sum(row["tokens"])] for row in ROWS]

@@ -47,7 +47,7 @@ def test_placed_dtype_is_the_one_that_jax_gives(given: Any, placed: Any) -> None
     [
         ("<U12", r"leaf \['text'\] has dtype <U12; JAX arrays are numeric. Drop it or encode it in a map"),
         ("S3", r"leaf \['text'\] has dtype \|S3; JAX arrays are numeric"),
-        (object, r"has dtype object \(strings, None, or values of several kinds\); JAX arrays"),
+        (object, r"has dtype object \(strings, bytes, None, or values of several kinds\); JAX arrays"),
         ("M8[s]", r"has dtype datetime64\[s\]; JAX"),
         ("m8[s]", r"has dtype timedelta64\[s\]; JAX"),
         ([("a", "i4")], r"has dtype \[\('a', '<i4'\)\]; JAX"),

@@ -192,7 +192,7 @@ def test_a_batch_that_the_mesh_cannot_cut_is_an_error() -> None:
         resolve_partition(P("data"), structure, [(10,)], data_parallel())
     message = (
         "leaf ['tokens']: dim 1 has 101 columns, but P(None, 'model') splits it into 4 equal parts. "
-        "Pad it to a multiple of 4 in a map"
+        "Pad it to a multiple of 4 in a map, or pass partition= as a tree with a spec for each leaf"
     )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P(None, "model"), structure, [(10, 101)], PLANNED)

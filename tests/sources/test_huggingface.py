@@ -92,8 +92,9 @@ DTYPES: dict[str, Any] = {
 def expected(data: Any, rows: Any) -> dict[str, Any]:
     """What Hugging Face gives for rows, in Python's own objects, as arrays."""
     python = data.with_format(None)
+    examples = [python[int(row)] for row in rows]
     return {
-        name: np.stack([np.asarray(python[int(row)][name], dtype) for row in rows]) for name, dtype in DTYPES.items()
+        name: np.stack([np.asarray(example[name], dtype) for example in examples]) for name, dtype in DTYPES.items()
     }
 
 

@@ -6,6 +6,7 @@ rows of all k steps are contiguous, and a source reads them in one call.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -18,7 +19,7 @@ from loadax.core.casting import cast_into
 from loadax.core.formatting import size_text
 from loadax.core.spec import all_columns
 from loadax.loader.batch_spec import BatchLeaf
-from loadax.protocols import Columns, Integers
+from loadax.protocols import ArraySpec, Columns, Integers
 
 
 @final
@@ -141,6 +142,23 @@ class BatchBuffers:
         """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
         tile, view = self._tiles[index], self._views[index]
         return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
+
+    def whole_rows(self, low: int, high: int, specs: Sequence[ArraySpec]) -> list[NDArray[Any]] | None:
+        """Rows `low` to `high`, counted over all steps, as one array for each leaf of the source.
+
+        None if the buffers have gaps, other dtypes than `specs`, only some of the leaves or columns, or some twice.
+        """
+        found: dict[int, NDArray[Any]] = {}
+        for index, tile in enumerate(self._tiles):
+            if tile.leaf.source is None:
+                continue
+            rows = self.rows(index)
+            plain = tile.whole and tile.select is None and tile.leaf.dtype == tile.leaf.spec.dtype
+            if rows is None or not plain or tile.leaf.source in found:
+                return None
+            found[tile.leaf.source] = rows[low:high]
+        same = [leaf in found and found[leaf].dtype == spec.dtype for leaf, spec in enumerate(specs)]
+        return [found[leaf] for leaf in range(len(specs))] if all(same) else None
 
     def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
         """Writes `values` to rows `low` to `high` of tile `index`, counted over all steps.

@@ -111,12 +111,23 @@ def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = ()) -> Ba
         try:
             dtype = spec.dtype if index in kept else placed_dtype(spec.dtype, path)
         except LeafTypeError as error:
-            key = next((key for key in tree if index in flatten(tree[key])[0]), None) if type(tree) is dict else None
-            if key is None:
+            if type(tree) is not dict:
                 raise
-            raise LeafTypeError(f"{error}, or keep it on the host: Dataloader(…, host_leaves={key!r})") from error
+            keys = [key for key in tree if any(not _placeable(one, specs, kept) for one in flatten(tree[key])[0])]
+            which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
+            raise LeafTypeError(
+                f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})"
+            ) from error
         leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name))
     return BatchSpec(structure, tuple(leaves))
+
+
+def _placeable(index: int | str, specs: Sequence[ArraySpec], kept: Sequence[int]) -> bool:
+    """Whether a leaf can be a `jax.Array`, or needn't be one."""
+    try:
+        return isinstance(index, str) or index in kept or placed_dtype(specs[index].dtype, "") is not None
+    except LeafTypeError:
+        return False
 
 
 @final

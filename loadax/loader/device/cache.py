@@ -156,7 +156,9 @@ class DeviceCache:
         with closing(open_executor(options)) as executor:
             producer = BatchProducer(plan, dataset.reader, shard, options, executor, steps)
             scheduler = PrefetchScheduler(producer, 0, options)
-            with closing(ThreadPool(scheduler, executor)), progress_bar("keep_on_device", rows, "row", None) as shown:
+            bar = progress_bar("keep_on_device", rows, "row", None)
+            with closing(ThreadPool(scheduler, executor)) as threads, bar as shown:
+                threads.start()
                 try:
                     for step in range(steps):
                         # Wait, so that blocks don't accumulate in front of a slow link.

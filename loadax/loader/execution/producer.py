@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 from jax.profiler import TraceAnnotation
 
+from loadax.core.spec import flatten_spec
 from loadax.errors import LeafError
 from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
@@ -22,9 +23,10 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
 from loadax.loader.streams.run import OrderedReads, StreamRun
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sharding.placer import Placer
+from loadax.sources.stream.source import OpenStream
 
 Finish = Callable[[list[Any]], Tree]
 """Builds a batch from its placed leaves, without waiting for them."""
@@ -126,8 +128,12 @@ class BatchProducer:
         self._quarantine = options.quarantine if len(options.quarantine) else None
         self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
         self._streams: OrderedReads | None = None
+        # Spec of rows that go from their lane into the buffers, without a map or a mask in between.
+        self._stacked: list[ArraySpec] | None = None
         if streams is not None:
             self._streams = streams.reads(step, len(shard.positions))
+            if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
+                self._stacked = flatten_spec(reader.spec)[0]
         self.most_steps = None if streams is None else 1
         """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
         self.probed = reader.probed
@@ -175,7 +181,10 @@ class BatchProducer:
     def _read_streams(
         self, streams: OrderedReads, step: int, visits: Visits, low: int, buffers: BatchBuffers
     ) -> Timing:
-        visits, releases, seconds = streams.read(step, low, visits)
+        out = None
+        if self._stacked is not None:
+            out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
+        visits, releases, seconds = streams.read(step, low, visits, out)
         try:
             timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         finally:

@@ -22,6 +22,7 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
+from loadax.loader.streams.run import SkippedError
 from loadax.protocols import Tree
 
 Task = Callable[[], None]
@@ -166,9 +167,7 @@ class PrefetchScheduler:
                         self._wake_worker()
                     return taken
                 if self._closed:
-                    raise ClosedError(
-                        "this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)"
-                    )
+                    raise _closed()
                 # First what this process itself could not read: another host may have ended it for the same reason.
                 error = (self._groups[0].error if self._groups else None) or self._broken
                 if error is not None:
@@ -203,6 +202,13 @@ class PrefetchScheduler:
         with self._work:
             self._broken = error
             self._arrived.notify_all()
+
+    def check(self) -> None:
+        """Raises the error that `next_batch` would raise, even if a batch is ready: of `abort`, or of a closed run."""
+        if self._broken is not None:
+            raise self._broken
+        if self._closed:
+            raise _closed()
 
     def close(self) -> None:
         """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
@@ -327,6 +333,8 @@ class PrefetchScheduler:
         try:
             self._activities[get_ident()] = Activity("reads", perf_counter(), producer, first, buffers.count, low, high)
             timing = producer.fill(first, buffers, low, high)
+        except SkippedError:
+            return
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
                 raise  # the caller's thread was interrupted, which is not an error of this step
@@ -388,3 +396,7 @@ class PrefetchScheduler:
             if group.placed == group.buffers.count:
                 self._groups.popleft()
             self._arrived.notify()
+
+
+def _closed() -> ClosedError:
+    return ClosedError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")

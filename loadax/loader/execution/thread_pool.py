@@ -15,7 +15,7 @@ _NAME = "loadax-worker-"
 
 @final
 class ThreadPool:
-    """Threads that run a scheduler's tasks until it is closed.
+    """Threads that run a scheduler's tasks, from `start` until it is closed.
 
     Args:
         scheduler: Scheduler of the tasks.
@@ -30,21 +30,24 @@ class ThreadPool:
             threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{index}", daemon=True)
             for index in range(executor.concurrency)
         ]
+
+    def start(self) -> None:
+        """Starts the threads, once whoever closes them knows of them."""
         try:
             for thread in self._threads:
                 thread.start()
         except BaseException:  # an interrupt, or a thread that can't start: stop those that have started
-            scheduler.close()
+            self._scheduler.close()
             raise
 
-    def close(self) -> None:
-        """Closes the scheduler and the executor and waits briefly for the threads."""
+    def close(self) -> bool:
+        """Closes the scheduler and the executor and waits briefly for the threads; returns whether all have ended."""
         if os.getpid() != self._process:
             # This process is a fork: it does not have the threads, and does not own the worker processes.
-            return
+            return False
         self._scheduler.close()
         self._executor.close()
-        self.pause()
+        return self.pause()
 
     def pause(self) -> bool:
         """Closes the scheduler and waits briefly for the threads; returns whether all have ended.

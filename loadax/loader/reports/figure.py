@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float, otherwise: str) -> "Figure":
-    """Makes an empty figure without a window.
+    """Makes an empty figure without a window, which notebooks show.
 
     Args:
         width: Width in inches.
@@ -20,10 +20,12 @@ def new_figure(width: float, height: float, otherwise: str) -> "Figure":
         UnsupportedError: If matplotlib can't be imported.
     """
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401  # an error even where the line below finds its module loaded
+
+        from loadax.loader.reports.notebook_figure import NotebookFigure
     except ImportError as error:
         raise UnsupportedError(
             f"images need matplotlib, which can't be imported ({error}); pip install matplotlib "
             f"(in a clone: pip install -e '.[plots]'), or {otherwise}"
         ) from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return NotebookFigure(figsize=(width, height), layout="constrained")

@@ -5,23 +5,28 @@ service. A step is handed out when the end rule can be decided from what all hav
 steps need no request.
 """
 
+import json
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import final
 
-from loadax.errors import SourceError
+from jax.errors import JaxRuntimeError
+
+from loadax.errors import HostError, SourceError, StallError
 from loadax.loader.streams.run import EndRule, Progress
-from loadax.sharding.key_value import KeyValueStore
+from loadax.sharding.key_value import KeyValueStore, Subdirectory, forget, group_name
 
 _log = logging.getLogger("loadax")
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
-_WARN_AFTER = 60.0
-_FAILED = "failed: "
+_CLOSED = "closed its iterator"
 
-_runs = count()  # all processes make the same iterators in the same order
+_runs: defaultdict[str, "count[int]"] = defaultdict(count)  # by group: all its processes make the same iterators
 
 
 def goes_on(rule: EndRule, step: int, known: Collection[Progress], ended_lane: str) -> bool | None:
@@ -56,60 +61,143 @@ class EndAgreement:
     """Decides with the other processes whether a step is part of the run.
 
     Args:
-        store: Texts that all processes share.
+        store: Texts that the processes share, of this run alone.
         process: This process.
         processes: All processes that read parts of the batches.
         rule: When the run ends.
+        stall_after: Seconds of waiting for other processes after which to log. None: never.
+        abort_after: Seconds of waiting for them after which to raise. None: never.
+        forget: Function for the first process to call last: deletes keys of closed runs.
     """
 
-    def __init__(self, store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
-        self._store, self._process, self._rule = store, process, rule
-        self._folder = f"streams/{next(_runs)}"
-        self._known = dict.fromkeys(processes, Progress(0, None, 0))
+    def __init__(
+        self,
+        store: KeyValueStore,
+        process: int,
+        processes: Sequence[int],
+        rule: EndRule,
+        stall_after: float | None,
+        abort_after: float | None,
+        forget: Callable[[], None],
+    ):
+        self._store, self._process, self._rule, self._forget = store, process, rule, forget
+        self._stall_after = float("inf") if stall_after is None else stall_after
+        self._abort_after = float("inf") if abort_after is None else abort_after
+        self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
+        self._leads = process == min(processes)
+        self._ended: dict[int, str] = {}  # why processes read no further
         self._told = Progress(-1, None, 0)
 
-    def goes_on(self, step: int, mine: Progress, ended_lane: str) -> bool:
+    def goes_on(self, step: int, mine: Progress, ended_lane: str, check: Callable[[], None]) -> bool:
         """Whether a step is part of the run. Waits for the processes that have not read it yet.
 
         Args:
             step: The step; all earlier ones were part of it.
             mine: Progress of this process, which has read the step.
             ended_lane: Text: which lane of this process has ended first.
+            check: Raises an error if waiting is in vain.
 
         Raises:
-            SourceError: If another process has failed, or as `goes_on` of this module.
+            HostError: If another process has failed, or closed its iterator.
+            StallError: If the others have not read the step within `abort_after` seconds.
+            SourceError: As `goes_on` of this module.
         """
         self._known[self._process] = mine
-        if self._told.read <= step:
-            numbers = (mine.read, -1 if mine.lacking is None else mine.lacking, mine.filled)
-            self._store.set(f"{self._folder}/{self._process}", " ".join(map(str, numbers)))
-            self._told = mine
-        began, wait, warned = time.monotonic(), _FIRST_WAIT, False
+        try:
+            if self._told.read <= step:
+                self._tell()
+                self._told = mine
+            return self._verdict(step, ended_lane, check)
+        except JaxRuntimeError as error:
+            raise HostError(
+                f"process {self._process} can't agree with the others on the end of the stream, since the coordinator, "
+                f"process 0, does not answer: {error}; start all processes again from the last saved state"
+            ) from error
+
+    def _verdict(self, step: int, ended_lane: str, check: Callable[[], None]) -> bool:
+        began, wait, told_after = time.monotonic(), _FIRST_WAIT, self._stall_after
         while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
             if self._look():
                 continue
-            if not warned and time.monotonic() > began + _WARN_AFTER:
-                warned = True
-                slow = [process for process, progress in self._known.items() if progress.read <= step]
-                _log.warning("loadax: waiting for processes %s to read step %d of the stream", slow, step)
+            self._check_others(step)
+            check()
+            waited = time.monotonic() - began
+            if waited >= min(told_after, self._abort_after):
+                late = [process for process, progress in self._known.items() if progress.read <= step]
+                text = (
+                    f"step {step} has not come for {waited:.0f} s: processes {late} have not read it from the stream; "
+                    "all processes must iterate over the same loaders in the same order"
+                )
+                if waited >= self._abort_after:
+                    raise StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer")
+                _log.warning("%s", text)
+                told_after *= 2
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
         return verdict
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this one can't go on."""
-        self._store.set(f"{self._folder}/{self._process}", f"{_FAILED}{type(error).__name__}: {error}")
+        self._end(f"could not read its lanes: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Tells the other processes that this one reads no further, so that none waits for it. Idempotent."""
+        self._end(_CLOSED)
+
+    def _end(self, why: str) -> None:
+        if self._process not in self._ended:
+            self._ended[self._process] = why
+            with suppress(JaxRuntimeError):  # without the coordinator, the others end too
+                self._tell()
+                if self._leads:
+                    self._forget()
+
+    def _tell(self) -> None:
+        said = [*self._known[self._process], self._ended.get(self._process)]
+        self._store.set(f"progress/{self._process}", json.dumps(said))
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""
         before = dict(self._known)
-        for process, text in self._store.list(self._folder).items():
-            if text.startswith(_FAILED):
-                raise SourceError(
-                    f"process {process} could not read its lanes of the stream, so this one stops too: "
-                    f"{text.removeprefix(_FAILED)}"
-                )
-            if int(process) != self._process:
-                read, lacking, filled = map(int, text.split())
-                self._known[int(process)] = Progress(read, None if lacking < 0 else lacking, filled)
+        for name, text in self._store.list("progress").items():
+            process = int(name)
+            if process != self._process and process in self._known:
+                *progress, ended = json.loads(text)
+                self._known[process] = Progress(*progress)
+                if ended is not None:
+                    self._ended[process] = ended
         return self._known != before
+
+    def _check_others(self, step: int) -> None:
+        """Raises if a process that has not read a step never will; tells of one that failed, if there is one."""
+        ended = [(why == _CLOSED, process, why) for process, why in self._ended.items() if process != self._process]
+        for _, process, why in sorted(ended):
+            if self._known[process].read <= step:
+                raise HostError(
+                    f"process {process} {why}, before it had read step {step} of the stream, so this one stops too: "
+                    "all processes must ask for the same batches; start them again from the last saved state"
+                )
+
+
+def end_agreement(
+    store: KeyValueStore,
+    process: int,
+    processes: Sequence[int],
+    rule: EndRule,
+    stall_after: float | None,
+    abort_after: float | None,
+) -> EndAgreement:
+    """The agreement of the next run of a group of processes; see `EndAgreement`.
+
+    Args:
+        store: Texts that all processes share.
+        process: This process.
+        processes: Processes of the group.
+        rule: When the run ends.
+        stall_after: Seconds of waiting after which to log. None: never.
+        abort_after: Seconds of waiting after which to raise. None: never.
+    """
+    group = group_name(processes)
+    directory = f"streams/{group}/{next(_runs[group])}"
+    last = partial(forget, store, directory)
+    return EndAgreement(Subdirectory(store, directory), process, processes, rule, stall_after, abort_after, last)

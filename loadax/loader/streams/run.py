@@ -3,13 +3,15 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
-from loadax.errors import ClosedError, StateError
+from loadax.errors import StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.stream import StreamOrder, rows_before
 from loadax.protocols import Integers, Tree, Visits
@@ -25,6 +27,9 @@ LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
 
 EndRule = Literal["first", "all", "error"]
 """The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ."""
+
+_MOST_ITEMS = 128  # rows, or blocks of rows, that are stacked at once
+_MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
 
 KEY = "lanes"
 """Key of the states of lanes in the state of an iterator."""
@@ -80,7 +85,7 @@ class StreamRun:
         self._present = self._missing = False  # whether the present step has rows, and lacks some
         self.consumed = 0
         """Steps that were handed out: no state before them is asked for."""
-        self._consumed_rows: tuple[int, list[Integers]] = -1, []
+        self._consumed_rows: tuple[int, list[list[int]]] = -1, []
         self.progress = Progress(0, None, 0)
         """How far the lanes were read."""
 
@@ -118,33 +123,46 @@ class StreamRun:
         before = self._rows_before(step)
         return [stream.states(rows) for stream, rows in zip(self._streams, before, strict=True)]
 
-    def read(self, step: int, last: bool, visits: Visits) -> tuple[Visits, list[Callable[[], None]]]:
+    def read(
+        self, step: int, last: bool, visits: Visits, out: Sequence[NDArray[Any]] | None = None
+    ) -> tuple[Visits, list[Callable[[], None]]]:
         """Reads rows of a step. Rows that lanes lack become padding.
 
         Args:
             step: Step of the rows.
             last: Whether they are the last ones of the step on this process.
             visits: Visits of the rows.
+            out: Arrays for these rows, one for each leaf, if they are all of one stream. None: kept as lanes give them.
 
         Returns:
             The visits, and functions that release what was read.
 
         Raises:
             SourceError: If a lane has no rows.
+            LeafError: If a row that is written to `out` differs from the spec; names the row.
             Exception: Whatever a lane raises, with a note that names lane and row.
         """
-        if self._consumed_rows[0] != self.consumed:
-            consumed = self.consumed
-            self._consumed_rows = consumed, self._rows_before(consumed)
         rows, releases = visits.rows, []
-        for stream, before in zip(self._streams, self._consumed_rows[1], strict=True):
-            rows, release = stream.read(rows, before)
+        for index, stream in enumerate(self._streams):
+            rows, release = stream.read(rows, partial(self._consumed_of, index), out)
             releases.append(release)
-        self._present |= bool((rows >= 0).any())
+        self._present = self._present or bool((rows >= 0).any())
         self._missing |= rows is not visits.rows
         if last:
             self._finish(step)
         return Visits(rows, visits.epochs), releases
+
+    def close(self) -> None:
+        """Drops the iterators of all lanes, once no thread reads them. Others may still ask for states."""
+        for stream in self._streams:
+            stream.close()
+
+    def _consumed_of(self, stream: int) -> list[int]:
+        """Number of rows of each lane of a stream that were handed out."""
+        consumed = self.consumed
+        if self._consumed_rows[0] != consumed:
+            self._consumed_rows = consumed, [rows.tolist() for rows in self._rows_before(consumed)]
+        return self._consumed_rows[1][stream]
 
     def _finish(self, step: int) -> None:
         """Notes that all rows of a step were read."""
@@ -164,25 +182,34 @@ class _LaneRows(NamedTuple):
     """Rows of a piece that are of one lane.
 
     Args:
-        lane: Number of the lane.
+        lane: The lane.
         first: Index of the first one among the piece's rows, sorted by lane.
+        end: Index after the last one.
         turns: Rows of the lane, ascending, int64[n].
         begin: The first of them.
         span: Number of rows of the lane from the first to the last of them.
-        whole: Whether these are all rows from the first to the last.
     """
 
-    lane: int
+    lane: Lane
     first: int
+    end: int
     turns: Integers
     begin: int
     span: int
-    whole: bool
 
 
-def _lane_rows(lane: int, first: int, turns: Integers) -> _LaneRows:
-    span = int(turns[-1] - turns[0]) + 1
-    return _LaneRows(lane, first, turns, int(turns[0]), span, span == len(turns))
+class _Layout(NamedTuple):
+    """Rows of a piece by lane.
+
+    Args:
+        rows: Rows of the piece, counted from the first turn, int64[n].
+        order: The rows sorted by lane; None: they are.
+        lanes: Rows of each lane, in that order.
+    """
+
+    rows: Integers
+    order: Integers | None
+    lanes: list[_LaneRows]
 
 
 @final
@@ -200,11 +227,17 @@ class _OpenLanes:
         self, first_row: int, source: StreamSource, epochs: int | None, saved: Mapping[int, Sequence[LaneState]]
     ):
         self.source, self.opened = source, OpenStream(source)
+        for number in saved:
+            if not 0 <= number < source.lanes:
+                raise StateError(
+                    f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}; pass a state "
+                    "of get_state()"
+                )
         self._first_row, self._epochs, self._saved = first_row, epochs, saved
         self._lanes: dict[int, Lane] = {}
         self.ended = ""
         """Text: which lane has ended first, if one has."""
-        self._layout: tuple[Integers, Integers | None, list[_LaneRows]] | None = None
+        self._layouts: dict[tuple[int, int], _Layout] = {}
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
         """State of each lane that is open or has a saved one, before as many of its rows."""
@@ -216,97 +249,163 @@ class _OpenLanes:
             states[str(number)] = list(state)
         return states
 
-    def read(self, rows: Integers, consumed: Integers) -> tuple[Integers, Callable[[], None]]:
+    def close(self) -> None:
+        """See `StreamRun.close`."""
+        for lane in list(self._lanes.values()):
+            lane.close()
+
+    def read(
+        self, rows: Integers, consumed: Callable[[], list[int]], out: Sequence[NDArray[Any]] | None
+    ) -> tuple[Integers, Callable[[], None]]:
         """Reads those of `rows` that are of this stream; see `StreamRun.read`.
 
         Args:
             rows: Rows of the dataset's source, -1 for padding.
-            consumed: Number of rows of each lane that were handed out.
+            consumed: Returns the number of rows of each lane that were handed out.
+            out: Arrays for the rows, one for each leaf. None: they are kept as the lanes give them.
         """
-        own = (rows >= self._first_row) & (rows < self._first_row + len(self.source))
-        chosen = None if own.all() else np.flatnonzero(own)
-        wanted = (rows if chosen is None else rows[chosen]) - self._first_row
-        if not len(wanted):
+        wanted, chosen = rows, None
+        if not len(rows):
             return rows, _nothing
-        order, lanes, shift = self._by_lane(wanted)
-        self._open(lanes, shift)
-        oldest = consumed.tolist()
-        items: list[Tree] = []
-        lost: list[Integers] = []
-        for number, first, turns, relative, span, whole in lanes:
-            lane = self._lanes[number]
-            begin = relative + shift
-            got = lane.read(begin, span)
-            if whole and lane.row == begin + span:
-                items += got
-                lane.take_state(oldest[number])
-                continue
-            if lane.row < begin + span:
-                self.ended = self.ended or f"lane {number} ended after {lane.row} rows"
-                missing = np.flatnonzero(turns + shift >= lane.row)
-                lost.append(first + missing)
-                turns = turns[: len(turns) - len(missing)]  # noqa: PLW2901
-            items.extend(got if len(turns) == span else self._choose(got, turns - turns[:1]))
-            lane.take_state(oldest[number])
+        if self._first_row or rows.min() < 0 or rows.max() >= len(self.source):
+            chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
+            wanted = rows[chosen] - self._first_row
+            if not len(wanted):
+                return rows, _nothing
+        layout, shift = self._by_lane(wanted)
+        order = layout.order
         read = wanted if order is None else wanted[order]
-        if lost:
-            gone = np.concatenate(lost)
-            read = np.delete(read, gone)
-            gone = gone if order is None else order[gone]
-            rows = rows.copy()
-            rows[gone if chosen is None else chosen[gone]] = -1
-        if not len(read):
+        if order is not None or chosen is not None:
+            out = None
+        if out is None and self.source.batched:
+            out = self.opened.empty(len(read))
+        items, lost = self._read_lanes(layout.lanes, shift, read, consumed, out)
+        if len(lost):
+            rows, read = rows.copy(), read.copy()
+            read[lost] = -1
+            lost = lost if order is None else order[lost]
+            rows[lost if chosen is None else chosen[lost]] = -1
+        if out is not None:
+            piece = self.opened.keep(read, None, out)
+        elif items:
+            piece = self.opened.keep(read[read >= 0], items)
+        else:
             return rows, _nothing
-        piece = self.opened.keep(read, items)
         return rows, lambda: self.opened.release(piece)
 
-    def _choose(self, got: list[Tree], places: Integers) -> list[Tree]:
-        """Some of the rows that a lane gave: another process has the others, or the lane has ended."""
-        if not self.source.batched:
+    def _read_lanes(
+        self,
+        parts: Sequence[_LaneRows],
+        shift: int,
+        rows: Integers,
+        consumed: Callable[[], list[int]],
+        out: Sequence[NDArray[Any]] | None,
+    ) -> tuple[list[Tree], Integers]:
+        """Reads the rows of a piece, lane by lane: examples that are not written to `out`, and which rows are lost."""
+        items: list[Tree] = []
+        lost: list[Integers] = []
+        joined = 0  # rows that are in `out`
+        rows_at_once = self.opened.rows_at_once
+        for lane, first, end, turns, relative, span in parts:
+            begin, before = relative + shift, len(items)
+            lane.read(begin, span, items)
+            if not lane.stateless:
+                lane.take_state(consumed()[lane.number])
+            there = end
+            if span != end - first or lane.row != begin + span:
+                there = first + self._select(lane, begin, items, before, turns + shift)
+                lost.append(np.arange(there, end))
+            if out is None:
+                continue
+            # Some rows at a time, while they are in the CPU caches.
+            if len(items) >= _MOST_ITEMS or end - joined >= rows_at_once or there < end:
+                self._join(items, rows, joined, there, out)
+                items, joined = [], end
+        if out is not None:
+            self._join(items, rows, joined, len(rows), out)
+        return items, np.concatenate(lost) if lost else np.zeros(0, np.int64)
+
+    def _join(self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[NDArray[Any]]) -> None:
+        """Writes items to the rows from `begin` to `end` of `out`."""
+        if items:
+            self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
+
+    def _select(self, lane: Lane, row: int, items: list[Tree], begin: int, turns: Integers) -> int:
+        """Keeps those of the items from `begin` on that are wanted, and returns the number of their rows.
+
+        Another process has the others. If the lane has ended, the last ones are missing.
+        """
+        count = len(turns)
+        if lane.row <= turns[-1]:
+            self.ended = self.ended or f"lane {lane.number} ended after {lane.row} rows"
+            count = int(np.searchsorted(turns, lane.row))
+        items[begin:] = self._choose(lane.number, row, items[begin:], turns[:count] - row)
+        return count
+
+    def _choose(self, number: int, row: int, got: list[Tree], places: Integers) -> list[Tree]:
+        """Some of the rows that a lane gave: another process has the others, or the lane has ended.
+
+        Args:
+            number: Number of the lane.
+            row: Row of the lane that the first one is.
+            got: What it gave.
+            places: Indices of the rows to choose, ascending, int64[n].
+        """
+        blocks = self.source.blocks
+        if blocks is None:
             return [got[place] for place in places.tolist()]
         chosen, begin = [], 0
         for block in got:
-            end = begin + len(block[0])
+            leaves = blocks.leaves(block, f"lane {number}, block at row {row + begin}")
+            end = begin + len(leaves[0])
             inside = places[(places >= begin) & (places < end)] - begin
             if len(inside):
-                chosen.append([leaf[inside] for leaf in block])
+                chosen.append(blocks.cut(leaves, inside))
             begin = end
         return chosen
 
-    def _by_lane(self, wanted: Integers) -> tuple[Integers | None, list[_LaneRows], int]:
-        """Sorts rows by lane: their order (None: as they are), the rows of each lane, and what to add to their turns.
+    def _by_lane(self, wanted: Integers) -> tuple[_Layout, int]:
+        """Sorts rows by lane, and opens their lanes; also returns what to add to the turns of the layout.
 
-        Most steps differ from the last one only by the number of rows before them.
+        Most steps differ from an earlier one only by the number of rows before them.
         """
-        shift = int(wanted[0]) // self.source.lanes
-        relative = wanted - shift * self.source.lanes
-        if self._layout is None or not np.array_equal(self._layout[0], relative):
-            turns, lanes = np.divmod(relative, self.source.lanes)
-            order: Integers | None = np.argsort(lanes, kind="stable")
-            bounds = np.flatnonzero(np.diff(lanes)) + 1
-            firsts = np.concatenate([[0], bounds])
-            if len(np.unique(lanes[firsts])) == len(firsts):  # every lane's rows are together already
-                order = None
-            else:
-                turns, lanes = turns[order], lanes[order]
-                firsts = np.concatenate([[0], np.flatnonzero(np.diff(lanes)) + 1])
-            ends = [*firsts[1:].tolist(), len(lanes)]
-            parts = [
-                _lane_rows(int(lanes[first]), first, turns[first:end])
-                for first, end in zip(firsts.tolist(), ends, strict=True)
-            ]
-            self._layout = relative, order, parts
-        return self._layout[1], self._layout[2], shift
+        lanes = self.source.lanes
+        shift = int(wanted[0]) // lanes
+        relative = wanted - shift * lanes
+        key = len(relative), int(relative[0])
+        layout = self._layouts.get(key)
+        if layout is None or not np.array_equal(layout.rows, relative):
+            if len(self._layouts) == _MOST_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[key] = self._layout(relative, shift)
+        return layout, shift
 
-    def _open(self, lanes: Sequence[_LaneRows], shift: int) -> None:
-        """Opens the lanes that are not open yet."""
+    def _layout(self, rows: Integers, shift: int) -> _Layout:
+        turns, numbers = np.divmod(rows, self.source.lanes)
+        bounds = np.flatnonzero(np.diff(numbers)) + 1
+        order: Integers | None = None
+        if len(np.unique(numbers[np.concatenate([[0], bounds])])) <= len(bounds):  # a lane's rows are not together
+            order = np.argsort(numbers, kind="stable")
+            turns, numbers = turns[order], numbers[order]
+            bounds = np.flatnonzero(np.diff(numbers)) + 1
+        firsts, ends = [0, *bounds.tolist()], [*bounds.tolist(), len(rows)]
+        begins, lasts = turns[firsts].tolist(), turns[[end - 1 for end in ends]].tolist()
+        chosen = numbers[firsts].tolist()
+        self._open(chosen, [begin + shift for begin in begins])
+        parts = [
+            _LaneRows(self._lanes[number], first, end, turns[first:end], begin, last - begin + 1)
+            for number, first, end, begin, last in zip(chosen, firsts, ends, begins, lasts, strict=True)
+        ]
+        return _Layout(rows, order, parts)
+
+    def _open(self, lanes: Sequence[int], rows: Sequence[int]) -> None:
+        """Opens the lanes that are not open yet, to be read from these rows on."""
         skipped, stateless = [], 0
-        for part in lanes:
-            if part.lane in self._lanes:
+        for number, row in zip(lanes, rows, strict=True):
+            if number in self._lanes:
                 continue
-            row = part.begin + shift
-            state = self._saved_state(part.lane, row)
-            self._lanes[part.lane] = self.source.lane(part.lane, self._epochs, state)
+            state = self._saved_state(number, row)
+            self._lanes[number] = self.source.lane(number, self._epochs, state)
             if row > state.row:
                 skipped.append(row - state.row)
                 stateless += state.state is None
@@ -328,6 +427,10 @@ def _nothing() -> None:
     pass
 
 
+class SkippedError(Exception):
+    """Rows were not read, since those before them could not be, which is the error to tell of; or the run is closed."""
+
+
 @final
 class OrderedReads:
     """The reads of one producer, in the order of its pieces.
@@ -342,30 +445,32 @@ class OrderedReads:
 
     def __init__(self, run: StreamRun, step: int, rows_per_step: int):
         self._run, self._rows_per_step = run, rows_per_step
-        self._next = step * rows_per_step
+        self._next = step, 0  # a process without rows has its steps in order too
         self._over = False
         self._turn = threading.Condition()
 
-    def read(self, step: int, low: int, visits: Visits) -> tuple[Visits, list[Callable[[], None]], float]:
+    def read(
+        self, step: int, low: int, visits: Visits, out: Sequence[NDArray[Any]] | None
+    ) -> tuple[Visits, list[Callable[[], None]], float]:
         """Reads rows of a step, from its `low`-th on this process on; see `StreamRun.read`. Adds the seconds it took.
 
         Raises:
-            ClosedError: If earlier rows could not be read, or the iterator was closed.
+            SkippedError: If earlier rows could not be read, or the iterator was closed.
         """
-        begin = step * self._rows_per_step + low
         end = low + len(visits.rows)
+        last = end == self._rows_per_step
         with self._turn:
-            self._turn.wait_for(lambda: self._over or self._next == begin)
+            self._turn.wait_for(lambda: self._over or self._next == (step, low))
             if self._over:
-                raise ClosedError("the rows before these could not be read, or the iterator was closed")
+                raise SkippedError
         began = perf_counter()
         try:
-            read, releases = self._run.read(step, end == self._rows_per_step, visits)
+            read, releases = self._run.read(step, last, visits, out)
         except BaseException:
             self.close()
             raise
         with self._turn:
-            self._next += len(visits.rows)
+            self._next = (step + 1, 0) if last else (step, end)
             self._turn.notify_all()
         return read, releases, perf_counter() - began
 
@@ -403,6 +508,6 @@ def lane_states(start: object) -> LaneStates:
 
 def _lane_state(values: Sequence[Any]) -> LaneState:
     row, epoch, first = (int(value) for value in values[:3])
-    if not 0 <= first <= row or epoch < 0:
+    if not 0 <= first <= row or epoch < 0 or (values[3] is None and row != first):
         raise ValueError(values)
     return LaneState(row, epoch, first, values[3])

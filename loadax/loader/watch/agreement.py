@@ -95,8 +95,13 @@ class Agreement:
             )
 
     def close(self) -> None:
-        """Withdraws a record that was not compared: a run that is closed says nothing of runs that begin later."""
-        if self._published and self._process != self._processes[0] and self._round == 0:
+        """Withdraws a record that was not compared: a run that is closed says nothing of runs that begin later.
+
+        Nor do processes wait for a leader that is closed.
+        """
+        if self._round == 0 and self._process == self._processes[0]:
+            self._keys.set("agreed", "")
+        elif self._published and self._round == 0:
             self._keys.delete(f"records/0/{self._process}")
 
     @property

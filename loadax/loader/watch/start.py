@@ -1,8 +1,7 @@
 """Starts what watches a run: on every host, with names for its keys that all hosts find alike."""
 
-import hashlib
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -20,14 +19,11 @@ from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.contents import Contents, ContentsReader, nothing
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.record import run_record
-from loadax.sharding.key_value import KeyValueStore, Subdirectory, key_value_store
+from loadax.sharding.key_value import Subdirectory, forget, group_name, key_value_store
 from loadax.sharding.mesh import grid_of
-
-_KEPT = 16  # runs of a process, closed last, whose keys are kept, since another host may be late
 
 _lock = threading.Lock()
 _loaders: defaultdict[tuple[int, ...], int] = defaultdict(int)  # number of loaders that have run, by their processes
-_directories: deque[str] = deque()  # of the runs that were closed last
 
 
 @final
@@ -41,7 +37,7 @@ class LoaderRuns:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...], int] = {}  # of this loader, by the processes of a mesh
-        self._runs = 0
+        self._runs: defaultdict[tuple[int, ...], int] = defaultdict(int)  # likewise
 
     def next_directory(self, processes: tuple[int, ...]) -> str:
         """Directory of the keys of the next run on the devices of these processes."""
@@ -49,9 +45,8 @@ class LoaderRuns:
             if processes not in self._numbers:
                 self._numbers[processes] = _loaders[processes]
                 _loaders[processes] += 1
-            self._runs += 1
-            group = hashlib.sha256(str(processes).encode()).hexdigest()[:8]
-            return f"runs/{group}/{self._numbers[processes]}/{self._runs}"
+            self._runs[processes] += 1  # other processes may have been on other meshes before
+            return f"runs/{group_name(processes)}/{self._numbers[processes]}/{self._runs[processes]}"
 
 
 def run_hosts(
@@ -91,14 +86,5 @@ def run_hosts(
     if options.streams is None:
         reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
-    forget = partial(_forget, store, directory)
-    return RunHosts(keys, process, leads, agreement, progress, fail, forget, options.abort_after, monotonic)
-
-
-def _forget(store: KeyValueStore, directory: str) -> None:
-    """Counts a run as closed, and deletes the keys of those that were closed long before."""
-    with _lock:
-        _directories.append(directory)
-        early = [_directories.popleft() for _ in range(len(_directories) - _KEPT)]
-    for name in early:
-        store.delete(name)
+    last = partial(forget, store, directory)
+    return RunHosts(keys, process, leads, agreement, progress, fail, last, options.abort_after, monotonic)

@@ -36,17 +36,18 @@ class WorkerStacks:
     def read(self, process: int) -> str:
         """The present stacks, on lines of their own; empty if there is no answer."""
         try:
-            before = os.fstat(self.descriptor).st_size
+            descriptor = self._file.fileno()  # raises once closed: the process may be another one by then
+            before = os.fstat(descriptor).st_size
             os.kill(process, STACK_SIGNAL)
             size, deadline = before, time.monotonic() + _TIMEOUT
             # It is written line by line, so wait until no more comes.
             while time.monotonic() < deadline:
                 time.sleep(_POLL)
-                now = os.fstat(self.descriptor).st_size
+                now = os.fstat(descriptor).st_size
                 if before < now == size:
                     break
                 size = now
-            text = os.pread(self.descriptor, size - before, before).decode(errors="replace")
+            text = os.pread(descriptor, size - before, before).decode(errors="replace")
         except (OSError, ValueError):  # the process, or the file, is gone
             return ""
         return f"\n{text.strip()}\n" if text else ""

@@ -22,9 +22,10 @@ def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool) -> StreamS
     remedy = "a function of a lane and the number of lanes that returns an iterable of rows"
     lanes = integer("lanes", lanes, 1)
     if takes(open_lane, 3) is True and takes(open_lane, 2) is not True:
-        remedy += "; give its third argument a default, as in def open_lane(lane, lanes, epoch=0)"
-    opened = function("open_lane", open_lane, remedy, "lane", "lanes")
-    with_epoch = "epoch" in _parameters(opened)
+        remedy += "; give its third argument a default, or call it epoch: open_lane(lane, lanes, epoch)"
+    with_epoch = "epoch" in _parameters(open_lane)
+    needed = ["epoch"] if with_epoch and takes(open_lane, 2) is False else []
+    opened = function("open_lane", open_lane, remedy, "lane", "lanes", *needed)
 
     def open_epoch(lane: int, count: int, epoch: int) -> Any:
         return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)

@@ -11,6 +11,7 @@ from loadax.sources.adapters.columns import is_column, is_frame
 from loadax.sources.adapters.grain_map import is_grain, refuse_grain
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.rows_of_store import is_stored
+from loadax.sources.adapters.streams import recognise_stream
 from loadax.sources.file_formats import CALLS, ending_of
 
 _BY_CLASS = (
@@ -63,8 +64,13 @@ def refuse_unreadable(data: Any) -> None:
         line = "loadax.from_source(list(data.as_numpy_iterator()))"
     elif all(hasattr(getattr(data, "dataset", None), each) for each in ("__len__", "__getitem__")):
         line = "loadax.from_source(data.dataset), which the Dataloader shuffles and batches"
+    elif recognise_stream(getattr(data, "dataset", None)) is not None:
+        line = "loadax.as_dataset(data.dataset), a stream, which the Dataloader batches"
     elif hasattr(data, "__iter__"):
-        line = "loadax.from_source(list(data)), which holds all of it in memory"
+        line = (
+            "loadax.from_source(list(data)), which holds all of it in memory, a function that yields the rows, which "
+            "is read as a stream (see loadax.from_stream)"
+        )
     else:
         return
     raise ArgumentError(

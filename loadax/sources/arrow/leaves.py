@@ -67,6 +67,8 @@ class Leaf:
     def plain(self, array: Any) -> Any:
         """An array as `type`, with its nulls."""
         kind = array.type
+        if kind == self.type:
+            return array
         if pa.types.is_dictionary(kind) and self.classes is not None:
             names = array.dictionary.cast(pa.large_string())
             return pc.index_in(names, pa.array(self.classes, names.type)).take(array.indices)

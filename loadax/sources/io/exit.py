@@ -20,15 +20,22 @@ _LINGER = 0.1  # seconds for obstore's threads to let go of the last answers
 
 _open: dict[asyncio.AbstractEventLoop, "asyncio.Task[Any]"] = {}
 _changed = threading.Condition()
+_over = threading.Event()  # set once Python ends: threads that read on must not begin requests
 
 
 @contextmanager
 def cancelled_at_exit() -> Iterator[None]:
-    """Cancels the current task, which waits for requests, if Python ends before they do."""
+    """Cancels the current task, which waits for requests, if Python ends before they do.
+
+    Raises:
+        asyncio.CancelledError: If Python has begun to end.
+    """
     _register(os.getpid())
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     with _changed:
+        if _over.is_set():
+            raise asyncio.CancelledError
         _open[loop] = task
     try:
         yield
@@ -47,6 +54,7 @@ def _end(process: int) -> None:
     if os.getpid() != process:  # a fork has neither the tasks nor obstore's threads
         return
     with _changed:
+        _over.set()
         for loop, task in _open.items():
             loop.call_soon_threadsafe(task.cancel)
         _changed.wait_for(lambda: not _open, _LIMIT)

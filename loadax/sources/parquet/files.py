@@ -5,7 +5,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -139,14 +140,16 @@ class ParquetFiles:
 
     def nulls(self, columns: Sequence[str]) -> Iterator[tuple[str, RowGroup, int]]:
         """Yields each flat column with nulls, a row group with some, and their number, where footers tell."""
-        for group in self.groups:
-            metadata = self._metadata(group.file)
-            described = metadata.row_group(group.number)
-            for index in self._indices(metadata, columns):
-                statistics = described.column(index).statistics
-                flat = metadata.schema.column(index).max_repetition_level == 0
-                if flat and statistics is not None and statistics.has_null_count and statistics.null_count:
-                    yield described.column(index).path_in_schema, group, int(statistics.null_count)
+        for file, groups in groupby(self.groups, attrgetter("file")):
+            metadata = self._metadata(file)
+            indices = self._indices(metadata, columns)
+            flat = [index for index in indices if metadata.schema.column(index).max_repetition_level == 0]
+            for group in groups:
+                described = metadata.row_group(group.number)
+                for index in flat:
+                    statistics = described.column(index).statistics
+                    if statistics is not None and statistics.has_null_count and statistics.null_count:
+                        yield described.column(index).path_in_schema, group, int(statistics.null_count)
 
     def locate(self, group: RowGroup) -> Location:
         """Byte range of a row group."""
@@ -265,11 +268,13 @@ class ParquetFiles:
         )
 
     def _indices(self, metadata: Any, columns: Sequence[str]) -> list[int]:
-        paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+        """Indices of the leaves of columns, or of members of columns, among all leaves of a file."""
+        wanted = set(columns)
+        paths = [metadata.schema.column(index).path.split(".") for index in range(metadata.num_columns)]
         return [
             index
             for index, path in enumerate(paths)
-            if any(path == column or path.startswith(f"{column}.") for column in columns)
+            if any(".".join(path[:depth]) in wanted for depth in range(1, len(path) + 1))
         ]
 
     def _stamp(self, file: int) -> tuple[int, int]:

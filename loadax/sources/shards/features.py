@@ -71,6 +71,21 @@ def features_of(given: Any) -> dict[str, Feature]:
     return {name: _feature(name, given[name]) for name in sorted(given)}
 
 
+def features_like(example: Mapping[str, Value]) -> dict[str, Any]:
+    """The `features=` that an example has, without lists of several byte strings, and without empty lists."""
+    return {name: _given_like(value) for name, value in sorted(example.items()) if _is_leaf(value)}
+
+
+def _is_leaf(value: Value) -> bool:
+    return len(value) == 1 or (len(value) > 1 and not isinstance(value, list))
+
+
+def _given_like(value: Value) -> Any:
+    if isinstance(value, list):
+        return bytes
+    return value.dtype.name if len(value) == 1 else (value.dtype.name, len(value))
+
+
 def _feature(name: str, given: Any) -> Feature:
     if given is bytes:
         return Feature(ArraySpec((), _OBJECT))

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -13,6 +14,7 @@ from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.file_names import is_tfrecord
+from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.file_index import Scan, check_records, index_files
@@ -20,7 +22,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
 from loadax.sources.shards.example_proto import parse_example
-from loadax.sources.shards.features import Feature, features_of
+from loadax.sources.shards.features import Feature, features_like, features_of
 from loadax.sources.shards.records import Records, objects, stack_examples
 
 _FILES = FileKind(
@@ -155,6 +157,25 @@ def open_tfrecord(
         raise SourceError(f"{locations[0]}{more} has no records; was its writer closed too early? Write it again")
     records = Records(files, locations, blocks)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
+
+
+def features_in(paths: Any) -> dict[str, Any]:
+    """The `features=` of the first record, without reading the others; empty if it is not a `tf.train.Example`.
+
+    Raises:
+        SourceError: When a file is missing or can't be read; names it.
+    """
+    files = Files()
+    locations = expand(paths, _FILES, files)
+    filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
+    for location in filled[:1]:
+        (header,) = files.read_starts([location], _HEADER.size)
+        stop = _HEADER.size + int.from_bytes(header[:8], "little")
+        if stop <= files.sizes([location])[0]:  # else it is not a TFRecord file, as opening it will say
+            (content,) = files.read([ByteRange(location, _HEADER.size, stop)])
+            with suppress(ValueError):
+                return features_like(parse_example(memoryview(content)))
+    return {}
 
 
 def _scan(location: str, size: int) -> Scan[_Sizes]:

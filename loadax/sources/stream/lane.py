@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.blame import RAISED, blame
-from loadax.core.spec import check_batch, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError, SourceError, StateError
 from loadax.protocols import Tree
+from loadax.sources.stream.blocks import BlockSpec
 
 OpenLane = Callable[[int, int, int], Any]
 """Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch."""
@@ -55,15 +55,23 @@ class Lane:
         number: Number of the lane.
         lanes: Number of lanes.
         epochs: Number of times that the lane is opened. None: endless.
-        spec: Spec of a row, if the lane yields blocks of rows. None: it yields rows.
+        blocks: Spec of the blocks of rows that the lane yields. None: it yields rows.
         start: Where to begin.
     """
 
     def __init__(
-        self, open_lane: OpenLane, number: int, lanes: int, epochs: int | None, spec: Tree | None, start: LaneState
+        self,
+        open_lane: OpenLane,
+        number: int,
+        lanes: int,
+        epochs: int | None,
+        blocks: BlockSpec | None,
+        start: LaneState,
     ):
         self._open_lane = open_lane
-        self._number, self._lanes, self._epochs, self._spec = number, lanes, epochs, spec
+        self.number = number
+        self._lanes, self._epochs, self._blocks = lanes, epochs, blocks
+        self._next = self._next_rows if blocks is None else self._next_block
         self.row = start.row
         """Next row, counted over all epochs."""
         self._epoch, self._first = start.epoch, start.first
@@ -71,18 +79,23 @@ class Lane:
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
         # Leaves of a block, its length, and the rows taken from it.
         self._block: tuple[list[NDArray[Any]], int, int] | None = None
-        specs, structure = ([], None) if spec is None else flatten_spec(spec)
-        self._plain = [] if structure is None or not structure.flat else list(zip(structure.keys, specs, strict=True))
+        # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
+        # Only within one read: later, the row belongs to the maps, which may change it.
+        self._checked = False
         self.states = [start]
         """States that were taken, in order. Those that no consumer can ask for any more are dropped."""
+        self.stateless = True
+        """Whether there are no states to take or to drop."""
         self._state_due = 0.0
         self.ended = epochs is not None and start.epoch >= epochs
 
-    def read(self, row: int, count: int) -> list[Tree]:
-        """Reads `count` rows from `row` on; fewer if the lane ends. Skips earlier rows.
+    def read(self, row: int, count: int, items: list[Tree]) -> None:
+        """Appends `count` rows from `row` on to `items`; fewer if the lane ends. Skips earlier rows.
 
-        Returns:
-            Examples, or lists of the leaves of blocks.
+        Args:
+            row: First row.
+            count: Number of rows.
+            items: Examples, or blocks of rows, which are not checked.
 
         Raises:
             SourceError: If an epoch of the lane has no rows.
@@ -90,8 +103,15 @@ class Lane:
         """
         while self.row < row and not self.ended:
             # Not all at once: skipped rows need no memory.
-            self._pull(min(row - self.row, 256))
-        return self._pull(count)
+            self.read(self.row, min(row - self.row, 256), [])
+        while count and not self.ended:
+            if self._iterator is None:
+                self._open(self.states[-1])
+            got = self._next(items, count)
+            self.row += got
+            count -= got
+            if count and not got:
+                self._end_epoch()
 
     def take_state(self, oldest: int) -> None:
         """Adds a state to `states` if the lane offers one and it is cheap, and drops those before that of `oldest`.
@@ -101,12 +121,20 @@ class Lane:
         """
         if len(self.states) > 1:
             self._drop(oldest)
+        self.stateless = self._methods is None and len(self.states) == 1
         if self._methods is None or self._block is not None or perf_counter() < self._state_due:
             return
         began = perf_counter()
-        self.states.append(LaneState(self.row, self._epoch, self._first, self._own_state(self._methods[0])))
+        state = self._own_state(self._methods[0])
+        if state is not None:  # which would stand for the first row of the epoch
+            self.states.append(LaneState(self.row, self._epoch, self._first, state))
         ended = perf_counter()
         self._state_due = ended + (ended - began) / _STATE_SHARE
+
+    def close(self) -> None:
+        """Drops the iterator, which may have files open. States remain."""
+        self.ended = True
+        self._iterator = self._methods = self._block = None
 
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
@@ -116,84 +144,65 @@ class Lane:
         latest = max(index for index, state in enumerate(self.states) if state.row <= max(oldest, self.states[0].row))
         del self.states[:latest]
 
-    def _pull(self, count: int) -> list[Tree]:
-        rows: list[Tree] = []
-        while count and not self.ended:
-            if self._iterator is None:
-                self._open(self.states[-1])
-            got = self._next_rows(rows, count) if self._spec is None else self._next_block(rows, count)
-            self.row += got
-            count -= got
-            if count and not got:
-                self._end_epoch()
-        return rows
-
     def _next_rows(self, rows: list[Tree], count: int) -> int:
         """Appends up to `count` rows, and returns their number; 0 at the end of the epoch."""
         assert self._iterator is not None
         before = len(rows)
         try:
-            rows.extend(islice(self._iterator, count))
+            sampled = [] if self._checked or count == 1 else list(islice(self._iterator, 1))
+            copies = [list(map(_copy, flatten(row)[0])) for row in sampled]
+            rows.extend(sampled)
+            rows.extend(islice(self._iterator, count - len(sampled)))
         except RAISED as error:
             self._blame(error, self.row + len(rows) - before)
             raise
+        if copies and len(rows) > before + 1:
+            self._check_unchanged(rows[before], copies[0])
+            self._checked = True
         return len(rows) - before
+
+    def _check_unchanged(self, row: Tree, copies: list[Any]) -> None:
+        """Checks that a row still is what it was when the lane yielded it."""
+        leaves = flatten(row)[0]
+        if len(leaves) != len(copies) or any(map(_differ, leaves, copies)):
+            raise LeafError(
+                f"{self._name} changed row {self.row} after it had yielded it, so rows overwrite each other; yield new "
+                "arrays for each row (a copy)"
+            )
 
     def _next_block(self, rows: list[Tree], count: int) -> int:
         """Like `_next_rows`, from blocks of rows: appends one part of a block."""
         assert self._iterator is not None
-        while self._block is None:
-            try:
-                block = next(self._iterator, _END)
-            except RAISED as error:
-                self._blame(error, self.row)
-                raise
-            if block is _END:
-                return 0
-            leaves = self._plain_leaves(block)
-            if leaves is None:
-                checked = check_batch(block, self._length(block), self._spec, f"{self._name}, block at row {self.row},")
-                leaves = flatten(checked)[0]
-            if len(leaves[0]):
-                self._block = leaves, len(leaves[0]), 0
+        assert self._blocks is not None
+        if self._block is None:
+            length, block = 0, None
+            while not length:  # blocks may be empty
+                try:
+                    block = next(self._iterator, _END)
+                except RAISED as error:
+                    self._blame(error, self.row)
+                    raise
+                if block is _END:
+                    return 0
+                length = self._blocks.length(block, self._block_name)
+            if length <= count:
+                rows.append(block)
+                return length
+            self._block = self._blocks.leaves(block, self._block_name()), length, 0
         leaves, length, begin = self._block
         end = min(length, begin + count)
-        rows.append([leaf[begin:end] for leaf in leaves] if end - begin < length else leaves)
+        rows.append(self._blocks.cut(leaves, slice(begin, end)))
         self._block = (leaves, length, end) if end < length else None
         return end - begin
 
-    def _plain_leaves(self, block: Any) -> list[NDArray[Any]] | None:
-        """Leaves of a block on a fast path: of a dict of arrays as specified. None if it must be checked."""
-        if type(block) is not dict or len(block) != len(self._plain):
-            return None
-        leaves = []
-        for key, (shape, dtype) in self._plain:
-            leaf = block.get(key)
-            if type(leaf) is not np.ndarray or leaf.dtype != dtype or not leaf.ndim or leaf.shape[1:] != shape:
-                return None
-            leaves.append(leaf)
-        return leaves if {*map(len, leaves)} == {len(leaves[0])} else None
-
-    def _length(self, block: Any) -> int:
-        leaves = flatten(block)[0]
-        if not leaves or any(not hasattr(leaf, "shape") or not leaf.shape for leaf in leaves):
-            raise LeafError(
-                f"{self._name}, block at row {self.row}: batched=True, so each item must be a tree of arrays with rows "
-                f"as first dimension, and this is {shown(block)}; yield such blocks, or leave out batched=True"
-            )
-        return len(leaves[0])
+    def _block_name(self) -> str:
+        return f"{self._name}, block at row {self.row}"
 
     def _open(self, state: LaneState) -> None:
         """Opens the present epoch, at `state` if it is of this epoch, else at its first row."""
-        try:
-            given = self._open_lane(self._number, self._lanes, self._epoch)
-            self._iterator = iter(given)
-        except RAISED as error:
-            blame(
-                error, "open_lane", f"loadax: opening {self._name} of {self._lanes}, which must be an iterable of rows"
-            )
-            raise
+        self._iterator = open_rows(self._open_lane, self.number, self._lanes, self._epoch)
         self._methods = _state_methods(self._iterator)
+        self.stateless = self._methods is None and len(self.states) == 1
         if state.epoch == self._epoch and state.state is not None:
             if self._methods is None:
                 raise StateError(
@@ -211,12 +220,13 @@ class Lane:
         if self.row == self._first:
             raise SourceError(
                 f"{self._name} of {self._lanes} has no rows" + f" in epoch {self._epoch}" * bool(self._epoch) + "; "
-                "pass a number of lanes= that each have rows, such as the number of files"
+                "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…)"
             )
         self._iterator = self._methods = None
         self._epoch, self._first = self._epoch + 1, self.row
         self.ended = self._epoch == self._epochs
         self.states.append(LaneState(self.row, self._epoch, self.row))
+        self.stateless = False
 
     def _own_state(self, get: Callable[[], Any]) -> Any:
         try:
@@ -238,7 +248,37 @@ class Lane:
 
     @property
     def _name(self) -> str:
-        return f"lane {self._number}"
+        return f"lane {self.number}"
+
+
+def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Iterator[Any]:
+    """Opens a lane for an epoch.
+
+    Raises:
+        SourceError: If what `open_lane` returns can't be iterated over.
+        Exception: Whatever `open_lane` raises, with a note that names the lane.
+    """
+    try:
+        rows = open_lane(number, lanes, epoch)
+        if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
+            raise SourceError(
+                f"lane {number} of {lanes}: open_lane returned {shown(rows)}; yield rows in it, or return an iterable "
+                "of rows"
+            )
+        return iter(rows)
+    except RAISED as error:
+        blame(error, "open_lane", f"loadax: opening lane {number} of {lanes}")
+        raise
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _differ(leaf: Any, copy: Any) -> bool:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject:
+        return False
+    return not isinstance(copy, np.ndarray) or leaf.shape != copy.shape or leaf.tobytes() != copy.tobytes()
 
 
 def _state_methods(iterator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:

@@ -1,5 +1,6 @@
 """StreamSource: what has no random access, as a fixed number of lanes. `OpenStream`: its rows that one run has read."""
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
@@ -7,15 +8,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import all_columns, flatten_spec, normalise_spec, own, spec_of, stack
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own, spec_of, stack, stack_into
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource
-from loadax.sources.stream.lane import BEGIN, Lane, OpenLane
+from loadax.sources.stream.blocks import BlockSpec
+from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
+
+_STACKED_BYTES = 1 << 20
 
 
 @final
@@ -69,7 +73,17 @@ class StreamSource(BaseSource):
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        return Lane(self.open_lane, number, self.lanes, epochs, self.row_spec if self.batched else None, start)
+        return Lane(self.open_lane, number, self.lanes, epochs, self.blocks, start)
+
+    @cached_property
+    def blocks(self) -> BlockSpec | None:
+        """Spec of the blocks that lanes yield. None: they yield rows."""
+        return BlockSpec(self.row_spec) if self.batched else None
+
+    @cached_property
+    def flat_spec(self) -> tuple[list[ArraySpec], Structure]:
+        """Spec of a row, flattened."""
+        return flatten_spec(self.row_spec)
 
     def _check_first(self, rows: Integers) -> None:
         if rows.tolist() != [0]:
@@ -78,7 +92,7 @@ class StreamSource(BaseSource):
     @cached_property
     def _first(self) -> Tree:
         """The first row of lane 0, read with an iterator of its own."""
-        for item in iter(self.open_lane(0, self.lanes, 0)):
+        for item in open_rows(self.open_lane, 0, self.lanes, 0):
             if not self.batched:
                 return item
             leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
@@ -90,8 +104,8 @@ class StreamSource(BaseSource):
                     "the first item of lane 0 has a leaf without dimensions; leave out batched=True if lanes yield rows"
                 )
         raise SourceError(
-            f"lane 0 of {self.lanes} has no rows; pass a number of lanes= that each have rows, such as the number of "
-            "files"
+            f"lane 0 of {self.lanes} has no rows; pass fewer lanes, each of which has rows: "
+            "loadax.from_stream(open_lane, lanes=…)"
         )
 
 
@@ -100,12 +114,13 @@ class _Read:
     """Rows that were read from lanes for one piece.
 
     Args:
-        rows: Their numbers, int64[n].
-        items: Examples, or lists of the leaves of blocks, in the order of `rows`.
+        rows: Their numbers, int64[n]; -1: a row that its lane lacks.
+        items: Examples, in the order of `rows`. None: the rows are in `columns`.
+        columns: An array for each leaf, in the order of `rows`.
     """
 
-    def __init__(self, rows: Integers, items: list[Tree]):
-        self.rows, self.items = rows, items
+    def __init__(self, rows: Integers, items: list[Tree] | None, columns: Sequence[NDArray[Any]] = ()):
+        self.rows, self.items, self.columns = rows, items, columns
 
     def places(self, rows: Integers) -> Integers | None:
         """Indices of `rows` among those that were read; None if some of them were not."""
@@ -143,9 +158,9 @@ class OpenStream(BaseSource):
     def reads_examples(self) -> bool:
         return self._stream.reads_examples
 
-    def keep(self, rows: Integers, items: list[Tree]) -> _Read:
-        """Keeps rows that were read until `release`."""
-        piece = _Read(rows, items)
+    def keep(self, rows: Integers, items: list[Tree] | None, columns: Sequence[NDArray[Any]] = ()) -> _Read:
+        """Keeps rows that were read until `release`; see `_Read`."""
+        piece = _Read(rows, items, columns)
         self._pieces.append(piece)
         return piece
 
@@ -158,8 +173,23 @@ class OpenStream(BaseSource):
         if found is None:
             return self._stream.read(rows)
         piece, places = found
-        batch = self._join(piece)
-        return batch if places is None else map_leaves(lambda leaf: leaf[places], batch)
+        columns, structure = piece.columns, self._stream.flat_spec[1]
+        if piece.items is not None:
+            columns = self.empty(len(piece.rows))
+            self.join(piece.items, piece.rows, columns)
+        elif places is None:  # they may be the buffers of a batch
+            return structure.build(leaf.copy() for leaf in columns)
+        return structure.build(columns if places is None else (leaf[places] for leaf in columns))
+
+    def empty(self, count: int) -> list[NDArray[Any]]:
+        """An array for each leaf, for `count` rows; their contents are undefined."""
+        return [np.empty((count, *spec.shape), spec.dtype) for spec in self._stream.flat_spec[0]]
+
+    @cached_property
+    def rows_at_once(self) -> int:
+        """Number of rows to stack at once: they fit into the caches of a core."""
+        row_bytes = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._stream.flat_spec[0])
+        return max(1, _STACKED_BYTES // max(1, row_bytes))
 
     @property
     def reads_columns(self) -> bool:
@@ -167,21 +197,31 @@ class OpenStream(BaseSource):
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         found = self._find(rows) if len(rows) else None
-        specs = flatten_spec(self._stream.row_spec)[0]
-        if found is None or found[1] is not None or not _whole(specs, boxes, out):
+        if found is None or found[1] is not None or not _whole(self._stream.flat_spec[0], boxes, out):
             super().read_into(rows, boxes, out)
-        else:
-            self._join(found[0], [destination for destination in out if destination is not None])
+            return
+        piece, whole = found[0], [destination for destination in out if destination is not None]
+        if piece.items is not None:
+            self.join(piece.items, piece.rows, whole)
+        elif not all(map(np.may_share_memory, whole, piece.columns)):  # else they were read into their place
+            super().read_into(rows, boxes, out)
 
-    def _join(self, piece: _Read, out: list[NDArray[Any]] | None = None) -> Tree:
-        """The rows of a piece as one tree of arrays, in `out` if it is given."""
-        spec = self._stream.row_spec
-        if not self._stream.batched:
-            return stack(piece.items, spec, _RowNames(piece.rows, self._stream.lanes), out)
-        columns = zip(*piece.items, strict=True)
-        destinations = [None] * len(piece.items[0]) if out is None else out
-        joined = [np.concatenate(column, out=into) for column, into in zip(columns, destinations, strict=True)]
-        return flatten_spec(spec)[1].build(joined)
+    def join(self, items: list[Tree], rows: Integers, out: Sequence[NDArray[Any]]) -> None:
+        """Stacks examples, or joins blocks.
+
+        Args:
+            items: What lanes gave for these rows.
+            rows: Numbers of the rows, int64[n].
+            out: An array for each leaf, with n rows.
+
+        Raises:
+            LeafError: When one of them differs from the spec; names it.
+        """
+        blocks, lanes = self._stream.blocks, self._stream.lanes
+        if blocks is None:
+            stack_into(items, *self._stream.flat_spec, _row_names(rows, lanes, "{row} of lane {lane}"), out)
+        else:
+            blocks.join(items, _row_names(rows, lanes, "lane {lane}, block at row {row}"), out)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         if self._stream.batched:
@@ -190,13 +230,15 @@ class OpenStream(BaseSource):
         if found is None:
             return self._stream.read_examples(visits)
         piece, places = found
+        if piece.items is None:
+            return super().read_examples(visits)
         return list(map(own, piece.items if places is None else (piece.items[place] for place in places.tolist())))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
         """The piece that has these rows, and their indices in it (None: all, in order). None if no piece has them."""
         pieces = list(self._pieces)
         for piece in pieces:
-            if len(rows) == len(piece.rows) and rows[0] == piece.rows[0] and np.array_equal(rows, piece.rows):
+            if rows is piece.rows or np.array_equal(rows, piece.rows):
                 return piece, None
         for piece in pieces:
             places = piece.places(rows)
@@ -205,19 +247,12 @@ class OpenStream(BaseSource):
         return None
 
 
-@final
-class _RowNames(Sequence[str]):
-    """Names of rows for errors, made only where one is needed."""
+def _row_names(rows: Integers, lanes: int, text: str) -> RowNames:
+    def name(index: int) -> str:
+        row, lane = divmod(int(rows[index]), lanes)
+        return text.format(row=row, lane=lane)
 
-    def __init__(self, rows: Integers, lanes: int):
-        self._rows, self._lanes = rows, lanes
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        row, lane = divmod(int(self._rows[index]), self._lanes)
-        return f"{row} of lane {lane}"
+    return RowNames(len(rows), name)
 
 
 def _whole(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> bool:

@@ -10,11 +10,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.buffers import BufferPool, aligned_empty
+from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, split_rows
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.wrappers.row_arena import RowArena, row_layouts
 
 _PAST = np.iinfo(np.int64).min  # marks a chunk without a slot
 _IDLE_BYTES = 64 << 20  # idle memory of the buffers for arriving chunks
@@ -127,7 +128,7 @@ class ChunkCache(WrapperSource):
 
 @final
 class _Open:
-    """Cached chunks for a fixed set of columns, in one arena per leaf, so that serving rows is one indexed copy."""
+    """Cached chunks for a fixed set of columns, in arenas of rows, so that serving rows is one indexed copy."""
 
     def __init__(
         self,
@@ -140,14 +141,14 @@ class _Open:
     ):
         self._source = source
         self._starts = starts
-        self._specs = specs
         self.boxes = list(boxes)
+        self._layouts = row_layouts(specs, boxes)
         self._length = len(source)
         self._height = largest_chunk(starts, self._length)
         self._slots = max(1, min(slots, len(starts)))
         self._served_when = times * area(boxes)  # elements of a row
-        self._arenas: list[NDArray[Any] | None] = []  # allocated on the first read
-        self._on_its_way = BufferPool(_IDLE_BYTES)
+        self._arenas: list[RowArena] | None = None  # allocated on the first read
+        self._in_transit = BufferPool(_IDLE_BYTES)
         self._free = list(range(self._slots))[::-1]
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by index, least recently used first
         self._changed = threading.Condition()
@@ -196,8 +197,9 @@ class _Open:
         chunks: dict[int, _Chunk] = {}
         loading: dict[int, _Chunk] = {}
         with self._changed:
-            if not self._arenas:
-                self._arenas = self._new_arenas()
+            if self._arenas is None:
+                # Memory that is never written costs nothing: the kernel allocates pages on first use.
+                self._arenas = [RowArena(layout, self._slots * self._height) for layout in self._layouts]
             for index in indices:
                 chunk = self._chunks.get(index)
                 if chunk is not None:
@@ -247,23 +249,28 @@ class _Open:
         slots = [chunk.slot for chunk in chunks.values()]
         heights = [high - low for low, high in bounds.values()]
         first = slots[0] * self._height
+        arenas = self._arenas or []
         if slots == list(range(slots[0], slots[0] + len(slots))) and set(heights[:-1]) <= {self._height}:
-            self._fetch(rows, [None if arena is None else arena[first : first + len(rows)] for arena in self._arenas])
+            self._fetch(rows, arenas, first)
         else:
-            arrived = [None if arena is None else self._leased(len(rows), arena) for arena in self._arenas]
-            self._fetch(rows, arrived)
-            for arena, values in zip(self._arenas, arrived, strict=True):
-                if arena is not None and values is not None:
-                    start = 0
-                    for slot, height in zip(slots, heights, strict=True):
-                        arena[slot * self._height : slot * self._height + height] = values[start : start + height]
-                        start += height
+            arrived = [RowArena(layout, len(rows), self._in_transit.lease) for layout in self._layouts]
+            self._fetch(rows, arrived, 0)
+            for arena, values in zip(arenas, arrived, strict=True):
+                start = 0
+                for slot, height in zip(slots, heights, strict=True):
+                    arena.rows[slot * self._height : slot * self._height + height] = values.rows[start : start + height]
+                    start += height
         with self._changed:
             for chunk in chunks.values():
                 chunk.state = "ready"
             self._changed.notify_all()
 
-    def _fetch(self, rows: Integers, out: list[NDArray[Any] | None]) -> None:
+    def _fetch(self, rows: Integers, arenas: Sequence[RowArena], first: int) -> None:
+        """Reads rows from the source into the rows from `first` on of arenas."""
+        out: list[NDArray[Any] | None] = [None] * len(self.boxes)
+        for arena in arenas:
+            for leaf, field in zip(arena.layout.leaves, arena.fields, strict=True):
+                out[leaf] = field[first : first + len(rows)]
         self._source.read_into(rows, self.boxes, out)
         with self._changed:
             self.rows_fetched += len(rows)
@@ -291,34 +298,8 @@ class _Open:
         targets: Integers | None,
     ) -> None:
         """Copies the arena rows at `places` to the rows `targets` of `out` (None: all)."""
-        for arena, kept, columns, destination in zip(self._arenas, self.boxes, boxes, out, strict=True):
-            if columns is None or destination is None:
-                continue
-            assert arena is not None, "this leaf is not kept"
-            assert kept is not None
-            if (
-                columns == kept
-                and targets is None
-                and destination.flags.c_contiguous
-                and destination.dtype == arena.dtype
-            ):
-                np.take(arena, places, axis=0, out=destination, mode="wrap")
-                continue
-            cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
-            index: Any = (places, *cuts)
-            destination[slice(None) if targets is None else targets] = arena[index]
-
-    def _new_arenas(self) -> list[NDArray[Any] | None]:
-        # Memory that is never written costs nothing: the kernel allocates pages on first use.
-        rows = self._slots * self._height
-        return [
-            None if box is None else aligned_empty((rows, *(stop - start for start, stop in box)), spec.dtype)
-            for box, spec in zip(self.boxes, self._specs, strict=True)
-        ]
-
-    def _leased(self, rows: int, arena: NDArray[Any]) -> NDArray[Any]:
-        shape = (rows, *arena.shape[1:])
-        return self._on_its_way.lease(math.prod(shape) * arena.itemsize).view(arena.dtype).reshape(shape)
+        for arena in self._arenas or ():
+            arena.gather(places, boxes, out, targets, self._in_transit.lease)
 
     def _slot(self) -> int | None:
         """Takes a free slot, or evicts the least recently used idle chunk; None if all are in use."""

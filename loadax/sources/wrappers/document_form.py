@@ -97,7 +97,8 @@ def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> No
     if len({len(array) for array in arrays}) > 1:
         shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(paths, arrays, strict=True))
         raise LeafError(
-            f"row {row} has leaves of different lengths ({shown}); make all leaves of a document equally long"
+            f"row {row} has leaves of different lengths ({shown}); make all leaves of a document equally long, "
+            "or pass seq_len as a dict with a row length for each leaf, and method='best_fit'"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,91 +11,16 @@ from loadax.core.casting import fill_value
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.sources.base import MapChild
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
-from loadax.sources.wrappers.document_form import Form
+from loadax.sources.wrappers.packed_rows import Documents, PackedRows, Plan
 
 _AT_ONCE = 1 << 20  # rows per step of a scan over all rows
 
 _MASK = "loss_mask"
 _ADDED = {_MASK: np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
-
-
-class Plan(Protocol):
-    """Assignment of documents to rows; see `loadax.plan.pack`."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def in_order(self) -> bool:
-        """Whether consecutive rows hold consecutive documents."""
-        ...
-
-    @property
-    def reads_per_document(self) -> float:
-        """Reads per document in one pass over the rows, if documents are read whole."""
-        ...
-
-    def first_documents(self, rows: Integers) -> Integers:
-        """First document of each row, int64[n]."""
-        ...
-
-    def segments(self, rows: Integers) -> Segments: ...
-
-
-class Documents(Protocol):
-    """The documents to pack, numbered as in the plan."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def order(self) -> Order:
-        """Order of the documents in the source."""
-        ...
-
-    @property
-    def source(self) -> BaseSource:
-        """Source of the documents."""
-        ...
-
-    @property
-    def maps(self) -> Sequence[Any]:
-        """Maps of the documents."""
-        ...
-
-    def with_source(self, source: BaseSource) -> "Documents":
-        """The same documents, read from another source."""
-        ...
-
-    @property
-    def form(self) -> Form: ...
-
-    @property
-    def flat(self) -> bool:
-        """Whether parts of documents can be read without the rest."""
-        ...
-
-    @property
-    def concurrent_reads(self) -> int: ...
-
-    @property
-    def depth(self) -> int:
-        """Number of maps of the documents."""
-        ...
-
-    def parts(
-        self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
-        """Reads parts of documents, concatenated, for every wanted leaf."""
-        ...
-
-    def row_of(self, numbers: Integers) -> Integers:
-        """Rows of the source that documents come from, int64[n]."""
-        ...
 
 
 class Part(NamedTuple):
@@ -108,7 +33,7 @@ class Part(NamedTuple):
 
 
 @final
-class PackedSource(BaseSource):
+class PackedSource(PackedRows):
     """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, padded.
 
     Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: padding), `positions`
@@ -128,7 +53,6 @@ class PackedSource(BaseSource):
         ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
     """
 
-    owns_memory = True
     spec: Tree = None
 
     def __init__(
@@ -141,14 +65,8 @@ class PackedSource(BaseSource):
         value: Any = 0,
         bos: Any = None,
     ):
-        self._documents, self._plan, self._seq_len, self._described, self._summary = (
-            documents,
-            plan,
-            seq_len,
-            described,
-            summary,
-        )
-        self._value, self._bos = value, bos
+        super().__init__(documents, plan, described, summary)
+        self._seq_len, self._value, self._bos = seq_len, value, bos
         form = documents.form
         # For every leaf: the index of the document's leaf, or the name of an added one.
         numbered = form.build(list(range(len(form.dtypes))))
@@ -188,23 +106,6 @@ class PackedSource(BaseSource):
             for name, spec, shown in zip(names, self._specs, self._shows, strict=True)
         ]
 
-    def __len__(self) -> int:
-        return self._plan.size
-
-    def __repr__(self) -> str:
-        return self._summary
-
-    @property
-    def order(self) -> Order:
-        """Order of the packed documents in the source."""
-        return self._documents.order
-
-    @property
-    def children(self) -> Sequence[Child]:
-        documents = self._documents
-        times = self._plan.reads_per_document * documents.size / max(1, len(documents.source))
-        return (Child("", documents.source, None, times),)
-
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
         return PackedSource(
@@ -215,21 +116,6 @@ class PackedSource(BaseSource):
     def in_order(self) -> bool:
         """Whether consecutive rows hold consecutive documents of `order`."""
         return self._plan.in_order
-
-    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        segments = self._plan.segments(rows)
-        return segments.rows, self._documents.row_of(segments.documents)
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._documents.concurrent_reads
-
-    @property
-    def num_maps(self) -> int:
-        return self._documents.depth + 1
-
-    def describe(self) -> list[Any]:
-        return [self._described]
 
     @property
     def runs_python(self) -> bool:
@@ -272,12 +158,6 @@ class PackedSource(BaseSource):
         skips, lengths, begins = self._without_bos(segments.skips, segments.lengths)
         columns = (values.tolist() for values in (rows, skips, lengths, segments.columns + begins))
         return [Part(*fields) for fields in zip(*columns, strict=True)]
-
-    def locate(self, row: int) -> list[Location]:
-        """Files of the documents in a packed row, as far as they are known."""
-        segments = self._plan.segments(check_rows([row], len(self)))
-        rows = self._documents.row_of(segments.documents).tolist()
-        return [location for inner in rows for location in self._documents.source.locate(inner)]
 
     @property
     def reads_columns(self) -> bool:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from loadax.core.casting import fill_value
 from loadax.errors import ArgumentError
-from loadax.protocols import ArraySpec, Integers, Location, Order, Tree
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sources.base import BaseSource, MapChild
 from loadax.sources.checks import check_rows
 from loadax.sources.io.byte_stream import indices
-from loadax.sources.wrappers.packed import Documents, Plan
+from loadax.sources.wrappers.packed_rows import Documents, PackedRows, Plan
 
 _ADDED = ("segment_ids", "positions")
 
@@ -41,7 +41,7 @@ class PackedDocument(NamedTuple):
 
 
 @final
-class PackedByLeaf(BaseSource):
+class PackedByLeaf(PackedRows):
     """Row i: the documents of row i of a plan, each leaf padded to a length of its own.
 
     Examples are dicts of the documents' leaves, and for each leaf `x` of `x_segment_ids` (the number of the document
@@ -59,7 +59,6 @@ class PackedByLeaf(BaseSource):
         ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
     """
 
-    owns_memory = True
     spec: Tree = None
     runs_python = True  # documents are read one by one
 
@@ -72,8 +71,8 @@ class PackedByLeaf(BaseSource):
         summary: str,
         value: Any = 0,
     ):
-        self._documents, self._plans, self._seq_lens = documents, plans, seq_lens
-        self._described, self._summary, self._value = described, summary, value
+        super().__init__(documents, plans[0], described, summary)
+        self._whole, self._plans, self._seq_lens, self._value = documents, plans, seq_lens, value
         for name in value if isinstance(value, dict) else ():
             if name not in seq_lens:
                 raise ArgumentError(
@@ -92,43 +91,13 @@ class PackedByLeaf(BaseSource):
                     )
                 self.spec[added] = ArraySpec((seq_len,), np.dtype(np.int32))
 
-    def __len__(self) -> int:
-        return self._plans[0].size
-
-    def __repr__(self) -> str:
-        return self._summary
-
-    @property
-    def children(self) -> Sequence[Child]:
-        return (Child("", self._documents.source, None, self._documents.size / max(1, len(self._documents.source))),)
-
     def map_children(self, wrap: MapChild) -> "PackedByLeaf":
-        documents = self._documents.with_source(wrap(self.children[0]))
+        documents = self._whole.with_source(wrap(self.children[0]))
         return PackedByLeaf(documents, self._plans, self._seq_lens, self._described, self._summary, self._value)
-
-    @property
-    def order(self) -> Order:
-        """Order of the packed documents in the source."""
-        return self._documents.order
-
-    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        segments = self._plans[0].segments(rows)
-        return segments.rows, self._documents.row_of(segments.documents)
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._documents.concurrent_reads
-
-    @property
-    def num_maps(self) -> int:
-        return self._documents.depth + 1
-
-    def describe(self) -> list[Any]:
-        return [self._described]
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, len(self))
-        documents = self._documents.whole(self._plans[0].segments(rows).documents)
+        documents = self._whole.whole(self._plan.segments(rows).documents)
         out: dict[str, NDArray[Any]] = {}
         for name, plan, fill, values in zip(self._seq_lens, self._plans, self._fills, documents, strict=True):
             seq_len, segments = self._seq_lens[name], plan.segments(rows)
@@ -151,8 +120,3 @@ class PackedByLeaf(BaseSource):
             for field in ([each.lengths for each in leaves], [each.columns for each in leaves])
         )
         return [PackedDocument(*fields) for fields in zip(rows, lengths, columns, strict=True)]
-
-    def locate(self, row: int) -> list[Location]:
-        """Files of the documents in a packed row, as far as they are known."""
-        _, rows = self.rows_below(check_rows([row], len(self)))
-        return [location for inner in rows.tolist() for location in self._documents.source.locate(inner)]

@@ -1,6 +1,7 @@
 """TensorStoreSource: reads rows of chunked arrays (zarr, zarr3, n5, …), local or remote."""
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -154,8 +155,13 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     try:
         return TensorStoreSource(arrays, missing)
     except SourceError as error:
-        if variables is None and "different numbers of rows" in str(error):
+        error.argument = "variables"
+        if "different numbers of rows" in str(error):
             error.add_note("loadax: pass variables=[…] with the arrays whose first dimension is the row")
+        elif re.search(r"data type|dtype", str(error)):
+            error.add_note(
+                "loadax: pass variables=[…] with the arrays of numbers; others, such as strings, can't be read"
+            )
         raise
 
 

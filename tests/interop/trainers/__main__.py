@@ -1,4 +1,6 @@
-"""Trains with real trainers, each in a virtual environment of its own, since together they need 5 GB of packages.
+"""Trains with real trainers, and reads datasets of torch, each in a virtual environment of its own.
+
+Together they need 5 GB of packages.
 
 python -m tests.interop.trainers                  # all; installs with uv, which must be there
 python -m tests.interop.trainers tunix --at /tmp/trainers
@@ -17,6 +19,7 @@ TRAINERS = {
     "kauldron": ["kauldron==1.4.2"],
     # What it imports and does not name, stands behind it.
     "levanter": ["levanter==1.2.dev1644", "haliax==1.4.dev453", "gitpython", "chex"],
+    "torch": ["torch==2.13.0"],
 }
 
 

@@ -43,6 +43,31 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
         np.testing.assert_array_equal(straight, rows)
 
 
+@pytest.mark.parametrize(
+    ("extent", "dtype", "partition", "whole"),
+    [
+        (16, "f4", P("data"), True),
+        (16, "f4", P(), True),
+        (16, "f4", P("data", "model"), False),  # columns in two tiles
+        (5, "u1", P("data"), False),  # gaps between boxes
+        (16, "f8", P("data"), False),  # placed as float32
+    ],
+)
+def test_rows_that_can_be_written_whole(extent: int, dtype: str, partition: P, whole: bool) -> None:
+    specs = {"x": ArraySpec((extent,), np.dtype(dtype))}
+    shard = resolve_shard(batch_spec(specs, []), 8, plan_mesh({"data": 2, "model": 2}, hosts=1), partition, None)
+    layout = buffer_layout(shard)
+    buffers = BatchBuffers(layout, aligned_bytes(2 * layout.bytes_per_step), 2)
+    found = buffers.whole_rows(5, 11, [specs["x"]])
+    assert (found is not None) == whole
+    if found is not None:
+        found[0][...] = np.arange(6 * extent).reshape(6, extent)
+        rows = buffers.rows(0)
+        assert rows is not None
+        np.testing.assert_array_equal(rows[5:11], found[0])
+    assert buffers.whole_rows(0, 1, [specs["x"], specs["x"]]) is None  # a leaf that is not placed
+
+
 def test_no_two_boxes_share_a_byte() -> None:
     specs = {
         "a": ArraySpec((3, 5), np.dtype("u1")),

@@ -71,7 +71,8 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
         producer = loader._pipeline.producer(loader._shard(), 0, executor)
         monitor = RunMonitor(producer, LoaderOptions(), 0)
         scheduler = PrefetchScheduler(producer, 0, LoaderOptions(), monitor)
-        with closing(ThreadPool(scheduler, executor)):
+        with closing(ThreadPool(scheduler, executor)) as threads:
+            threads.start()
             for expected, (step, batch) in enumerate(batches_of(scheduler)):
                 assert step == expected
                 for leaf, wanted in zip(jax.tree.leaves(batch), jax.tree.leaves(loader[step]), strict=True):

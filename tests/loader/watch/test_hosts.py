@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,10 @@ from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.watch import hosts, start
+from loadax.loader.watch import hosts
 from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.start import LoaderRuns
 from tests.key_values import MemoryStore
 
 RECORD: dict[str, Any] = {"dataset": ["shuffle(4)"], "first step": 10}
@@ -229,12 +229,21 @@ def test_a_run_closed_before_others_came_accuses_nobody() -> None:
     assert not run.failed
 
 
-def test_only_keys_of_runs_closed_long_before_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "_directories", deque())
-    store = MemoryStore()
-    runs = [f"runs/{number}" for number in range(start._KEPT + 3)]
-    for run in runs:
-        store.set(f"{run}/agreed", "")
-    for run in runs[2:]:  # the first two go on
-        start._forget(store, run)
-    assert [run for run in runs if not store.list(run)] == [runs[2]]
+def test_nobody_waits_for_a_leader_that_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run([RECORD] * 3)
+    run.check(0)
+    run.hosts[0].check(closing=True)
+    with caplog.at_level(logging.WARNING, "loadax"):
+        for _ in range(5):
+            run.check(1, seconds=3.0)
+    assert not caplog.messages
+    assert not run.failed
+
+
+def test_runs_are_numbered_by_their_processes() -> None:
+    """Others may not have been on the mesh that this process was on before."""
+    runs, others = LoaderRuns(), LoaderRuns()
+    directories = [runs.next_directory((0, 1)), runs.next_directory((1, 2)), runs.next_directory((1, 2))]
+    assert [name.rpartition("/")[2] for name in directories] == ["1", "1", "2"]
+    assert others.next_directory((1, 2)).rpartition("/")[2] == "1"
+    assert len({*directories, others.next_directory((0, 1))}) == 4

@@ -1,6 +1,6 @@
-"""Contestants of one workload in one process, one behind the other.
+"""Contestants in one process, one behind the other.
 
-`python in_turn.py WORKLOAD NAME ...` prints what each answers as JSON.
+`python in_turn.py '{"WORKLOAD": ["NAME", ...], ...}'` prints what each answers as JSON.
 
 run.py gives each of them a process of its own, which takes longer to start than all of this.
 """
@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-SLOW_TO_START = ("grain-2", "grain-batches-2")
-"""Iterators of these start two interpreters that import Grain, so they have one iterator each, which is checked."""
+SLOW_TO_START = ("grain-2",)
+"""Iterators of this one start two interpreters that import Grain, so it has one iterator, which is checked."""
 
 
-def main(name: str, *chosen: str) -> None:
-    """Asks each contestant what run.py asks it."""
+def main(chosen: dict[str, list[str]]) -> None:
+    """Asks each contestant of each workload what run.py asks it."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
+    print(json.dumps({workload: answers(workload, names) for workload, names in chosen.items()}))  # noqa: T201
+
+
+def answers(name: str, chosen: list[str]) -> dict[str, Any]:
+    """What the contestants of one workload answer."""
     import jax
     import numpy as np
     from contestant import Measured
@@ -30,20 +35,20 @@ def main(name: str, *chosen: str) -> None:
     gc.freeze()  # a first batch is measured after a collection, which need not look at all of JAX
     workload = find(name, quick=True)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
-    answers: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         workload.write(folder)
         for each in chosen:
             form = CONTESTANTS[name][each]
             measured = Measured(workload, folder, form.prepare(workload, folder, sharding))
-            answers[each] = {"ready": measured.ready(), "check": form.feeds and measured.check(batches=8)}
+            found[each] = {"ready": measured.ready(), "check": form.feeds and measured.check(batches=8)}
             if each not in SLOW_TO_START:
-                answers[each]["first"] = form.feeds and measured.first(times=1)
-                answers[each]["round"] = measured.round(seconds=0.05, lead=0.02)
+                found[each]["first"] = form.feeds and measured.first(times=1)
+                found[each]["round"] = measured.round(seconds=0.05, lead=0.02)
             measured.end()
-    print(json.dumps(answers))  # noqa: T201
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(json.loads(sys.argv[1]))

@@ -17,7 +17,6 @@ from flax import nnx
 
 import loadax
 from tests import forkserver
-from tests.scripts.examples import quick
 
 ROOT = Path(__file__).parents[3]
 LANGUAGE_MODEL = ROOT / "examples" / "language_model.py"
@@ -25,7 +24,7 @@ STEPS = 8
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder, env={**quick.ENVIRONMENT, **environment})
+    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder, env={**os.environ, **environment})
 
 
 def train(folder: Path, *arguments: str) -> tuple[list[float], str]:

@@ -8,13 +8,12 @@ import subprocess
 from pathlib import Path
 
 from tests import forkserver
-from tests.scripts.examples import quick
 
 VOLUMES = Path(__file__).parents[3] / "examples" / "volumes.py"
 
 
 def denoise(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return forkserver.run([VOLUMES, *arguments], cwd=folder, env=quick.ENVIRONMENT)
+    return forkserver.run([VOLUMES, *arguments], cwd=folder)
 
 
 def test_chunks_are_decoded_once_patches_are_cut_over_devices_and_a_gain_that_is_too_low_fails(tmp_path: Path) -> None:

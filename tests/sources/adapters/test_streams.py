@@ -68,9 +68,23 @@ def other(lane: int) -> Iterator[Any]:
     yield lane
 
 
-def test_an_iterable_dataset_of_torch_is_one_lane() -> None:
-    # torch is not installed for tests; its class is known by name and module.
+def numbers_of_torch() -> Any:
+    """As an IterableDataset of torch, which is not installed for tests; its class is known by name and module.
+
+    `python -m tests.interop.trainers torch` reads those of the real one.
+    """
     kind = type("IterableDataset", (), {"__module__": "torch.utils.data.dataset"})
-    rows = type("Numbers", (kind,), {"__iter__": lambda _: iter([{"x": np.int32(row)} for row in range(24)])})()
+    return type("Numbers", (kind,), {"__iter__": lambda _: iter([{"x": np.int32(row)} for row in range(24)])})()
+
+
+def test_an_iterable_dataset_of_torch_is_one_lane() -> None:
+    rows = numbers_of_torch()
     assert repr(as_dataset(rows)) == "Dataset(a stream of 1 lane from a torch Numbers)"
     assert served(rows)[0] == list(range(24))
+
+
+def test_a_loader_of_such_a_dataset_is_refused_with_the_line_that_reads_it() -> None:
+    loader = type("Loader", (), {"dataset": numbers_of_torch(), "__iter__": lambda _: iter([])})()
+    with pytest.raises(ArgumentError, match=r"hand over what can be: loadax.as_dataset\(data.dataset\), a stream"):
+        as_dataset(loader)
+    assert served(as_dataset(loader.dataset))[0] == list(range(24))

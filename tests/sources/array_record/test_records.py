@@ -466,7 +466,8 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     parsed = loadax.from_array_record(path).map(lambda record: np.frombuffer(record, np.uint16))
     with pytest.raises(
         LeafError,
-        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*are ragged.*pad them with \.pad",
+        match=r"row 3 \(.*/x, record 3\): leaf of the example is uint16\[3\], expected uint16\[5\]; .*are ragged.*"
+        r"pad them with \.pad",
     ):
         parsed.read([1, 3])
 
@@ -540,5 +541,5 @@ def test_leaves_that_nobody_pads_must_be_alike(tmp_path: Path) -> None:
         return {"x": entries, "y": entries}
 
     data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"three"]), decode=decode, pad_to={"x": 8})
-    with pytest.raises(LeafError, match=r"row 1: leaf \['y'\] is uint8\[5\], expected uint8\[3\]; .*rows are ragged"):
+    with pytest.raises(LeafError, match=r"row 1 \(.*/x, record 1\): leaf \['y'\] is uint8\[5\], .*rows are ragged"):
         data.read([0, 1])

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from tests.servers.child import run_python
 from tests.sources.shards.corpora import write_tar, write_tfrecord
@@ -14,7 +16,7 @@ FILES, LIMIT = 300, 128
 def test_they_are_all_read(tmp_path: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    for kind in ("tokens", "npy", "records"):
+    for kind in ("tokens", "npy", "records", "parquet", "jsonl"):
         (tmp_path / kind).mkdir()
     for index in range(FILES):
         values = np.arange(4 * index, 4 * index + 4, dtype=np.int32)
@@ -23,6 +25,8 @@ def test_they_are_all_read(tmp_path: Path) -> None:
         writer = ArrayRecordWriter(str(tmp_path / "records" / f"{index:03}.array_record"), "group_size:1")
         writer.write(values.tobytes())
         writer.close()
+        parquet.write_table(pa.table({"x": values}), tmp_path / "parquet" / f"{index:03}.parquet")
+        (tmp_path / "jsonl" / f"{index:03}.jsonl").write_text("".join(f'{{"x": {value}}}\n' for value in values))
         write_tar(tmp_path / "tar" / f"{index:03}.tar", {"0.bin": values.tobytes()})
         write_tfrecord(tmp_path / "tfrecord" / f"{index:03}.tfrecord", [values.tobytes()])
     code = f"""
@@ -38,6 +42,8 @@ opened = {{
     "npy": loadax.concat([loadax.from_npy(path)[::4] for path in sorted((folder / "npy").iterdir())]),
     "tar": loadax.from_webdataset(folder / "tar").map(lambda example: np.frombuffer(example["bin"], np.int32)),
     "tfrecord": loadax.from_tfrecord(folder / "tfrecord").map(lambda record: np.frombuffer(record, np.int32)),
+    "parquet": loadax.from_parquet(folder / "parquet", memory_bytes=0)[::4].map_batch(lambda rows: rows["x"]),
+    "jsonl": loadax.from_jsonl(folder / "jsonl")[::4].map_batch(lambda rows: rows["x"]),
     "records": loadax.from_array_record(folder / "records", dtype="int32"),
 }}
 read = {{}}

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def test_programs_that_have_just_read_a_remote_file_end_well(tmp_path: Path, htt
     assert ends == [(b"", 0)] * 8
 
 
-def test_requests_that_are_still_open_are_cancelled() -> None:
+def test_requests_that_are_still_open_are_cancelled_and_no_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_exit, "_over", threading.Event())
     begun: Future[None] = Future()
 
     async def wait() -> None:
@@ -45,3 +47,5 @@ def test_requests_that_are_still_open_are_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             waiting.result(HANG)
     assert not at_exit._open
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(wait())

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.testing import check_source
 from tests.sources.advice import follow
@@ -160,6 +160,17 @@ def test_lists_are_packed(folder: Path, memory_bytes: int) -> None:
     packed = loadax.from_parquet(folder, columns="tokens", memory_bytes=memory_bytes).pack(7)
     plainly = loadax.from_source([{"tokens": np.array(row["tokens"], np.uint16)} for row in expected()]).pack(7)
     assert [plain(row) for row in packed] == [plain(row) for row in plainly]
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 0])
+def test_lists_of_changing_length_are_named_by_file_and_row(folder: Path, memory_bytes: int) -> None:
+    data = loadax.from_parquet(folder, columns=["tokens", "x"], memory_bytes=memory_bytes)
+    place = rf"\({folder}/b.parquet, row group 1, row 7 of the file\)"
+    message = rf"^row 44 {place}: leaf \['tokens'\] is uint16\[2\], expected .* rows are ragged: pad them with"
+    with pytest.raises(LeafError, match=message):
+        data.read([35, 44])
+    with pytest.raises(LeafError, match=rf"^row 44 {place}"):
+        loadax.concat([data, data]).read([35, 44])
 
 
 def test_where_a_row_is(folder: Path) -> None:

@@ -133,7 +133,7 @@ def test_images_of_different_sizes_are_stacked_after_a_map_or_a_size(tmp_path: P
     files = {f"{i}.jpg": jpeg(i, 20 + i) for i in range(4)}
     write_tar(tmp_path / "x.tar", files)
     data = loadax.from_webdataset(tmp_path / "x.tar", decode=True)
-    with pytest.raises(LeafError, match=r"row 2: leaf 'jpg'|row 2: leaf \['jpg'\]"):
+    with pytest.raises(LeafError, match=r"row 2 \(.*x.tar, jpg\): leaf \['jpg'\] is uint8\[22, 30, 3\], expec"):
         data.read(np.array([0, 2]))
     assert [data[row]["jpg"].shape for row in range(4)] == [(20 + i, 28 + i, 3) for i in range(4)]
     cropped = data.map(lambda example: example["jpg"][:8, :8])

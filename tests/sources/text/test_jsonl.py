@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import loadax
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.sources.text import jsonl
 from loadax.testing import check_source
 from tests.sources.advice import follow
@@ -188,8 +188,9 @@ def test_a_missing_entry_is_a_null(tmp_path: Path) -> None:
 
 
 def test_lists_of_changing_length_are_named_by_row(folder: Path) -> None:
-    with pytest.raises(Exception, match=r"row \d+: leaf \['tokens'\] .* rows are ragged: pad them with"):
-        loadax.from_jsonl(folder, columns="tokens").read([3, 4])
+    message = rf"^row 174 \({folder}/b.ndjson, byte \d+\): leaf \['tokens'\] .* rows are ragged: pad them with"
+    with pytest.raises(LeafError, match=message):
+        loadax.from_jsonl(folder, columns="tokens").read([175, 174])
 
 
 def test_files_and_arguments_that_can_not_be_used(tmp_path: Path) -> None:

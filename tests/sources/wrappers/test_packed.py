@@ -306,7 +306,7 @@ ONE = np.arange(3)
         ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], but a document's"),
         (
             [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
-            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make all leaves",
+            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make .*, or pass seq_len as a dict",
         ),
         ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),

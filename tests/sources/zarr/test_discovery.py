@@ -5,9 +5,10 @@ import http.server
 import json
 import pickle
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -135,6 +136,23 @@ def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
         open_zarr(group, None)
     assert "pass variables=[…]" in caught.value.__notes__[-1]
     assert list(open_zarr(group, ["x", "y"]).read(np.array([0]))) == ["x", "y"]
+    with pytest.raises(SourceError, match="different numbers of rows") as caught:
+        open_zarr(group, ["x", "longitude"])
+    assert "pass variables=[…]" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_of_strings_is_left_out_as_advised(version: Literal[2, 3], tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "g", zarr_format=version)
+    group.create_array("x", data=np.arange(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr 3 has no specification of strings yet
+        group.create_array("name", data=np.array(["a", "b", "c", "d"]), filters=None if version == 3 else "auto")
+    with pytest.raises(SourceError) as caught:
+        open_zarr(tmp_path / "g", None)
+    assert "pass variables=[…] with the arrays of numbers" in caught.value.__notes__[-1]
+    assert caught.value.argument == "variables"
+    assert len(open_zarr(tmp_path / "g", ["x"])) == 4
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,0 +1,253 @@
+"""Processes that are objects of one test, with a clock that the test sets."""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.errors import JaxRuntimeError
+
+from loadax import Dataloader, from_stream
+from loadax.errors import ClosedError, HostError, SourceError, StallError
+from loadax.loader import iterator
+from loadax.loader.iterator import DataIterator
+from loadax.loader.streams import agreement
+from loadax.loader.streams.agreement import EndAgreement, end_agreement
+from loadax.loader.streams.run import EndRule, Progress
+from loadax.protocols import ArraySpec
+from loadax.sharding import data_parallel
+from tests.key_values import MemoryStore
+from tests.limits import HANG
+
+
+class Clock:
+    """Seconds that pass as threads sleep, if they do; a function is called at each sleep."""
+
+    def __init__(self) -> None:
+        self.now, self.passes = 0.0, True
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds * self.passes
+        self.meanwhile()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(agreement, "time", clock)
+    return clock
+
+
+class Hosts:
+    """Processes of one run."""
+
+    def __init__(self, processes: Sequence[int] = (0, 1, 2), rule: EndRule = "first", **options: Any):
+        self.store, self.forgotten = MemoryStore(), list[int]()
+        limits = {"stall_after": None, "abort_after": 1000.0, **options}
+        self.of = {
+            process: EndAgreement(
+                self.store, process, processes, rule, forget=partial(self.forgotten.append, process), **limits
+            )
+            for process in processes
+        }
+
+    def goes_on(self, process: int, step: int, progress: Progress, check: Callable[[], None] = lambda: None) -> bool:
+        return self.of[process].goes_on(step, progress, "lane 3 ended", check)
+
+
+def test_a_step_that_all_have_read_goes_on_without_waiting(clock: Clock) -> None:
+    hosts = Hosts()
+    for process in (1, 2):
+        hosts.of[process]._known[process] = Progress(9, None, 9)
+        hosts.of[process]._tell()
+    assert all(hosts.goes_on(0, step, Progress(9, None, 9)) for step in range(9))
+    assert clock.now == 0
+
+
+def test_the_end_is_that_of_the_first_process_without_rows() -> None:
+    hosts = Hosts()
+    for process, lacking in ((1, None), (2, 6)):
+        hosts.of[process]._known[process] = Progress(9, lacking, 9)
+        hosts.of[process]._tell()
+    assert [hosts.goes_on(0, step, Progress(9, None, 9)) for step in (5, 6)] == [True, False]
+
+
+@pytest.mark.parametrize("ends", ["fails", "closes"])
+def test_what_a_process_has_read_counts_after_its_end_too(ends: str) -> None:
+    hosts = Hosts((0, 1))
+    hosts.of[1]._known[1] = Progress(7, None, 7)
+    hosts.of[1].fail(OSError("no answer")) if ends == "fails" else hosts.of[1].close()
+    assert hosts.goes_on(0, 6, Progress(9, None, 9))
+    why = "could not read its lanes: OSError: no answer" if ends == "fails" else "closed its iterator"
+    with pytest.raises(HostError, match=f"process 1 {why}, before it had read step 7 of the stream, so this one stops"):
+        hosts.goes_on(0, 7, Progress(9, None, 9))
+
+
+def test_the_process_that_failed_is_named_not_one_that_closed_for_it() -> None:
+    hosts = Hosts()
+    hosts.of[1].close()
+    hosts.of[2].fail(OSError("no answer"))
+    hosts.of[2].close()
+    with pytest.raises(HostError, match="process 2 could not read its lanes: OSError: no answer"):
+        hosts.goes_on(0, 0, Progress(1, None, 1))
+
+
+def test_waiting_is_told_of_and_ends_after_its_limit(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    hosts = Hosts(stall_after=60.0)
+    hosts.of[1]._known[1] = Progress(5, None, 5)
+    hosts.of[1]._tell()
+    with (
+        caplog.at_level(logging.WARNING, "loadax"),
+        pytest.raises(StallError, match=r"(?s)processes \[2\] have not read it.*abort_after=1000: pass a higher one"),
+    ):
+        hosts.goes_on(0, 4, Progress(9, None, 9))
+    assert clock.now >= 1000
+    seconds = [60, 120, 240, 480, 960]
+    assert [message.partition(": ")[0] for message in caplog.messages] == [
+        f"step 4 has not come for {each} s" for each in seconds
+    ]
+
+
+def test_what_makes_waiting_vain_ends_it(clock: Clock) -> None:
+    closed: list[bool] = []
+
+    def check() -> None:
+        if closed:
+            raise ClosedError("closed meanwhile")
+
+    clock.meanwhile = lambda: closed.append(True)
+    with pytest.raises(ClosedError, match="closed meanwhile"):
+        Hosts().goes_on(0, 4, Progress(9, None, 9), check)
+
+
+def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts()
+
+    def gone(*_: object) -> None:
+        raise JaxRuntimeError("UNAVAILABLE: gone")
+
+    monkeypatch.setattr(hosts.store, "set", gone)
+    with pytest.raises(HostError, match="since the coordinator, process 0, does not answer: UNAVAILABLE: gone; start"):
+        hosts.goes_on(1, 4, Progress(9, None, 9))
+    hosts.of[1].close()
+
+
+def test_only_some_rows_are_an_error_if_asked() -> None:
+    hosts = Hosts((0, 1), "error")
+    hosts.of[1]._known[1] = Progress(9, None, 9)
+    hosts.of[1]._tell()
+    with pytest.raises(SourceError, match="lane 3 ended, and the batch of step 4 has only some of its rows"):
+        hosts.goes_on(0, 4, Progress(9, 4, 4))
+
+
+def test_the_first_process_deletes_keys_when_it_is_closed() -> None:
+    hosts = Hosts()
+    for process in (1, 0, 0):
+        hosts.of[process].close()
+    assert hosts.forgotten == [0]
+
+
+def test_groups_of_processes_count_their_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the processes may have iterated over a mesh of their own before."""
+    store = MemoryStore()
+    made: list[EndAgreement] = []
+    for earlier in (0, 2):  # of process 0, and of process 1
+        monkeypatch.setattr(agreement, "_runs", defaultdict(count))
+        for _ in range(earlier):
+            end_agreement(store, 1, [1, 2], "first", None, None)
+        made.append(end_agreement(store, len(made), [0, 1], "first", None, 1000.0))
+    made[1]._known[1] = Progress(5, None, 5)
+    made[1]._tell()
+    assert made[0].goes_on(4, Progress(5, None, 5), "", lambda: None)
+
+
+class Processes:
+    """Iterators of two processes of one run, each with half of each batch on a mesh of its own.
+
+    Process 1 gets a Ctrl-C before it has row `interrupted` of a lane.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, interrupted: int = -1, rows: int = 20):
+        self._patch, self._store, self._interrupted, self._rows = patch, MemoryStore(), interrupted, rows
+        self.iterators = [self._iterator(process) for process in range(2)]
+
+    def _iterator(self, process: int) -> DataIterator:
+        self._patch.setattr(iterator, "key_value_store", lambda: self._store)
+        self._patch.setattr(iterator, "this_process", lambda: SimpleNamespace(index=process, count=2))
+        self._patch.setattr(iterator, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
+        self._patch.setattr(agreement, "_runs", defaultdict(count))
+
+        def lane_of(lane: int, lanes: int) -> Iterator[Any]:
+            for row in range(self._rows):
+                if process and row == self._interrupted:
+                    self._interrupted = -1
+                    raise KeyboardInterrupt
+                yield np.int32(100 * lane + row)
+
+        mesh = data_parallel(jax.devices()[:1])
+        data = from_stream(lane_of, lanes=4, spec=ArraySpec((), np.dtype(np.int32)))
+        options: dict[str, Any] = {"num_workers": 0, "abort_after": HANG}
+        return iter(Dataloader(data, 8, mesh=mesh, shard_index=process, shard_count=2, **options))
+
+
+def rows_of(batches: DataIterator) -> list[int]:
+    return [int(row) for batch in batches for row in batch]
+
+
+def test_a_process_that_goes_on_after_a_ctrl_c_agrees_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Processes(monkeypatch, interrupted=7).iterators
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(rows_of, first)
+        with pytest.raises(KeyboardInterrupt):
+            rows_of(second)
+        rest = 4 * (10 - second.step)
+        assert 0 < rest < 40
+        assert len(rows_of(second)) == rest
+        assert len(others.result(HANG)) == 40
+
+
+@pytest.mark.parametrize("leave", ["close", "drop"])
+def test_a_process_that_leaves_early_ends_the_others(leave: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(monkeypatch)
+    first, second = processes.iterators
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(rows_of, first)
+        for _ in range(3):
+            next(second)
+        if leave == "close":
+            second.close()
+        del second, processes.iterators[:]
+        with pytest.raises(HostError, match="process 1 closed its iterator, before it had read step 3 of the stream"):
+            others.result(HANG)
+
+
+def test_closing_ends_waiting_for_other_processes(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    first, _second = Processes(monkeypatch).iterators
+    waiting = threading.Event()
+    clock.meanwhile, clock.passes = waiting.set, False
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(rows_of, first)
+        assert waiting.wait(HANG)
+        first.close()
+        with pytest.raises(ClosedError):
+            others.result(HANG)
+
+
+def test_processes_without_rows_are_not_waited_for() -> None:
+    store = MemoryStore()
+    other = EndAgreement(store, 7, [0], "first", None, None, lambda: None)
+    other._tell()
+    first = EndAgreement(store, 0, [0], "first", None, 1000.0, lambda: None)
+    assert first.goes_on(3, Progress(4, None, 4), "", lambda: None)

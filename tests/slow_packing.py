@@ -1,0 +1,64 @@
+"""`pack` with a length for each leaf, the slow and obvious way."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = dict[str, NDArray[Any]]
+
+
+def pairs(sizes: list[tuple[int, int]]) -> list[Row]:
+    """Documents with entries that tell document, leaf and place."""
+    return [
+        {"inputs": 1000 * i + np.arange(n), "targets": (1000 * i + 500 + np.arange(m)).astype(np.int32)}
+        for i, (n, m) in enumerate(sizes, 1)
+    ]
+
+
+def slowly(documents: list[Row], seq_lens: dict[str, int], method: str, window: int, most: int | None) -> list[Row]:
+    """The packed rows, one document and one entry at a time."""
+    out: list[Row] = []
+    for start in range(0, len(documents), window):
+        kept = [
+            document
+            for document in documents[start : start + window]
+            if any(map(len, document.values())) and all(len(document[name]) <= seq_lens[name] for name in seq_lens)
+        ]
+        bins: list[list[int]] = []
+
+        def shares(number: int, kept: list[Row] = kept) -> list[float]:
+            return [len(kept[number][name]) / seq_lens[name] for name in seq_lens]
+
+        def space(row: list[int], kept: list[Row] = kept) -> dict[str, int]:
+            return {name: seq_lens[name] - sum(len(kept[number][name]) for number in row) for name in seq_lens}
+
+        for number in sorted(range(len(kept)), key=lambda number: -max(shares(number))):
+            fits = [
+                row
+                for row in bins
+                if all(len(kept[number][name]) <= space(row)[name] for name in seq_lens)
+                and (most is None or len(row) < most)
+            ]
+            if not fits:
+                bins.append([number])
+            elif method == "first_fit":
+                fits[0].append(number)
+            else:
+                least = min(fits, key=lambda row: sum(space(row)[name] / seq_lens[name] for name in seq_lens))
+                least.append(number)
+        out += [row_of([kept[number] for number in sorted(row)], seq_lens) for row in sorted(bins, key=min)]
+    return out
+
+
+def row_of(documents: list[Row], seq_lens: dict[str, int]) -> Row:
+    row: Row = {}
+    for name, seq_len in seq_lens.items():
+        entries = [
+            (value, number, position)
+            for number, document in enumerate(documents, 1)
+            for position, value in enumerate(document[name].tolist())
+        ]
+        entries += [(-1, 0, 0)] * (seq_len - len(entries))
+        row[name], row[f"{name}_segment_ids"], row[f"{name}_positions"] = map(np.array, zip(*entries, strict=True))
+    return row
