@@ -85,7 +85,8 @@ class EndAgreement:
         self._abort_after = float("inf") if abort_after is None else abort_after
         self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
         self._leads = process == min(processes)
-        self._ended: dict[int, str] = {}  # why processes read no further
+        self._ended: dict[int, str] = {}  # why other processes read no further
+        self._left: str | None = None  # why this one does not; set by any thread, so apart
         self._told = Progress(-1, None, 0)
 
     def goes_on(self, step: int, mine: Progress, ended_lane: str, check: Callable[[], None]) -> bool:
@@ -145,15 +146,15 @@ class EndAgreement:
         self._end(_CLOSED)
 
     def _end(self, why: str) -> None:
-        if self._process not in self._ended:
-            self._ended[self._process] = why
+        if self._left is None:
+            self._left = why
             with suppress(JaxRuntimeError):  # without the coordinator, the others end too
                 self._tell()
                 if self._leads:
                     self._forget()
 
     def _tell(self) -> None:
-        said = [*self._known[self._process], self._ended.get(self._process)]
+        said = [*self._known[self._process], self._left]
         self._store.set(f"progress/{self._process}", json.dumps(said))
 
     def _look(self) -> bool:
@@ -170,7 +171,7 @@ class EndAgreement:
 
     def _check_others(self, step: int) -> None:
         """Raises if a process that has not read a step never will; tells of one that failed, if there is one."""
-        ended = [(why == _CLOSED, process, why) for process, why in self._ended.items() if process != self._process]
+        ended = [(why == _CLOSED, process, why) for process, why in self._ended.items()]
         for _, process, why in sorted(ended):
             if self._known[process].read <= step:
                 raise HostError(
