@@ -296,7 +296,10 @@ def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
-        return "rows are ragged: pad them with .pad(lengths), crop them in a map, or pack them with .pack(seq_len)"
+        return (
+            "rows are ragged: pad them with .pad(lengths), crop them in a map, or, unless they come from a stream, "
+            "pack them with .pack(seq_len)"
+        )
     return "give all rows one shape and dtype in a map (pad, crop or cast), or state them with spec="
 
 

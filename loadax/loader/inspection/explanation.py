@@ -233,10 +233,9 @@ class Explanation:
             if batches.padded
             else ""
         )
-        yield (
-            f"an epoch: {length_text(batches.rows_per_epoch)} rows, {length_text(batches.steps_per_epoch)} steps"
-            + f", {left}" * bool(left)
-        )
+        rows = length_text(batches.rows_per_epoch)
+        steps = "" if rows == "endless" else f" rows, {batches.steps_per_epoch:,} steps"
+        yield f"an epoch: {rows}{steps}" + f", {left}" * bool(left)
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
             last = "the end" if batches.last is None else f"{batches.last:,}"
             yield f"these figures: steps {batches.first:,} to {last}"

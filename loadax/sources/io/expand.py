@@ -2,8 +2,9 @@
 
 import fnmatch
 import glob
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -60,23 +61,35 @@ def _braces(text: str) -> list[str]:
     """The paths of a brace pattern as shells have them: `a-{000..003}.tar`, `{train,test}.tar`; else the path itself.
 
     Raises:
-        ArgumentError: When a range has more files than can be meant.
+        ArgumentError: When the pattern has more files than can be meant.
     """
-    found = _BRACE.search(text)
     local = local_path(text)
-    if found is None or (local is not None and local.exists()):
+    if local is not None and local.exists():
         return [text]
+    count = math.prod(_alternatives(found)[0] for found in _BRACE.finditer(text))
+    if count > _MOST_FILES:
+        raise ArgumentError(f"{text}: these are {count:,} files; pass a folder or a pattern")
+    return _expanded(text)
+
+
+def _expanded(text: str) -> list[str]:
+    found = _BRACE.search(text)
+    if found is None:
+        return [text]
+    _, parts = _alternatives(found)
+    return [path for part in parts for path in _expanded(text[: found.start()] + part + text[found.end() :])]
+
+
+def _alternatives(found: re.Match[str]) -> tuple[int, Iterator[str]]:
+    """What a pair of braces stands for, and how many these are."""
     if found["first"] is None:
-        parts = found["names"].split(",")
-    else:
-        first, last = int(found["first"]), int(found["last"])
-        if abs(last - first) >= _MOST_FILES:
-            raise ArgumentError(f"{text}: {found[0]} are {abs(last - first) + 1:,} files; pass a folder or a pattern")
-        padded = any(len(end) > 1 and end.startswith("0") for end in (found["first"], found["last"]))
-        width = max(len(found["first"]), len(found["last"])) if padded else 1
-        numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
-        parts = [f"{number:0{width}}" for number in numbers]
-    return [path for part in parts for path in _braces(text[: found.start()] + part + text[found.end() :])]
+        names = found["names"].split(",")
+        return len(names), iter(names)
+    first, last = int(found["first"]), int(found["last"])
+    padded = any(len(end) > 1 and end.startswith("0") for end in (found["first"], found["last"]))
+    width = max(len(found["first"]), len(found["last"])) if padded else 1
+    numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
+    return abs(last - first) + 1, (f"{number:0{width}}" for number in numbers)
 
 
 def file_name(location: str) -> str:

@@ -20,6 +20,7 @@ from tests.sources.shards.corpora import write_tar
         "{11..8}x",
         "{08..11}",
         "{train,test}/{0..2}.tar",
+        "{a,b}{2..1}{x,}",
         "{a,}b",
         "{}",
         "{a}",
@@ -40,10 +41,15 @@ def test_shards_of_a_brace_pattern(tmp_path: Path) -> None:
     assert len(loadax.from_webdataset([tmp_path / "a-{003..001}.tar", tmp_path / "a-000.tar"])) == 4
     with pytest.raises(StorageError, match=r"a-004\.tar: there is no such file"):
         loadax.from_webdataset(tmp_path / "a-{000..004}.tar")
-    with pytest.raises(
-        ArgumentError, match=re.escape("{0..10000000} are 10,000,001 files; pass a folder or a pattern")
+    for pattern, count in (
+        ("{0..10000000}", "10,000,001"),
+        ("{0..9999}-{a,b}-{0..999}", "20,000,000"),
+        ("{1..9000000000000000000000}", "9,000,000,000,000,000,000,000"),
     ):
-        loadax.from_webdataset(tmp_path / "a-{0..10000000}.tar")
+        with pytest.raises(
+            ArgumentError, match=re.escape(f"a-{pattern}.tar: these are {count} files; pass a folder or a pattern")
+        ):
+            loadax.from_webdataset(tmp_path / f"a-{pattern}.tar")
 
 
 def test_braces_of_a_file_name_are_left_alone(tmp_path: Path) -> None:
