@@ -96,8 +96,8 @@ def packing(data: Dataset) -> "Figure":
         raise ArgumentError(f"data={shown(data)} is not packed; pass what Dataset.pack returned")
     rows = np.unique(np.linspace(0, len(source) - 1, min(_ROWS, len(source))).astype(np.int64))
     documents = [source.documents(row) for row in rows.tolist()]
-    by_leaf = "segment_ids" not in source.spec
-    names = [f"{name}_segment_ids" for name in documents[0][0].lengths] if by_leaf else ["segment_ids"]
+    by_leaf = getattr(documents[0][0], "lengths", None)
+    names = ["segment_ids"] if by_leaf is None else [f"{name}_segment_ids" for name in by_leaf]
     seq_len = sum(source.spec[name].shape[0] for name in names)
     fill = np.array([sum(part.length for part in parts) for parts in documents]) / seq_len
     counts = np.array([len(parts) for parts in documents])

@@ -63,6 +63,13 @@ def test_packed_rows() -> None:
     assert sum(bar.get_height() for bar in left.patches) == len(data)
 
 
+def test_rows_packed_by_leaf_may_have_a_leaf_of_that_name() -> None:
+    documents = [{"x": np.arange(size), "segment_ids": np.arange(2 * size)} for size in (3, 4, 1, 2)]
+    data = from_source(documents).pack({"x": 4, "segment_ids": 8}, method="first_fit")
+    left, _ = axes_of(plots.packing(data))
+    assert left.get_title() == "83.3% of all entries are documents"  # 10 + 20 entries in three rows of 12
+
+
 def test_a_shuffle() -> None:
     data = DATA.shuffle(seed=3)
     points = axes_of(plots.shuffle(data, epoch=2))[0].lines[0]
