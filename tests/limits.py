@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import settings
-
 HANG = 120.0
 """Seconds that a test waits for what must come: a process's end, an event, another thread.
 
@@ -36,4 +34,6 @@ def examples(count: int) -> int:
 
     `count` in the profile "ci", a quarter of them in "dev", a hundred times as many in "soak".
     """
+    from hypothesis import settings  # not where worker processes import this module
+
     return max(1, count * settings().max_examples // 100)

@@ -68,15 +68,25 @@ def rows(kind: Any, count: int = 8, k: Any = 7) -> list[Any]:
     return [kind(x=np.int32(1), k=k) for _ in range(count)]
 
 
+def check_batch(batch: Any, kind: Any) -> None:
+    assert type(batch) is kind
+    assert (type(batch.k), batch.k) == (int, 7)
+    assert isinstance(batch.x, jax.Array)
+    assert str(jax.tree.structure(batch)) == str(jax.tree.structure(rows(kind)[0]))
+    assert int(jax.jit(lambda s: s.x.sum() * s.k)(batch)) == 56
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_static_field_is_a_constant_of_the_jitted_step(kind: Any, worker_type: str) -> None:
-    for batch in loadax.Dataloader(loadax.from_source(rows(kind)), 8, worker_type=worker_type, num_workers=1):
-        assert type(batch) is kind
-        assert (type(batch.k), batch.k) == (int, 7)
-        assert isinstance(batch.x, jax.Array)
-        assert str(jax.tree.structure(batch)) == str(jax.tree.structure(rows(kind)[0]))
-        assert int(jax.jit(lambda s: s.x.sum() * s.k)(batch)) == 56
+def test_a_static_field_is_a_constant_of_the_jitted_step(kind: Any) -> None:
+    (batch,) = loadax.Dataloader(loadax.from_source(rows(kind)), 8, num_workers=1)
+    check_batch(batch, kind)
+
+
+def test_so_is_that_of_each_class_from_a_worker_process() -> None:
+    examples = [dict(zip("abcde", each, strict=True)) for each in zip(*map(rows, KINDS), strict=True)]
+    (batch,) = loadax.Dataloader(loadax.from_source(examples), 8, worker_type="process", num_workers=1)
+    for name, kind in zip("abcde", KINDS, strict=True):
+        check_batch(batch[name], kind)
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])

@@ -43,9 +43,15 @@ def _x64() -> Any:
 
 
 @pytest.mark.parametrize(
-    "workers", [{"num_workers": 0}, {"num_workers": 3}, {"worker_type": "process", "num_workers": 2}]
+    ("batch_size", "workers"),
+    [
+        (64, {"num_workers": 0}),
+        (16, {"num_workers": 0}),
+        (64, {"num_workers": 3}),
+        (16, {"num_workers": 3}),
+        (16, {"worker_type": "process", "num_workers": 2}),
+    ],
 )
-@pytest.mark.parametrize("batch_size", [64, 16])
 def test_epochs_are_grains_own(workers: dict[str, Any], batch_size: int) -> None:
     expected = grains(pipeline(), 3)
     assert expected[:64] != expected[64:128]
@@ -329,7 +335,7 @@ def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -
     for epoch in (0, 1):
         assert rows([data.read(range(size), epoch)]) == expected[22 * epoch : 22 * epoch + size]
     assert rows([data.read([21 % size, 3, 3], 1)]) == [expected[22 + row] for row in (21 % size, 3, 3)]
-    loader = loadax.Dataloader(data, 8, num_epochs=2, worker_type="process", num_workers=1)
+    loader = loadax.Dataloader(data, 8, num_epochs=2, worker_type="process" if drop else "thread", num_workers=1)
     assert rows(loader) == [expected[start + row] for start in (0, 22) for row in range(16)]
     assert list(data.source.chunks or ()) == list(range(0, size, 5))
 
