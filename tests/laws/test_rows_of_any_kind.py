@@ -268,7 +268,9 @@ def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
     given = [tokens(number) for number in range(COUNT)]
     data = loadax.from_source(given)
     with pytest.raises(
-        LeafError, match=r"pad them with \.pad\(lengths\), crop them in a map, or pack them with \.pack\(seq_len\)"
+        LeafError,
+        match=r"pad them with \.pad\(lengths\), crop them in a map, or, unless they come from a stream, pack them with "
+        r"\.pack\(seq_len\)",
     ):
         data.read(range(COUNT))
     assert data.pad(10).read(range(COUNT))["data"].shape == (COUNT, 10)
