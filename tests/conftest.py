@@ -8,6 +8,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # Compiles machine code that isn't optimised: a test runs what it compiles a few times, and compiling is a third faster.
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+# Threads of matrix products wait for more of them by spinning, on a processor that another test needs.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import faulthandler
 import gc
