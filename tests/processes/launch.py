@@ -140,9 +140,12 @@ def _kill(child: Child) -> None:
 
 
 def output_of(log: Path) -> str:
-    """What a process printed, without the lines of JAX's network library."""
+    """What a process printed, without the lines of JAX's network library.
+
+    Several of its threads write at once, so that two lines may become a long and an empty one.
+    """
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("[Gloo]"))
+    return "\n".join(line for line in lines if line and not line.startswith("[Gloo]"))
 
 
 def _together(outputs: list[str]) -> str:
