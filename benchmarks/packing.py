@@ -1,9 +1,10 @@
 """Cost of packing, and fill of the packed rows, compared with Grain's packers on the same lengths.
 
-python benchmarks/packing.py [--documents 10_000_000] [--seq-len 2048] [--grain 100_000]
+python benchmarks/packing.py [--documents 10_000_000] [--seq-len 2048] [--grain 100_000] [--json FILE]
 """
 
 import argparse
+import json
 import tempfile
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ import grain
 import numpy as np
 from grain import experimental
 from numpy.typing import NDArray
+from turns import machine
 
 from loadax import from_documents
 from loadax.plan.pack import packed, plan_arrays
@@ -67,14 +69,21 @@ def loadax_fill(lengths: Lengths, seq_len: int, method: Any) -> tuple[float, flo
     return float(lengths.sum() / (plan.size * seq_len)), time.perf_counter() - began
 
 
-def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
-    """Lines of the tables."""
+def report(documents: int, seq_len: int, grain_documents: int, taken: dict[str, Any]) -> Iterator[str]:
+    """Lines of the tables, whose figures it adds to `taken`."""
     few, many = lognormal(grain_documents, seq_len), lognormal(documents, seq_len)
     yield f"{grain_documents} documents into rows of {seq_len}"
     yield f"{'method':<10} {'loadax full':>12} {'planned in':>11} {'Grain full':>11} {'packed in':>10}"
     for method in ("split", "first_fit", "best_fit"):
         ours, took = loadax_fill(few, seq_len, method)
         other, other_took = grain_fill(few, seq_len, method)
+        taken[f"{method} beside Grain"] = {
+            "documents": grain_documents,
+            "full": ours,
+            "plan_seconds": took,
+            "grain_full": other,
+            "grain_seconds": other_took,
+        }
         yield f"{method:<10} {ours:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
     yield ""
     yield f"{documents} documents into rows of {seq_len}"
@@ -97,6 +106,14 @@ def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
             rows = np.random.default_rng(1).integers(0, len(again), 512)
             again.read(rows)
             read = seconds(lambda: again.read(rows))  # noqa: B023 - called at once
+        taken[method] = {
+            "documents": documents,
+            "full": full,
+            "plan_seconds": took,
+            "peak_memory": peak,
+            "open_seconds": opened,
+            "tokens_per_second": 512 * seq_len / read,
+        }
         yield (
             f"{method:<10} {full:>9.3%} {took:>10.2f}s {peak / 1e6:>9.0f} MB {opened * 1000:>10.1f} ms "
             f"{512 * seq_len / read / 1e6:>15.0f}"
@@ -118,9 +135,13 @@ def main() -> None:
     parser.add_argument(
         "--grain", type=int, default=100_000, help="documents for the comparison with Grain, which reads each one"
     )
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
-    for line in report(arguments.documents, arguments.seq_len, arguments.grain):
+    taken: dict[str, Any] = {}
+    for line in report(arguments.documents, arguments.seq_len, arguments.grain, taken):
         print(line, flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine(), "packing": taken}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
