@@ -347,8 +347,9 @@ def _compared(
 ) -> list[str]:
     lines = [heading, "|---|---|---|"]
     for label, name, asked, value, text in rows:
-        values = [value(run) for run in results.get(name, ())]
-        lines.append(f"| {label} | {asked} | {' · '.join(text(one) for one in values if one is not None) or '-'} |")
+        values = [one for run in results.get(name, ()) if (one := value(run)) is not None]
+        measured = f"[{' · '.join(map(text, values))}](../benchmarks/results/{name}.json)" if values else "-"
+        lines.append(f"| {label} | {asked} | {measured} |")
     return lines
 
 
