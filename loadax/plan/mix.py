@@ -359,8 +359,3 @@ def _seed_of(part: Order) -> int | None:
     if shuffle is None or shuffle.blocks is not None or below is None or below.row_range != range(below.size):
         return None
     return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None
-
-
-def length_text(count: int) -> str:
-    """Size of an order as text: `1,000`, or `endless`."""
-    return f"{count:,}" if count < ENDLESS else "endless"

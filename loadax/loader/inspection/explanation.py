@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from loadax.core.formatting import count_text, size_text, table
 from loadax.core.html import html_table
 from loadax.loader.inspection.partition_picture import PartitionPicture
-from loadax.plan.mix import length_text
+from loadax.plan.mix import ENDLESS
 
 
 class Spread(NamedTuple):
@@ -233,9 +233,9 @@ class Explanation:
             if batches.padded
             else ""
         )
-        rows = length_text(batches.rows_per_epoch)
-        steps = "" if rows == "endless" else f" rows, {batches.steps_per_epoch:,} steps"
-        yield f"an epoch: {rows}{steps}" + f", {left}" * bool(left)
+        endless = batches.rows_per_epoch >= ENDLESS
+        size = "endless" if endless else f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
+        yield f"an epoch: {size}" + f", {left}" * bool(left)
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
             last = "the end" if batches.last is None else f"{batches.last:,}"
             yield f"these figures: steps {batches.first:,} to {last}"
