@@ -10,6 +10,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 # Threads of matrix products wait for more of them by spinning, on a processor that another test needs.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# Some container images set it: each of the hundreds of Python processes here would compile all of loadax again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import faulthandler
 import gc
@@ -33,6 +35,9 @@ STDERR = pytest.StashKey[int]()
 LATE = ("laws", "servers", "processes", "scripts")
 """Folders whose tests run behind all others, in this order. The last three are markers too."""
 
+SERVERS = {"gcs_server", "range_server", "s3_server"}
+"""Fixtures of `tests.servers.fixtures`: a test of any folder that has one of them is marked `servers`."""
+
 LONG = ("test_language_model.py", "test_run.py", "test_docs.py", "test_digits.py", "test_volumes.py")
 """Files of the last folder that take longest. They begin first, so that none of them runs alone at the end."""
 
@@ -55,9 +60,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by their folder, and puts those that show least about loadax itself, and take longest, last."""
+    """Marks tests by their folder and their servers.
+
+    Puts those that show least about loadax itself, and take longest, last.
+    """
 
     def rank(item: pytest.Item) -> tuple[int, int]:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if folder not in LATE:
             return 0, 0

@@ -139,6 +139,7 @@ class OwnSource:
         return {"x": rows}
 
 
+@pytest.mark.processes
 def test_what_says_of_itself_that_it_has_rows_is_read_by_rows() -> None:
     for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], {row: {"x": row} for row in range(8)}):
         assert numbers(loadax.from_source(data)) == list(range(8))
@@ -362,6 +363,7 @@ def test_queries_and_tables_that_are_not_read_yet(tmp_path: Path) -> None:
     assert numbers(loadax.as_dataset(pa.table({"x": [0, 1, 2, 3]}).to_reader())) == [0, 1, 2, 3]
 
 
+@pytest.mark.processes
 def test_queries_of_duckdb() -> None:
     """In a process of their own: DuckDB writes to the terminal when Python ends."""
     result = forkserver.run(["-m", "tests.queries"])

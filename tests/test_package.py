@@ -35,6 +35,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = loadax.Dataloder  # type: ignore[attr-defined]
 
 
+@pytest.mark.processes
 def test_importing_loadax_loads_nothing_heavy() -> None:
     program = "import json, sys, loadax; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run(
@@ -43,6 +44,7 @@ def test_importing_loadax_loads_nothing_heavy() -> None:
     assert HEAVY & set(json.loads(run.stdout)) == set()
 
 
+@pytest.mark.processes
 def test_the_wheel_holds_all_of_loadax_and_nothing_else(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=HANG)

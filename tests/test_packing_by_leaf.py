@@ -48,6 +48,7 @@ def test_rows_are_those_of_a_slow_packer(
     assert_rows(packed, slowly(documents, SEQ_LENS, method, window, most))
 
 
+@pytest.mark.processes
 def test_a_packed_source_keeps_the_contract() -> None:
     packed = from_source(some_pairs()).pack(SEQ_LENS, method="best_fit")
     check_source(packed.source)

@@ -186,6 +186,7 @@ class TestDataThatIsRead:
             opened["npy"].read(range(64))
         check("".join(traceback.format_exception(caught.value)))
 
+    @pytest.mark.processes
     def test_in_worker_processes(self, server: RangeServer, tmp_path: Path) -> None:
         dataset = loadax.from_npy({"x": secret_url(server.url, "a.npy")})
         (tmp_path / "a.npy").unlink()

@@ -100,6 +100,7 @@ GOOD: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("make", GOOD.values(), ids=GOOD.keys())
 def test_what_keeps_the_contract_passes(make: Callable[[Path], Any], tmp_path: Path) -> None:
     check_source(make(tmp_path))
@@ -110,6 +111,7 @@ def test_other_seeds_and_samples_pass_too() -> None:
         quick(Parts(read_into=put), seed=seed, rows=1 + seed)
 
 
+@pytest.mark.processes
 def test_strings_and_objects_pass_without_a_loader_or_with_a_map() -> None:
     source = ArraySource(
         {"name": np.array(["a", "bb", "c", ""]), "what": np.array([{"k": [1]}, None, np.nan, (1, 2)], object)}
@@ -535,10 +537,12 @@ def test_a_deadlock_is_an_error_and_no_hang(never: threading.Event, stuck: threa
 # Processes.
 
 
+@pytest.mark.processes
 def test_what_a_source_prints_elsewhere_is_no_answer() -> None:
     quick(Elsewhere("print"), pickled=True)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("what", "timeout", "found"),
     [
@@ -611,6 +615,7 @@ check_source(Mine(), loader=False)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("notebook", [False, True])
 def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -7,6 +7,8 @@ import re
 import subprocess
 from collections import Counter
 
+import pytest
+
 from loadax.errors import SourceError
 from tests.chaos import threads
 from tests.chaos.judge import Count, rows_of, table, values_of
@@ -28,6 +30,7 @@ def faults(told: str) -> int:
     return fault_count
 
 
+@pytest.mark.processes
 def test_some_hundred_faults() -> None:
     """`.ci/run` injects thousands, and those of processes."""
     assert faults(chaos("--runs", "60", "--servers", "1", "--processes", "0")) >= 300

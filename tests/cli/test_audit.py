@@ -140,6 +140,7 @@ def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
     assert done.err == f"loadax: error: {message}\n"
 
 
+@pytest.mark.processes
 def test_jax_is_not_needed(tmp_path: Path) -> None:
     """Certificates are compared where they lie, on a machine without accelerators."""
     save(tmp_path, "a", 1)

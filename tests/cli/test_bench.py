@@ -21,6 +21,7 @@ from loadax.cli import bench as cli_bench
 from loadax.cli import main
 from tests.clocks import Machine
 from tests.sources.shards.corpora import encoded, write_tar, write_tfrecord
+from tests.worker_types import WORKER_TYPES
 
 QUICK = ("--seconds", "0.3", "--step", "2")
 
@@ -93,7 +94,7 @@ def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert lines["steps of 2 ms"].startswith("training waited ")
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", WORKER_TYPES)
 def test_figures_for_programs(
     images: str, module: str, kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

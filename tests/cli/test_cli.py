@@ -150,6 +150,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     assert command(*arguments, "--overwrite").code == 0
 
 
+@pytest.mark.processes
 def test_two_shares_in_two_processes(fields: Path, tmp_path: Path) -> None:
     arguments = (
         "convert",
@@ -171,6 +172,7 @@ def test_two_shares_in_two_processes(fields: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(from_zarr(tmp_path / "out").read(np.arange(100))["u10"], expected["u10"])
 
 
+@pytest.mark.processes
 def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command: Any) -> None:
     values = made_up(np.uint8, (1500, 4))
     np.save(tmp_path / "x.npy", values)
@@ -568,6 +570,7 @@ def test_no_command(command: Any) -> None:
     assert all(name in command("--help").out for name in ("convert", "verify", "inspect"))
 
 
+@pytest.mark.processes
 def test_as_a_module(tmp_path: Path) -> None:
     child = start("verify", tmp_path)
     out, err = child.communicate(timeout=HANG)

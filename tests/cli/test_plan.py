@@ -147,6 +147,7 @@ def test_what_can_not_be_planned(fields: str, arguments: Any, message: str, capf
     assert message in err
 
 
+@pytest.mark.processes
 def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
     """JAX would fail to make any device on this platform."""
     arguments = (
@@ -177,6 +178,7 @@ def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
     assert "['mask'] bool[512] by P('data')" in child.stdout
 
 
+@pytest.mark.processes
 def test_other_commands_import_no_jax() -> None:
     code = "import sys; from loadax.cli.main import parser; parser(); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=HANG).returncode == 0

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from loadax.core.distributed import Process, this_process
 
 ALONE = """
@@ -17,5 +19,6 @@ def test_outside_of_a_run_there_is_one_process() -> None:
     assert this_process() == Process(0, 1)
 
 
+@pytest.mark.processes
 def test_jax_is_not_imported_to_find_out() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True)

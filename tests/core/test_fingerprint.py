@@ -146,6 +146,7 @@ def test_functions_may_call_themselves_and_each_other() -> None:
     assert fingerprint(made(inside)) == fingerprint(made(inside))
 
 
+@pytest.mark.processes
 def test_it_is_the_same_in_every_process() -> None:
     """Also where sets of texts stand in another order."""
     script = (

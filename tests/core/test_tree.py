@@ -155,6 +155,7 @@ def test_a_structure_survives_the_way_to_another_process() -> None:
         assert again.build(leaves) == tree
 
 
+@pytest.mark.processes
 def test_metadata_tells_where_jax_is_not_loaded() -> None:
     program = """
 import dataclasses, sys

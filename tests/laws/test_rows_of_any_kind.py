@@ -15,6 +15,7 @@ import loadax
 from loadax import Dataloader, Dataset
 from loadax.errors import LeafError, SourceError
 from tests.sources.token_corpora import write_pair
+from tests.worker_types import WORKER_TYPES
 
 COUNT = 12
 LENGTHS = [int(length) for length in np.random.default_rng(5).integers(1, 9, COUNT)]
@@ -199,7 +200,7 @@ def test_what_numpy_makes_no_array_of_reaches_the_map(tmp_path: Path) -> None:
     assert [int(each) for each in data.cache(tmp_path / "cache", progress=False)] == list(range(COUNT))
 
 
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_they_reach_the_map_in_workers(worker_type: str, tmp_path: Path) -> None:
     for kind, make in KINDS.items():
         if worker_type == "process" and kind in (

@@ -69,6 +69,7 @@ def test_host_leaves_are_those_of_the_rows_of_the_batch(name: str, workers: dict
     assert batches.step == 6
 
 
+@pytest.mark.processes
 def test_worker_processes_send_objects() -> None:
     data = ROW_BY_ROW.shuffle(seed=3)
     loader = Dataloader(data, 16, host_leaves=KEPT, remainder="pad", num_workers=1, worker_type="process")
@@ -80,6 +81,7 @@ def test_worker_processes_send_objects() -> None:
             check_same(batch, loader.host_batch(step))
 
 
+@pytest.mark.processes
 def test_an_object_that_a_worker_process_can_not_send_is_named() -> None:
     data = from_arrays({"x": np.zeros(8)}).map(_with_lock)
     with (

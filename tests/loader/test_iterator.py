@@ -289,6 +289,7 @@ def test_a_thread_that_waits_when_another_one_takes_the_last_batch_and_leaves() 
     batches.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
     program = f"""

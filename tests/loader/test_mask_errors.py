@@ -72,6 +72,7 @@ def test_a_bad_row_keeps_its_position_and_takes_no_other_with_it(error: Any, wor
         check(loader, next(on_host), 0)
 
 
+@pytest.mark.processes
 def test_worker_processes_mask_too() -> None:
     loader = Dataloader(data(), 16, on_error=LOOSE, num_workers=1, worker_type="process")
     for step, batch in enumerate(loader):

@@ -20,6 +20,7 @@ from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.metrics.stats import Timing
 from tests.limits import HANG
 from tests.loader.oracle import mesh_of
+from tests.worker_types import WORKER_TYPES
 
 ROOT = Path(__file__).parents[2]
 LINE, GRID = {"data": 8}, {"data": 2, "model": 4}
@@ -198,6 +199,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", [("plain", "shuffled"), ("plain", "sequential"), ("mapped", "shuffled")])
 def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[str, str], tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def feeds() -> list[BatchProducer]:
     return [each for each in gc.get_objects() if type(each) is BatchProducer]
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", WORKER_TYPES)
 def test_a_closed_iterator_has_no_memory(kind: str) -> None:
     """Someone may keep it, for what it says of the run.
 

@@ -17,6 +17,7 @@ from flax.core import FrozenDict
 
 import loadax
 from loadax.errors import LeafError
+from tests.worker_types import WORKER_TYPES
 
 
 @flax.struct.dataclass
@@ -82,6 +83,7 @@ def test_a_static_field_is_a_constant_of_the_jitted_step(kind: Any) -> None:
     check_batch(batch, kind)
 
 
+@pytest.mark.processes
 def test_so_is_that_of_each_class_from_a_worker_process() -> None:
     examples = [dict(zip("abcde", each, strict=True)) for each in zip(*map(rows, KINDS), strict=True)]
     (batch,) = loadax.Dataloader(loadax.from_source(examples), 8, worker_type="process", num_workers=1)
@@ -89,7 +91,7 @@ def test_so_is_that_of_each_class_from_a_worker_process() -> None:
         check_batch(batch[name], kind)
 
 
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_so_is_one_of_a_class_that_travels_by_value(worker_type: str) -> None:
     """As those of scripts and notebooks do: in the worker nobody has registered it."""
 
@@ -156,7 +158,7 @@ def test_a_static_array_is_compared_by_value() -> None:
 
 
 @pytest.mark.parametrize(("given", "kind"), [(FrozenDict, FrozenDict), (MappingProxyType, dict)])
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_mappings_are_trees(given: Any, kind: Any, worker_type: str) -> None:
     """One that JAX takes for a leaf comes back as a dict, which it doesn't."""
     data = loadax.from_source(rows(dict)).map(lambda row: given({"b": row["x"], "a": given({"c": row["k"]})}))

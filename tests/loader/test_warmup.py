@@ -136,7 +136,7 @@ def test_what_fails_is_said_when_the_batch_is_asked_for() -> None:
     "extra",
     [
         {"num_workers": 0},
-        {"num_workers": 1, "worker_type": "process"},
+        pytest.param({"num_workers": 1, "worker_type": "process"}, marks=pytest.mark.processes),
         {"keep_on_device": True},
         {"device_map": lambda example: example["image"] + 1},
     ],

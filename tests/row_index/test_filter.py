@@ -428,6 +428,7 @@ loadax.from_arrays(np.arange(100_000)).filter(slow, index={index!r})
 """
 
 
+@pytest.mark.processes
 def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW.format(index=str(tmp_path / "i"))]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -463,6 +464,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.processes
 def test_memory_is_bounded() -> None:
     """Of 200 MB of rows only a few runs of 4 MB are held at a time."""
     done = subprocess.run(

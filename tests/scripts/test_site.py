@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -160,13 +161,28 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def root() -> Iterator[str]:
+class _LittleToSearch(_Handler):
+    """The site with a search that knows one page: each page that is opened makes its index, longer than it loads."""
+
+    def do_GET(self) -> None:
+        if self.path != "/search/search_index.json":
+            super().do_GET()
+            return
+        index = json.loads(Path(str(SITE), self.path[1:]).read_text("utf-8"))
+        body = json.dumps(index | {"docs": index["docs"][:1]}).encode()
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def serve(handler: type[_Handler]) -> Iterator[str]:
     """Serves the site; gives its URL."""
     assert SITE is not None
     assert Path(SITE, "index.html").exists(), f"SITE={SITE} has no index.html; build it with `mkdocs build`"
-    handler = functools.partial(_Handler, directory=SITE)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=SITE)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
@@ -175,13 +191,13 @@ def root() -> Iterator[str]:
 
 
 @pytest.mark.timeout(900)
-def test_every_page_is_whole_in_both_widths(root: str, tmp_path: Path) -> None:
+def test_every_page_is_whole_in_both_widths(tmp_path: Path) -> None:
     assert SITE is not None
     assert browser.installed(), "install Debian's packages chromium and chromium-driver"
     paths = sorted(str(path.parent.relative_to(SITE)) + "/" for path in Path(SITE).rglob("index.html"))
     pages: dict[str, dict[str, Any]] = {}
     found: list[str] = []
-    with browser.Browser(tmp_path) as chromium:
+    with serve(_LittleToSearch) as root, browser.Browser(tmp_path) as chromium:
         widths = list(WIDTHS)
         for path in paths:
             url = root + path.removeprefix("./")
@@ -204,12 +220,12 @@ def test_every_page_is_whole_in_both_widths(root: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_no_page_has_barriers(root: str, tmp_path: Path) -> None:
+def test_no_page_has_barriers(tmp_path: Path) -> None:
     package = importlib.util.find_spec("axe_playwright_python")
     assert package is not None, "axe-core comes with the extra docs: pip install -e '.[docs]'"
     axe = Path(str(package.origin)).with_name("axe.min.js").read_text("utf-8")
     found = []
-    with browser.Browser(tmp_path) as chromium:
+    with serve(_LittleToSearch) as root, browser.Browser(tmp_path) as chromium:
         for page in ("", "guides/meshes/", "api/loader/Dataloader/", "benchmarks/"):
             chromium.open(root + page)
             chromium.run(STILL + axe)
@@ -222,9 +238,9 @@ def test_no_page_has_barriers(root: str, tmp_path: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_search_finds_the_page_of_each_term(root: str, tmp_path: Path) -> None:
+def test_the_search_finds_the_page_of_each_term(tmp_path: Path) -> None:
     missed = []
-    with browser.Browser(tmp_path) as chromium:
+    with serve(_Handler) as root, browser.Browser(tmp_path) as chromium:
         chromium.resize(WIDTHS[0])
         chromium.open(root)
         chromium.run("document.querySelector('.md-search__input').focus()")

@@ -16,6 +16,7 @@ from grain import experimental
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, StateError
 from tests.sources.advice import follow
+from tests.worker_types import WORKER_TYPES
 
 
 def noise(row: Any, rng: np.random.Generator) -> Any:
@@ -49,7 +50,7 @@ def _x64() -> Any:
         (16, {"num_workers": 0}),
         (64, {"num_workers": 3}),
         (16, {"num_workers": 3}),
-        (16, {"worker_type": "process", "num_workers": 2}),
+        pytest.param(16, {"worker_type": "process", "num_workers": 2}, marks=pytest.mark.processes),
     ],
 )
 def test_epochs_are_grains_own(workers: dict[str, Any], batch_size: int) -> None:
@@ -59,7 +60,7 @@ def test_epochs_are_grains_own(workers: dict[str, Any], batch_size: int) -> None
     assert rows(loader) == expected
 
 
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_a_run_is_resumed_in_the_middle_of_an_epoch(worker_type: str) -> None:
     def loader() -> loadax.Dataloader:
         return loadax.Dataloader(pipeline(), 16, num_epochs=3, worker_type=worker_type, num_workers=1)
@@ -78,7 +79,7 @@ def test_a_state_of_rows_as_they_lie_is_not_one_of_grains_epochs() -> None:
         loadax.Dataloader(grain.MapDataset.range(64).shuffle(seed=1).map(lambda x: {"x": x}), 16).iterate(state)
 
 
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_loadax_may_shuffle_on_top(worker_type: str) -> None:
     """Each epoch then has Grain's elements of that epoch, in another order."""
     data = loadax.as_dataset(pipeline()).shuffle(seed=5)
@@ -324,7 +325,7 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
     assert rows(loadax.Dataloader(pipeline(), batch_size=8)) == grains(pipeline(), 1)
 
 
-@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("drop", [False, pytest.param(True, marks=pytest.mark.processes)])
 @pytest.mark.parametrize("wrap", [lambda batches: batches, lambda batches: batches.map(lambda batch: batch).repeat()])
 def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -> None:
     base = pipeline(22)
@@ -434,6 +435,7 @@ def test_rows_that_stay_are_split_filtered_packed_and_kept() -> None:
     assert loadax.Dataloader(base, 8, keep_on_device=True)[1]["x"].tolist() == list(range(8, 16))
 
 
+@pytest.mark.processes
 def test_grain_is_recognised_without_being_imported() -> None:
     program = (
         "import sys, loadax, numpy; loadax.as_dataset(numpy.arange(3)); loadax.from_source([1]); "

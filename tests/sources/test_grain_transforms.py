@@ -67,6 +67,7 @@ def test_they_are_what_their_methods_are() -> None:
     assert DATA.map(DuckOfChance()).reader.random
 
 
+@pytest.mark.processes
 def test_the_laws_of_maps() -> None:
     def rows_by_themselves(batch: Any) -> Any:
         return loadax.from_arrays(batch).map(Scale(3.0)).read(range(len(batch["x"])))
@@ -75,6 +76,7 @@ def test_the_laws_of_maps() -> None:
     testing.check_source(DATA.map(Scale(3.0)).map(Jitter(2.0), seed=7).shuffle(1), timeout=120)
 
 
+@pytest.mark.processes
 def test_worker_processes_and_resumption() -> None:
     data = DATA.filter(Above(4.0)).map(Scale(2.0)).map(Jitter(1.0), seed=3).shuffle(1)
     loader = loadax.Dataloader(data, 8, num_epochs=2)

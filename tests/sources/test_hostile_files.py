@@ -145,6 +145,7 @@ CUT = (
 )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("opens", "file", "size"),
     [
@@ -187,6 +188,7 @@ def test_a_mapped_file_that_was_cut_short_kills_nobody(opens: str, file: str, si
     assert all(CUT in each and file.split("/", maxsplit=1)[0] in each for each in said)
 
 
+@pytest.mark.processes
 def test_worker_processes_say_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     """Of a file that is cut short while a worker reads it, and of one that is when it is sent to a worker."""
     path = tmp_path / "a.npy"

@@ -143,6 +143,7 @@ def test_the_spec_is_known_without_reading() -> None:
     assert loadax.from_huggingface(numbers(1).select([])).source.spec == spec
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mapped", [False, True])
 def test_the_law_of_sources(mapped: bool, tmp_path: Path) -> None:
     data = numbers().remove_columns(["when", "took", "day"])
@@ -156,6 +157,7 @@ def test_the_law_of_sources_with_lists_and_objects() -> None:
     testing.check_source(loadax.from_huggingface(data), loader=False, timeout=120)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_run_through_worker_processes_and_its_resumption(shuffled: bool, tmp_path: Path) -> None:
     data = in_pieces(numbers().remove_columns(["when", "took", "day"]), tmp_path, 16).shuffle(seed=4)
@@ -669,6 +671,7 @@ def test_rows_are_looked_up_by_record_batch() -> None:
         assert len({run.batch for run in runs}) == len(runs)
 
 
+@pytest.mark.processes
 def test_hugging_face_is_recognised_without_being_imported() -> None:
     program = (
         "import sys, loadax, numpy; loadax.as_dataset(numpy.arange(3)); loadax.from_source([1]); "

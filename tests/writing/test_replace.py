@@ -95,6 +95,7 @@ def test_the_old_store_is_read_meanwhile(store: Path) -> None:
     assert loadax.from_zarr(store).read(range(500))["x"].tolist() == OLD.tree["old"].tolist()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_process_leaves_the_old_store(stop: signal.Signals, store: Path, tmp_path: Path) -> None:
     before = files(store)

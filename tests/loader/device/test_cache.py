@@ -75,15 +75,18 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "part": {"shard_index": 1, "shard_count": 2, "remainder": "pad"},
     "mapped": {"device_map": lambda example: {**example, "image": example["image"] / 2}, "remainder": "pad"},
     "on the caller's thread": {"num_workers": 0},
-    "in processes": {"num_workers": 1, "worker_type": "process"},
 }
 
 
-@pytest.mark.parametrize("name", EXTRAS)
-def test_options_mean_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "extra",
+    [*EXTRAS.values(), pytest.param({"num_workers": 1, "worker_type": "process"}, marks=pytest.mark.processes)],
+    ids=[*EXTRAS, "in processes"],
+)
+def test_options_mean_the_same(extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
     data = from_arrays(TREE).shuffle(seed=2)
-    given: dict[str, Any] = {"batch_size": 16, "mesh": mesh_of(GRID), "partition": P("data"), **EXTRAS[name]}
+    given: dict[str, Any] = {"batch_size": 16, "mesh": mesh_of(GRID), "partition": P("data"), **extra}
     plain = {key: value for key, value in given.items() if key != "worker_type"}
     assert assert_same(Dataloader(data, keep_on_device=True, **given), Dataloader(data, **plain)) >= 4
 
@@ -262,6 +265,7 @@ def test_random_maps_are_refused() -> None:
         Dataloader(concat([data, from_arrays(TREE)]), 16, keep_on_device=True)
 
 
+@pytest.mark.processes
 def test_processes_end_where_the_data_can_not_be_sent_to_them() -> None:
     lock = threading.Lock()
 

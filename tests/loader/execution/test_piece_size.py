@@ -131,6 +131,7 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
     assert (sizes.steps, len(sizes.pieces(1))) == (1, 16)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("target", "cut"), [(1e-9, True), (1e9, False)])
 def test_a_loader_with_worker_processes_has_their_target(
     target: float, cut: bool, monkeypatch: pytest.MonkeyPatch

@@ -278,6 +278,7 @@ def test_the_look_at_the_first_row_is_counted_apart(spec: Any, probed: int) -> N
         assert (batches.stats().probed, batches.stats().rows) == (probed, 16)
 
 
+@pytest.mark.processes
 def test_processes_are_counted_and_not_their_threads() -> None:
     with Dataloader(arrays(80), 16, num_workers=2, worker_type="process").iterate() as batches:
         assert len(list(batches)) == 5

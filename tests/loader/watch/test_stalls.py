@@ -122,6 +122,7 @@ def test_abort_after_raises_the_same_words(watching: Watching) -> None:
     assert len(list(loader_of(stuck, num_workers=1, abort_after=HANG))) == 4
 
 
+@pytest.mark.processes
 def test_a_stopped_worker_process_is_told_from_one_at_work(
     watching: Watching, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
+from tests.worker_types import WORKER_TYPES
 
 IDS = [16777217, 16777219, 33554433, 1073741825] * 2
 """float32 has none of them."""
@@ -58,7 +59,7 @@ def test_columns_keep_their_names_values_and_dtypes(make: Make, way: Any) -> Non
 
 
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_ids_reach_the_device_as_they_are(make: Make, worker_type: str) -> None:
     batch = loadax.Dataloader(make(some()), 8, worker_type=worker_type, num_workers=1)[0]
     assert batch["id"].tolist() == IDS

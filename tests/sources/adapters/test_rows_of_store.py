@@ -16,6 +16,7 @@ import loadax
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
+from tests.worker_types import WORKER_TYPES
 
 ROWS, COLUMNS = 1024, 64
 BYTES = ROWS * COLUMNS * 4
@@ -126,7 +127,7 @@ def test_any_rows_come_as_numpy_has_them(kind: str, rows: list[int], tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "xarray"])
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
 def test_a_loader_shuffles_them(kind: str, worker_type: str, tmp_path: Path) -> None:
     if kind == "hdf5":
         with h5py.File(tmp_path / "x.h5", "w") as target:
@@ -212,6 +213,7 @@ def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
         loadax.as_dataset({"x": array, "y": np.arange(5)})
 
 
+@pytest.mark.processes
 def test_a_file_in_memory_can_not_go_to_another_process(tmp_path: Path) -> None:
     array, _ = of_hdf5(tmp_path)
     loader = loadax.Dataloader({"x": array}, 8, worker_type="process", num_workers=1)

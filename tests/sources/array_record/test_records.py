@@ -115,6 +115,7 @@ def test_padding_and_cutting(pad_to: int, dtype: Any, folder: Path) -> None:
     np.testing.assert_array_equal(batch["length"], expected["length"])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"dtype": np.uint16, "pad_to": PAD}, {"dtype": ">u2", "pad_to": 7, "truncate": True}],
@@ -130,6 +131,7 @@ def count_and_entries(record: bytes) -> dict[str, Any]:
     return {"tokens": entries, "pairs": np.stack([entries, entries], axis=1), "sum": entries.sum(dtype=np.int32)}
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
 def test_decoded_records_have_their_leaves_padded(folder: Path) -> None:
     data = loadax.from_array_record(folder, decode=count_and_entries, pad_to={"tokens": PAD, "pairs": 4}, truncate=True)
@@ -163,6 +165,7 @@ def test_a_map_decodes_bytes(folder: Path) -> None:
     assert np.asarray(batch).tolist() == [len(record) for record in RECORDS]
 
 
+@pytest.mark.processes
 def test_records_of_one_length_need_no_padding(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(30, 6)).astype(">f4")
     data = loadax.from_array_record(write(tmp_path / "x.array_record", [row.tobytes() for row in values]), dtype=">f4")
@@ -273,6 +276,7 @@ def test_a_pickle_is_small_and_opens_the_files_anew(
     jax.tree.map(np.testing.assert_array_equal, pickle.loads(pickled).read(ROWS), padded(RECORDS, ROWS.tolist()))
 
 
+@pytest.mark.processes
 def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: Path) -> None:
     source = open_source(folder, dtype=np.uint16, pad_to=PAD)
     (tmp_path / "source").write_bytes(pickle.dumps(source))

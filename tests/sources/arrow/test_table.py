@@ -145,6 +145,7 @@ def labelled(table: pa.Table) -> Iterator[tuple[dict[str, Any], str]]:
     return zip(oracle(table), table["label"].to_pylist(), strict=True)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=["whole", "in batches"])
 def test_the_law_of_sources(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.sources.arrow.table._COMBINED_BYTES", 0)

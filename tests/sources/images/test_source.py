@@ -482,6 +482,7 @@ def test_a_file_that_became_a_folder(animals: Path) -> None:
 # ---- as a source
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("size", [None, (9, 14)])
 def test_it_keeps_the_contract_of_a_source(size: Any, tmp_path: Path) -> None:
     files = {f"{name}/{i}.jpg": encoded(noise(i + n)) for n, name in enumerate("abc") for i in range(8)}
@@ -585,6 +586,7 @@ def test_a_function_of_ones_own_over_paths(animals: Path) -> None:
 
 
 class TestInABucket:
+    @pytest.mark.processes
     def test_are_those_of_the_local_folder(
         self, animals: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
     ) -> None:

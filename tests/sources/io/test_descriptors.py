@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
 from tests.servers.child import run_python
@@ -13,6 +14,7 @@ from tests.sources.shards.corpora import write_tar, write_tfrecord
 FILES, LIMIT = 300, 128
 
 
+@pytest.mark.processes
 def test_they_are_all_read(tmp_path: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 

@@ -277,6 +277,7 @@ print(json.dumps(digest))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("count", "limit"), [(4, 100 * HELD), (4, 5 * HELD)], ids=["all fits", "little fits"])
 def test_processes_share_a_folder(count: int, limit: int, tmp_path: Path, http_proxy: FaultProxy) -> None:
     tokens = stream(1 << 20)  # 16 blocks
@@ -317,6 +318,7 @@ def present(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("loadax-blocks/*/*") if len(path.name) == 40]
 
 
+@pytest.mark.processes
 def test_a_process_that_is_killed_leaves_a_folder_that_works(tmp_path: Path, http_proxy: FaultProxy) -> None:
     tokens = stream(1 << 20)
     path = write_bin(tmp_path / "x.bin", tokens)

@@ -19,6 +19,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 READ = "import sys; from loadax.sources.io.files import Files; assert Files().sizes(sys.argv[1:]) == [12] * 8"
 
 
+@pytest.mark.processes
 def test_programs_that_have_just_read_a_remote_file_end_well(tmp_path: Path, http_proxy: FaultProxy) -> None:
     """Without the wait at the end, about one in five was aborted."""
     for number in range(8):

@@ -224,6 +224,7 @@ def test_terms() -> None:
         assert context[f"{kind}_request_concurrency"].to_json() == {"limit": 64}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("given", [None, "99"])
 def test_stalled_transfers_are_given_up_unless_the_user_says_otherwise(given: str | None) -> None:
     """TensorStore reads this once, from the environment, so another process has to tell."""

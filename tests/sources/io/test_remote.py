@@ -415,6 +415,7 @@ def test_eight_threads_read_what_one_reads(tmp_path: Path, http_proxy: FaultProx
             np.testing.assert_array_equal(batch["tokens"], tokens[rows[:, None] * 100 + np.arange(101)])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cached", [False, True])
 def test_they_keep_the_contract_of_a_source(cached: bool, tmp_path: Path, range_server: RangeServer) -> None:
     cache = tmp_path / "cache" if cached else None
@@ -444,6 +445,7 @@ def test_a_web_server_lists_no_files(http_proxy: FaultProxy) -> None:
             open_tokens(f"{http_proxy.url}/{name}", 10, dtype="uint16")
 
 
+@pytest.mark.processes
 def test_a_bucket_is_a_folder(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
     names = corpus(tmp_path)
     write_bin(tmp_path / "3 %20#.bin", stream(5000, np.int32))

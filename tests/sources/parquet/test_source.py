@@ -67,6 +67,7 @@ def test_rows_are_what_arrow_gives(folder: Path, memory_bytes: int) -> None:
     assert texts["x"].tolist() == [expected()[row]["x"] for row in rows.tolist()]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("columns", [NUMBERS, ["x", "label"]])
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 0])
 def test_the_law_of_sources(folder: Path, columns: list[str], memory_bytes: int) -> None:

@@ -50,6 +50,7 @@ def test_records_are_those_that_were_written(shards: Path) -> None:
 
 
 class TestTheContractOfASource:
+    @pytest.mark.processes
     def test_local(self, tmp_path: Path) -> None:
         records = [
             encoded({"label": np.array([i]), "x": np.arange(4) / (i + 1), "name": [b"%d" % i]}) for i in range(9)
@@ -61,6 +62,7 @@ class TestTheContractOfASource:
         np.testing.assert_array_equal(data.read(np.array([8, 2]))["x"][1], (np.arange(4) / 3).astype(np.float32))
         check_source(loadax.from_tfrecord(tmp_path / "x.tfrecord").source, loader=False)
 
+    @pytest.mark.processes
     def test_in_a_bucket(
         self, shards: Path, tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
     ) -> None:

@@ -147,10 +147,12 @@ def test_images_of_different_sizes_are_stacked_after_a_map_or_a_size(tmp_path: P
 
 
 class TestTheContractOfASource:
+    @pytest.mark.processes
     def test_local(self, shards: Path) -> None:
         check_source(loadax.from_webdataset(shards, columns="cls", decode=True))
         check_source(loadax.from_webdataset(shards).source, loader=False)
 
+    @pytest.mark.processes
     def test_in_a_bucket(self, shards: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str) -> None:
         """One list finds the sizes; the index is read by whole windows; a step is one request a file at most."""
         s3_server.upload(shards, bucket, "shards/")

@@ -25,6 +25,7 @@ def write(path: Path, rows: list[dict[str, Any]], delimiter: str = ",") -> Path:
     return path
 
 
+@pytest.mark.processes
 def test_rows_are_the_lines(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", ROWS[:30])
     write(tmp_path / "b.csv", ROWS[30:])

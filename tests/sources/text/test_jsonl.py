@@ -53,6 +53,7 @@ def test_rows_are_the_lines(folder: Path, window: int, monkeypatch: pytest.Monke
     assert data.map(lambda row: row["x"]).read(rows).tolist() == rows.tolist()
 
 
+@pytest.mark.processes
 def test_the_law_of_sources(folder: Path) -> None:
     check_source(loadax.from_jsonl(folder, columns=NUMBERS).source)
 

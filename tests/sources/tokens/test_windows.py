@@ -225,6 +225,7 @@ def test_eight_threads_read_what_one_reads(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch["tokens"], expected[rows])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str
 )

@@ -113,6 +113,7 @@ FORMS: tuple[Callable[[list[Array], Path], Dataset], ...] = (
 )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_those_of_the_oracle(form: Any, method: Any, tmp_path: Path) -> None:

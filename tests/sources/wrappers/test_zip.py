@@ -144,6 +144,7 @@ def test_a_trace_names_the_files_of_every_part_in_its_epoch(tmp_path: Path) -> N
         loadax.write_zarr(pairs, tmp_path / "other", overwrite=True)
 
 
+@pytest.mark.processes
 def test_worker_processes_read_it() -> None:
     pairs = loadax.zip({"a": from_arrays(VALUES).shuffle(1), "b": from_arrays(VALUES).split(0.5)[0].repeat(3)[:ROWS]})
     mesh = Mesh(np.array(jax.devices()[:1], object), ("data",))
