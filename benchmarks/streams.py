@@ -5,15 +5,20 @@ rows of a batch and places it with `jax.device_put`, which is the shortest progr
 ratios are medians over rounds of the speeds of loadax and of a loop: in rows per second ("wall") and per second of
 processor time ("cpu") with the default workers, and per second of processor time without workers ("inline"), which
 other programs disturb least.
+
+Lanes of "small", "tokens" and "image" only view bytes as arrays: of whatever lanes can do, the least. Those of "json"
+and "zlib" parse lines and decompress, as lanes over files do.
 """
 
 import argparse
+import json
 import statistics
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,30 +28,54 @@ from loadax import Dataloader, from_stream
 _LANES, _BATCH = 128, 1024
 _WARM = 16  # batches before a measurement: lanes are opened, and buffers get their memory
 _POOL = 64  # rows that lanes yield in turn
-_SIZES = {"small": 16, "tokens": 2048, "image": 64 * 64 * 3}
 
 
-def open_lane(size: int, block: int, lane: int, lanes: int) -> Iterator[Any]:  # noqa: ARG001
-    """Yields rows of `size` numbers and a label, decoded from bytes as from a file, or blocks of `block` rows."""
-    rng = np.random.default_rng(lane)
-    if size > 4096:
-        encoded = [rng.integers(0, 255, size, np.uint8).tobytes() for _ in range(_POOL)]
-    else:
-        encoded = [rng.standard_normal(size).astype(np.float32).tobytes() for _ in range(_POOL)]
-    dtype = np.uint8 if size > 4096 else np.float32
+class Rows(NamedTuple):
+    """Rows of one kind: how one is written, and how a lane reads it."""
+
+    shape: int
+    dtype: type[Any]
+    encode: Callable[[Any], bytes] = lambda values: values.tobytes()
+    decode: Callable[[bytes], Any] | None = None
+    """None: as a view of the bytes."""
+
+
+def _json(line: bytes) -> Any:
+    return np.array(json.loads(line), np.int32)
+
+
+def _zlib(compressed: bytes) -> Any:
+    return np.frombuffer(zlib.decompress(compressed), np.int32)
+
+
+_KINDS = {
+    "small": Rows(16, np.float32),
+    "tokens": Rows(2048, np.int32),
+    "image": Rows(64 * 64 * 3, np.uint8),
+    "json": Rows(512, np.int32, lambda values: json.dumps(values.tolist()).encode(), _json),
+    "zlib": Rows(2048, np.int32, zlib.compress, _zlib),
+}
+
+
+def open_lane(kind: str, block: int, lane: int, lanes: int) -> Iterator[Any]:  # noqa: ARG001
+    """Yields rows of numbers and a label, decoded from bytes as from a file, or blocks of `block` rows."""
+    rng, (size, dtype, encode, decode) = np.random.default_rng(lane), _KINDS[kind]
+    encoded = [encode(rng.integers(0, 256, size).astype(dtype)) for _ in range(_POOL)]
     if block:
         joined = b"".join(encoded[:block])
         while True:
             yield {"x": np.frombuffer(joined, dtype).reshape(block, size), "label": np.full(block, lane, np.int32)}
     row = 0
     while True:
-        yield {"x": np.frombuffer(encoded[row % _POOL], dtype), "label": np.int32(lane)}
+        bytes_of_row = encoded[row % _POOL]
+        values = decode(bytes_of_row) if decode else np.frombuffer(bytes_of_row, dtype)
+        yield {"x": values, "label": np.int32(lane)}
         row += 1
 
 
-def generators(size: int, block: int) -> Iterator[Any]:
+def generators(kind: str, block: int) -> Iterator[Any]:
     """The rows of a batch, one after the other."""
-    lanes = [open_lane(size, block, lane, _LANES) for lane in range(_LANES)]
+    lanes = [open_lane(kind, block, lane, _LANES) for lane in range(_LANES)]
     each = _BATCH // _LANES // max(1, block)
     while True:
         for lane in lanes:
@@ -55,9 +84,9 @@ def generators(size: int, block: int) -> Iterator[Any]:
         yield None
 
 
-def batches(size: int, block: int) -> Iterator[Any]:
+def batches(kind: str, block: int) -> Iterator[Any]:
     """Placed batches of the rows."""
-    lanes = [open_lane(size, block, lane, _LANES) for lane in range(_LANES)]
+    lanes = [open_lane(kind, block, lane, _LANES) for lane in range(_LANES)]
     each = _BATCH // _LANES // max(1, block)
     join = np.concatenate if block else np.stack
     while True:
@@ -65,9 +94,9 @@ def batches(size: int, block: int) -> Iterator[Any]:
         yield jax.device_put({name: join([row[name] for row in rows]) for name in ("x", "label")})
 
 
-def stream(size: int, block: int, workers: int | None) -> Iterator[Any]:
+def stream(kind: str, block: int, workers: int | None) -> Iterator[Any]:
     """Placed batches of loadax."""
-    data = from_stream(partial(open_lane, size, block), lanes=_LANES, batched=bool(block))
+    data = from_stream(partial(open_lane, kind, block), lanes=_LANES, batched=bool(block))
     return iter(Dataloader(data, _BATCH, num_epochs=None, num_workers=workers))
 
 
@@ -81,7 +110,7 @@ def speed(given: Iterator[Any], seconds: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints a line for each size of rows."""
+    """Prints a line for each kind of rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5)
@@ -89,13 +118,13 @@ def main() -> None:
     print(f"{'':>21} | {'µs/row':^20} | {'/ generators':^20} | {'/ batches':^20}")
     columns = f"{'wall':>6} {'cpu':>6} {'inline':>6}"
     print(f"{'rows':>14} {'bytes':>6} | {'gener.':>6} {'batch.':>6} {'inline':>6} | {columns} | {columns}")
-    for name, size in _SIZES.items():
-        for block in (0, 8):
+    for kind, rows in _KINDS.items():
+        for block in (0,) if rows.decode else (0, 8):
             make: dict[str, Callable[[], Any]] = {
-                "generators": partial(generators, size, block),
-                "batches": partial(batches, size, block),
-                "default": partial(stream, size, block, None),
-                "inline": partial(stream, size, block, 0),
+                "generators": partial(generators, kind, block),
+                "batches": partial(batches, kind, block),
+                "default": partial(stream, kind, block, None),
+                "inline": partial(stream, kind, block, 0),
             }
             measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
             for _ in range(args.rounds):
@@ -121,8 +150,9 @@ def main() -> None:
                 f"{statistics.median(1e6 / cpu for _, cpu in measured[key]):>6.2f}"
                 for key in ("generators", "batches", "inline")
             )
-            title = name + ", blocks" * bool(block)
-            print(f"{title:>14} {size * (1 if size > 4096 else 4) + 4:>6} | {costs} | {' | '.join(ratios)}")
+            title = kind + ", blocks" * bool(block)
+            row_bytes = rows.shape * np.dtype(rows.dtype).itemsize + 4
+            print(f"{title:>14} {row_bytes:>6} | {costs} | {' | '.join(ratios)}", flush=True)
 
 
 if __name__ == "__main__":
