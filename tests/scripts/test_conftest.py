@@ -123,20 +123,37 @@ def test_a_test_whose_time_is_up_fails_alone_and_takes_its_processes_along(pytes
     assert not [each for each in psutil.process_iter(["cmdline"]) if mark in " ".join(each.info["cmdline"] or ())]
 
 
-def test_unit_tests_come_first_and_folders_are_markers(pytester: pytest.Pytester) -> None:
+SERVED = """
+import pytest
+
+@pytest.fixture
+def range_server():
+    return None
+
+@pytest.fixture
+def proxy(range_server):
+    return None
+
+def test_it(proxy):
+    pass
+"""
+
+
+def test_unit_tests_come_first_and_folders_and_servers_are_markers(pytester: pytest.Pytester) -> None:
     tests = pytester.mkdir("tests")
     for folder in ("scripts", "laws", "plan", "processes", "servers"):
         (tests / folder).mkdir()
         (tests / folder / f"test_{folder}.py").write_text("def test_it(): pass\n")
     (tests / "test_first.py").write_text("def test_it(): pass\n")
+    (tests / "plan" / "test_remote.py").write_text(SERVED)
     (tests / "scripts" / "test_run.py").write_text("def test_it(): pass\n")
     (tests / "conftest.py").write_text(CONFTEST)
     (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = servers\n  processes\n  scripts\n")
-    order = ["plan", "first", "laws", "servers", "processes", "run", "scripts"]
+    order = ["plan", "remote", "first", "laws", "servers", "processes", "run", "scripts"]
     for chosen, expected in {
         "": order,
-        "not (scripts or processes or servers)": order[:3],
-        "servers": ["servers"],
+        "not (scripts or processes or servers)": ["plan", "first", "laws"],
+        "servers": ["remote", "servers"],
     }.items():
         result = pytester.runpytest_subprocess(*PLUGINS, "-q", "--collect-only", "-m", chosen)
         found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
