@@ -12,6 +12,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
+from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
 from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec, normalise_spec
@@ -276,8 +277,12 @@ def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
         offsets = start + by_lane(start, count, runs, positions[positions < count])
         for run, end in zip(runs, [*(following.start for following in runs[1:]), start + count], strict=True):
             read = offsets[(offsets >= run.start) & (offsets < end)]
-            met.update(run.lanes[(read - run.start) % len(run.lanes)].tolist())
-    return min(len(met), lanes)
+            present = np.zeros(len(run.lanes), bool)
+            present[(read - run.start) % len(run.lanes)] = True
+            met.update(run.lanes[present].tolist())
+        if len(met) >= lanes:
+            return lanes
+    return len(met)
 
 
 def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, length: int) -> tuple[int, float]:
@@ -291,10 +296,10 @@ def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, le
         rows = order.parent.visits(np.zeros_like(positions), positions).rows
         if bounds is None:
             step = starts.step if isinstance(starts, range) else 1
-            chunks = np.unique(rows // step)
+            chunks = distinct(rows // step)[0]
             sizes = np.minimum(length - chunks * step, step)
         else:
-            chunks = np.unique(np.searchsorted(bounds, rows, side="right") - 1)
+            chunks = distinct(np.searchsorted(bounds, rows, side="right") - 1)[0]
             sizes = np.diff(bounds, append=length)[chunks]
         most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
     return most, decoded / max(1, used)
