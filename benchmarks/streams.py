@@ -31,9 +31,9 @@ _POOL = 64  # rows that lanes yield in turn
 
 
 class Rows(NamedTuple):
-    """Rows of one kind: how one is written, and how a lane reads it."""
+    """Rows of one kind: how many numbers each has, how it is written, and how a lane reads it."""
 
-    shape: int
+    size: int
     dtype: type[Any]
     encode: Callable[[Any], bytes] = lambda values: values.tobytes()
     decode: Callable[[bytes], Any] | None = None
@@ -151,7 +151,7 @@ def main() -> None:
                 for key in ("generators", "batches", "inline")
             )
             title = kind + ", blocks" * bool(block)
-            row_bytes = rows.shape * np.dtype(rows.dtype).itemsize + 4
+            row_bytes = rows.size * np.dtype(rows.dtype).itemsize + 4
             print(f"{title:>14} {row_bytes:>6} | {costs} | {' | '.join(ratios)}", flush=True)
 
 

@@ -17,6 +17,8 @@ from loadax.sources.io import kvstore, object_stores, remote
 from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 SECRETS = ("SECRETPW", "SECRETUSER", "SECRETSIG", "SECRETKEY", "SECRETOTHER", "SECRETTAIL")
 QUERY = (
     "token=SECRETSIG&X-Amz-Signature=SECRETSIG%2Fa&X-Amz-Credential=SECRETKEY&"
@@ -148,13 +150,11 @@ def dead() -> Iterator[str]:
 
 class TestDataThatIsRead:
     @pytest.fixture
-    def server(self, tmp_path: Path) -> Any:
+    def server(self, range_server: RangeServer, tmp_path: Path) -> RangeServer:
         np.save(tmp_path / "a.npy", np.arange(64, dtype=np.int32))
         np.arange(1000, dtype=np.uint16).tofile(tmp_path / "a.bin")
         loadax.write_zarr({"x": np.arange(64, dtype=np.int32)}, tmp_path / "a.zarr", progress=False)
-        server = RangeServer(tmp_path)
-        yield server
-        server.close()
+        return range_server
 
     def test_shows_none(self, server: RangeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG)

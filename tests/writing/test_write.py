@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,8 @@ from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples
 from tests.servers.ranges import RangeServer
 from tests.writing.rows import NAMES, TreeRows, made_up, tree_of
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 
 def stored(path: Path) -> dict[str, Any]:
@@ -316,13 +317,12 @@ def test_a_url_of_another_kind() -> None:
         write_zarr(TreeRows(np.zeros(3)), "foo://x")
 
 
-def test_what_can_only_be_read(tmp_path: Path) -> None:
-    with closing(RangeServer(tmp_path)) as server:
-        address = f"{server.url}/s"
-        with pytest.raises(
-            ArgumentError, match=rf"{address} can't be written to \(.*\); pass a local path, or an s3:// or gs://"
-        ):
-            write_zarr(TreeRows(np.zeros(3)), address)
+def test_what_can_only_be_read(range_server: RangeServer) -> None:
+    address = f"{range_server.url}/s"
+    with pytest.raises(
+        ArgumentError, match=rf"{address} can't be written to \(.*\); pass a local path, or an s3:// or gs://"
+    ):
+        write_zarr(TreeRows(np.zeros(3)), address)
 
 
 def test_rows_that_break_their_promise(tmp_path: Path) -> None:

@@ -221,21 +221,20 @@ class TestTheIndex:
         assert "does not match" not in caplog.text
 
     def test_of_remote_files_is_made_before_a_run_of_several_processes(
-        self, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, shards: Path, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from loadax.core.distributed import Process
 
-        with closing(RangeServer(shards)) as server:
-            urls = [f"{server.url}/{path.name}" for path in sorted(shards.iterdir())]
-            monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-            for index, named in ((None, "without index="), (tmp_path / "index", "without its index at .*records.json")):
-                with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
-                    loadax.from_webdataset(urls, index=index)
-            monkeypatch.undo()
-            loadax.from_webdataset(urls, index=tmp_path / "index")
-            monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-            assert len(loadax.from_webdataset(urls, index=tmp_path / "index")) == 12
-            assert len(loadax.from_webdataset(shards)) == 12
+        urls = [f"{range_server.url}/shards/{path.name}" for path in sorted(shards.iterdir())]
+        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
+        for index, named in ((None, "without index="), (tmp_path / "index", "without its index at .*records.json")):
+            with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
+                loadax.from_webdataset(urls, index=index)
+        monkeypatch.undo()
+        loadax.from_webdataset(urls, index=tmp_path / "index")
+        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
+        assert len(loadax.from_webdataset(urls, index=tmp_path / "index")) == 12
+        assert len(loadax.from_webdataset(shards)) == 12
 
     def test_of_remote_files_is_made_by_windows(
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
