@@ -303,7 +303,7 @@ def test_a_length_that_is_none(size: Any, found: str) -> None:
 
 def test_a_length_that_reading_changes() -> None:
     read = iter(range(10**6))
-    source = Parts(lambda rows: (next(read), take(rows))[1], size=lambda: 40 + (next(read) > 60))
+    source = Parts(lambda rows: (next(read), take(rows))[1], size=lambda: 40 + (next(read) > 40))
     with breaks("length", r"len\(\) was 40 at first, but 41 after some reads"):
         quick(source)
 
@@ -461,18 +461,18 @@ def test_a_read_that_uses_what_another_one_uses() -> None:
 
     with breaks("threads"):
         quick(Parts(read))
-    assert sys.getswitchinterval() > 1e-3
 
 
 def test_a_race_for_a_buffer_is_found() -> None:
     buffer = np.empty((100, 3), np.float32)
 
     def read(rows: Array) -> Any:
-        batch = take(rows)
         for place, row in enumerate(rows.tolist()):
-            buffer[place] = TREE["x"][row]
-            time.sleep(0)  # another thread's turn, as it may come at any time
-        return {**batch, "x": buffer[: len(rows)].copy()}
+            buffer[place] = row_of_x(row)
+        return {**take(rows), "x": buffer[: len(rows)].copy()}
+
+    def row_of_x(row: int) -> Array:  # a call, which is where the law lets another thread run
+        return TREE["x"][row]
 
     with breaks("threads", r"leaf \['x'\]"):
         quick(Parts(read))
@@ -530,7 +530,7 @@ def test_a_deadlock_is_an_error_and_no_hang(never: threading.Event, stuck: threa
         lock.release()
         return take(rows)
 
-    with breaks("threads", r"8 threads of 16 reads were not done after 120 s \(a deadlock"):
+    with breaks("threads", r"4 threads of 3 reads were not done after 120 s \(a deadlock"):
         quick(Parts(read), timeout=HANG)
 
 
