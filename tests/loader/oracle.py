@@ -1,15 +1,14 @@
 """What a batch must be, one row at a time, the slow and obvious way.
 
-And the data, maps and meshes that the loader's tests go through.
+And the data, maps and meshes that the loader's tests go through. Worker processes import this for its maps and sources,
+so JAX is imported where it is needed: it takes longer than the rest of a worker's start.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
@@ -17,6 +16,9 @@ from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, LaneAssignment, Order
 from loadax.sources.arrays import ArraySource
 from loadax.transforms import generator
+
+if TYPE_CHECKING:
+    from jax.sharding import AxisType, Mesh
 
 Array = NDArray[Any]
 Example = dict[str, Any]
@@ -190,30 +192,37 @@ class Oracle:
 
     def batch(self, step: int) -> Any:
         """The global batch, as numpy arrays of the dtypes that JAX gives them."""
+        import jax
+
         visits = self.visits(step)
-        _, structure = flatten(self.example(0, 0))
+        likes, structure = flatten(self.example(0, 0))
+        padding = [np.zeros_like(like) for like in likes]
+        examples = [padding if row < 0 else flatten(self.example(row, epoch))[0] for row, epoch in visits]
         columns = []
-        for number, like in enumerate(flatten(self.example(0, 0))[0]):
+        for values, like in zip(zip(*examples, strict=True), likes, strict=True):
             narrow = jax.dtypes.canonicalize_dtype(np.asarray(like).dtype)
-            values = [
-                np.zeros_like(like) if row < 0 else flatten(self.example(row, epoch))[0][number]
-                for row, epoch in visits
-            ]
             columns.append(np.stack(values).astype(narrow))
         batch = structure.build(columns)
         return {**batch, "mask": np.array([row >= 0 for row, _ in visits])} if self.remainder == "pad" else batch
 
 
-def mesh_of(axes: dict[str, int], axis_type: AxisType = AxisType.Auto, seed: int | None = None) -> Mesh:
-    """A mesh of this process's eight devices; with a seed, in random order."""
+def mesh_of(axes: dict[str, int], axis_type: "AxisType | None" = None, seed: int | None = None) -> "Mesh":
+    """A mesh of this process's eight devices, of automatic axes; with a seed, in random order."""
+    import jax
+    from jax.sharding import AxisType, Mesh
+
+    axis_type = AxisType.Auto if axis_type is None else axis_type
     devices = np.array(jax.devices(), object)
     if seed is not None:
         devices = np.random.default_rng(seed).permutation(devices)
     return Mesh(devices.reshape(tuple(axes.values())), tuple(axes), axis_types=(axis_type,) * len(axes))
 
 
-def assert_placed(batch: Any, expected: Any, mesh: Mesh | None = None) -> None:
+def assert_placed(batch: Any, expected: Any, mesh: "Mesh | None" = None) -> None:
     """Bit-equal on every device, with the very dtype, never weak, on the very mesh."""
+    import jax
+    from jax.sharding import NamedSharding
+
     leaves, structure = flatten(batch)
     wanted, wanted_structure = flatten(expected)
     assert structure == wanted_structure
