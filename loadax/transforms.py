@@ -7,11 +7,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax import seeds
 from loadax.core.arguments import flag, function, integer, takes
 from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
+from loadax.core.row_generator import generator
 from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
@@ -36,18 +36,6 @@ class LastRow:
             own,
             [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)],
         )
-
-
-def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
-    """The random stream of one row, a function of these four integers only.
-
-    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter. The
-    key is the seed and the map's index in the chain, and row and epoch are the upper half of the counter, so no two
-    streams overlap.
-    """
-    key = np.array([seeds.derive(seed, "map"), place], np.uint64)
-    counter = np.array([0, 0, row, epoch], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 @final

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from loadax.core.arguments import takes
+from loadax.core.row_generator import generator
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
 from loadax.reader import Reader
 from loadax.sources.arrays import ArraySource
-from loadax.transforms import BatchMap, Map, generator
+from loadax.transforms import BatchMap, Map
 
 I64 = np.dtype(np.int64)
 VISITS = Visits(np.array([7, 2, 7]), np.array([0, 3, 1]))
@@ -90,6 +92,31 @@ def test_streams_are_pinned() -> None:
     """A new NumPy or loadax must not draw otherwise: a resumed run would see other data."""
     assert generator(1, 2, 3, 4).bit_generator.random_raw(2).tolist() == [11977381676744033955, 15097021557017575587]
     assert generator(0, 0, 2**62, 2**62).random() != generator(0, 0, 0, 0).random()
+
+
+def test_what_a_stream_spawns_is_pinned_too() -> None:
+    """NumPy would take it from the operating system, differently in every run."""
+    spawned = generator(1, 2, 3, 4).spawn(2)
+    assert [int(each.integers(1 << 60)) for each in spawned] == [1050968984880120394, 502863698750187756]
+    rng = generator(1, 2, 3, 4)
+    first, second, third = *rng.spawn(1), *rng.spawn(2)
+    drawn = [int(each.integers(1 << 60)) for each in (first, second, third)]
+    assert drawn[:2] == [int(each.integers(1 << 60)) for each in generator(1, 2, 3, 4).spawn(2)]
+    assert len({*drawn, int(generator(1, 2, 3, 5).spawn(1)[0].integers(1 << 60))}) == 4
+    seeds: list[Any] = [rng.bit_generator.seed_seq, generator(1, 2, 3, 4).bit_generator.seed_seq]
+    one, other = (np.random.PCG64(seed).random_raw() for seed in seeds)
+    assert one == other
+
+
+def test_a_stream_travels() -> None:
+    rng = generator(1, 2, 3, 4)
+    rng.random()
+    rng.spawn(1)
+    pickled, copied = pickle.loads(pickle.dumps(rng)), copy.deepcopy(rng)
+    drawn, spawned = rng.random(), rng.spawn(1)[0].random()
+    for again in (pickled, copied):
+        assert again.random() == drawn
+        assert again.spawn(1)[0].random() == spawned
 
 
 def test_a_batch_map_gets_all_rows_at_once() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 
 import loadax
 from loadax import Dataset
+from loadax.core.row_generator import generator
 from loadax.seeds import derive, permute
-from loadax.transforms import generator
 from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, stacked
 
 SEQUENCES = ("segment_ids", "positions", "loss_mask")

@@ -114,7 +114,7 @@ def odd_keys(_: Path) -> tuple[Dataset, Any]:
 def photographs(path: Path) -> tuple[Dataset, Any]:
     for number in range(COUNT):
         Image.fromarray(image(number)).save(path / f"{number:02}.png")
-    from loadax.transforms import generator
+    from loadax.core.row_generator import generator
 
     data = loadax.from_images(path).map(random_crop, rng=True, seed=3)
     return data, [random_crop({"image": image(number)}, generator(3, 0, 0, number)) for number in range(COUNT)]

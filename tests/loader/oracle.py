@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
+from loadax.core.row_generator import generator
 from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, LaneAssignment, Order
 from loadax.sources.arrays import ArraySource
-from loadax.transforms import generator
 
 if TYPE_CHECKING:
     from jax.sharding import AxisType, Mesh

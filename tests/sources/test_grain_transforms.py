@@ -11,8 +11,8 @@ import pytest
 import loadax
 from loadax import testing
 from loadax.core.fingerprint import fingerprint
+from loadax.core.row_generator import generator
 from loadax.errors import ArgumentError
-from loadax.transforms import generator
 
 DATA = loadax.from_arrays({"x": np.arange(20.0)})
 

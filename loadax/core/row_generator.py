@@ -1,0 +1,56 @@
+"""The random stream of one row."""
+
+from functools import cached_property, lru_cache
+from typing import Any, final
+
+import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
+from numpy.typing import NDArray
+
+from loadax import seeds
+
+
+def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
+    """The random stream of one row, a function of these four integers only. So is what it spawns.
+
+    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter. The
+    key is the seed and the map's index in the chain, and row and epoch are the upper half of the counter, so no two
+    streams overlap.
+    """
+    words = np.array([_key(seed), place, 0, 0, row, epoch], np.uint64)
+    seed_sequence: Any = RowSeed(words)  # any ISeedSequence will do, which NumPy's types don't tell
+    return np.random.Generator(np.random.Philox(seed_sequence, counter=words[2:]))
+
+
+@lru_cache(maxsize=256)
+def _key(seed: int) -> int:
+    return int(seeds.derive(seed, "map"))
+
+
+@final
+class RowSeed(ISpawnableSeedSequence):
+    """Seed of one row's stream, in the form that NumPy's bit generators take.
+
+    `Philox(key=...)` would ask the operating system for entropy, for streams to spawn. That takes several times as long
+    as all the rest, and other streams would be spawned in each run.
+
+    Args:
+        words: Key and counter, uint64[6].
+    """
+
+    def __init__(self, words: NDArray[np.uint64]):
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """The key for Philox. Other bit generators, which need more words, get them from all words."""
+        if n_words == 2 and np.dtype(dtype) == np.uint64:
+            return self._words[:2]
+        return self._sequence.generate_state(n_words, dtype)
+
+    def spawn(self, n_children: int) -> list[Any]:
+        """Seeds of as many further streams."""
+        return self._sequence.spawn(n_children)
+
+    @cached_property
+    def _sequence(self) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self._words.astype("<u8").view("<u4").tolist())
