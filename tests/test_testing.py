@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import re
 import subprocess
 import sys
@@ -476,6 +477,13 @@ def test_a_race_for_a_buffer_is_found() -> None:
 
     with breaks("threads", r"leaf \['x'\]"):
         quick(Parts(read))
+
+
+def test_random_numbers_of_the_program_stay_as_they_are() -> None:
+    before, hook = random.getstate(), sys.getprofile()
+    quick(Parts(take))
+    assert random.getstate() == before
+    assert sys.getprofile() is hook
 
 
 def test_a_source_for_one_thread() -> None:
