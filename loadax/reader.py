@@ -212,11 +212,14 @@ class Reader:
             return stack([], self.specs[0], [])
         try:
             batch = self._read_with_note(self.source.read_visits, visits)
+            return check_leaves(
+                batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}"
+            )
         except LeafError as error:
-            if self.source.reads_examples and self.source.addresses and not hasattr(error, "__notes__"):
-                self._stack(self._read_examples(visits), visits, 0)  # raises the same, with the file of the row
+            # A source of examples compares rows that are read together, and the first of them may be the odd one.
+            if self.source.reads_examples and not hasattr(error, "__notes__"):
+                self._stack(self._read_examples(visits), visits, 0)
             raise
-        return check_leaves(batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""

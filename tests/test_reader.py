@@ -135,6 +135,16 @@ def test_a_source_that_breaks_its_promise_is_named() -> None:
         from_source(Counting(spec={"x": np.zeros(2, np.int32)})).read(range(9))
 
 
+@pytest.mark.parametrize("rows", [[7], [7, 8], [8, 7], [6, 7, 8]])
+def test_a_row_of_another_shape_is_named_whatever_is_read_with_it(rows: list[int]) -> None:
+    """Pieces begin anywhere, so the odd row may be the first one of its piece, or alone in it."""
+    dataset = from_source([{"x": np.zeros(4 if row == 7 else 2)} for row in range(9)])
+    with pytest.raises(
+        LeafError, match=r"^row 7: leaf \['x'\] is float64\[4\], expected float64\[2\]; rows are ragged"
+    ):
+        dataset.read(rows)
+
+
 def test_a_source_that_raises_keeps_its_exception() -> None:
     class Broken(Counting):
         def read(self, rows: Any) -> Any:

@@ -65,9 +65,7 @@ def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
     data = from_source([1, 2.5, 3.5])
     assert data[:1].read([0]).tolist() == [1]
     assert data[1:].read([0, 1]).tolist() == [2.5, 3.5]
-    with pytest.raises(
-        LeafError, match=r"expected int64\[1\]; .* all of that shape and dtype \(pad, crop or cast them in a map\)"
-    ):
+    with pytest.raises(LeafError, match=r"^row 1: .* expected int64\[\]; give all rows one shape and dtype in a map"):
         data.read([1])
 
 

@@ -287,7 +287,7 @@ def test_documents_that_are_equally_long_are_rows() -> None:
     assert pairs.read([])["weights"].shape == (0, 2)
     check_source(pairs, pickled=False)
     with pytest.raises(
-        LeafError, match=r"int64\[1, 3\] for 1 rows, expected int64\[1, 2\]; .* \(pad, crop or cast them in a map\)"
+        LeafError, match=r"^row 3: leaf \['tokens'\] is int64\[3\], expected int64\[2\]; rows are ragged"
     ):
         data.read([3])
 
