@@ -216,7 +216,7 @@ class Reader:
                 batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}"
             )
         except LeafError as error:
-            # A source of examples compares rows that are read together, and the first of them may be the odd one.
+            # A source of examples compares rows with the first one of the read, which may be the one that differs.
             if self.source.reads_examples and not hasattr(error, "__notes__"):
                 self._stack(self._read_examples(visits), visits, 0)
             raise

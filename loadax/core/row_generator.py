@@ -1,4 +1,4 @@
-"""The random stream of one row."""
+"""`generator`: the random number generator of one row, from its seed, map, epoch and row number."""
 
 from functools import cached_property, lru_cache
 from typing import Any, final
@@ -11,7 +11,7 @@ from loadax import seeds
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
-    """The random stream of one row, a function of these four integers only. So is what it spawns.
+    """Creates the random number generator of one row. It, and all that it spawns, depend on these four integers alone.
 
     Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter. The
     key is the seed and the map's index in the chain, and row and epoch are the upper half of the counter, so no two
@@ -29,10 +29,10 @@ def _key(seed: int) -> int:
 
 @final
 class RowSeed(ISpawnableSeedSequence):
-    """Seed of one row's stream, in the form that NumPy's bit generators take.
+    """Seed sequence of one row, as NumPy's bit generators take it.
 
-    `Philox(key=...)` would ask the operating system for entropy, for streams to spawn. That takes several times as long
-    as all the rest, and other streams would be spawned in each run.
+    With `Philox(key=...)`, NumPy asks the operating system for entropy to spawn from. That takes longer than everything
+    else here, and spawned generators differ in every run.
 
     Args:
         words: Key and counter, uint64[6].
@@ -42,13 +42,13 @@ class RowSeed(ISpawnableSeedSequence):
         self._words = words
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """The key for Philox. Other bit generators, which need more words, get them from all words."""
+        """Returns the key to Philox. Other bit generators get words that are derived from key and counter."""
         if n_words == 2 and np.dtype(dtype) == np.uint64:
             return self._words[:2]
         return self._sequence.generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Any]:
-        """Seeds of as many further streams."""
+        """Seed sequences of `n_children` further generators."""
         return self._sequence.spawn(n_children)
 
     @cached_property

@@ -253,7 +253,7 @@ def starve(reader: str, folder: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(3, used - 1), hard))
     held: list[int] = []
     told = "no error"
-    for row in (2, 6, 10):  # a library's thread may close a file late, for the read of a row: the next row is elsewhere
+    for row in (2, 6, 10):  # each in another file or chunk: a library may close a file late, and one read gets through
         while _take_descriptors(held):
             time.sleep(0.1)
         told = _try_row(dataset, row, place.name)

@@ -207,7 +207,7 @@ class Oracle:
 
 
 def mesh_of(axes: dict[str, int], axis_type: "AxisType | None" = None, seed: int | None = None) -> "Mesh":
-    """A mesh of this process's eight devices, of automatic axes; with a seed, in random order."""
+    """A mesh of this process's eight devices, with `Auto` axes by default; with a seed, in random order."""
     import jax
     from jax.sharding import AxisType, Mesh
 
