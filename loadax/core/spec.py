@@ -300,7 +300,7 @@ def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
             "rows are ragged: pad them with .pad(lengths), crop them in a map, or, unless they come from a stream, "
             "pack them with .pack(seq_len)"
         )
-    return "give all rows one shape and dtype in a map (pad, crop or cast), or state them with spec="
+    return "give all rows one shape and dtype in a map (pad, crop or cast)"
 
 
 def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:

@@ -98,7 +98,7 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
         ),
         (
             {"x": np.zeros(2), "y": 1},
-            r"row 9: leaf \['x'\] is float64\[2\], expected float32\[2\]; .*or state them with spec=",
+            r"row 9: leaf \['x'\] is float64\[2\], expected float32\[2\]; give all rows one shape and dtype in a map",
         ),
         ({"x": np.zeros(2, np.float32), "y": 1.0}, r"row 9: leaf \['y'\] is float64\[\], expected int64\[\]"),
         (

@@ -67,6 +67,7 @@ def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
     assert data[1:].read([0, 1]).tolist() == [2.5, 3.5]
     with pytest.raises(LeafError, match=r"^row 1: .* expected int64\[\]; give all rows one shape and dtype in a map"):
         data.read([1])
+    assert data.map(np.float32).read([0, 1]).tolist() == [1, 2.5]
 
 
 def test_lists_and_tuples_are_datasets() -> None:
