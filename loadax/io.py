@@ -782,6 +782,9 @@ def from_stream(
     processes: a lane whose iterator has `get_state` and `set_state`, or `state_dict` and `load_state_dict`, continues
     from its state, and others are read again from their first row. States must be JSON.
 
+    Threads read several lanes at the same time, each one in order, so lanes must not share what only one thread may
+    use. With `num_workers=1`, the `Dataloader` reads one lane at a time.
+
     Rows can be mapped and mixed, but not shuffled, selected or read at a position. A stream ends when its lanes end, as
     `remainder` of the `Dataloader` says; "drop": before the first batch that is not full. With `num_epochs=None`, every
     lane is opened again at its end.

@@ -74,8 +74,6 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     if num_workers is not None:
         most = integer("num_workers", num_workers, 0)
         return most, most
-    if isinstance(dataset.order, StreamOrder) and not dataset.reader.maps:
-        return 1, 1  # lanes are read in order, and there is nothing to do beside it
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first

@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -11,9 +12,9 @@ import pytest
 import loadax
 from loadax import Dataloader, from_stream, write_zarr
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
-from loadax.loader.execution import thread_pool
+from loadax.loader.execution import producer, thread_pool
 from loadax.sharding import data_parallel
-from tests.limits import HANG
+from tests.limits import HANG, until
 from tests.streams import CountedLanes, StatefulLane, expected_steps, row_of
 
 BATCH = 8
@@ -168,16 +169,24 @@ def test_batches_that_are_stacked_in_parts_have_the_rows_of_their_lanes(remainde
             ] == expected
 
 
-def test_only_maps_of_a_stream_need_several_threads() -> None:
-    data = from_stream(rows, lanes=4)
-    assert loader_threads(Dataloader(data, BATCH)) == 1
-    assert loader_threads(Dataloader(data.map(lambda row: row), BATCH)) > 1
-    assert loader_threads(Dataloader(data, BATCH, num_workers=3)) == 3
+def test_rows_that_take_no_longer_than_stacking_are_read_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would wait for the GIL after each row. Rows that take longer are worth a trial."""
 
+    def slow(lane: int, lanes: int) -> Iterator[Any]:
+        for row in rows(lane, lanes, 10**6):
+            time.sleep(0.001)
+            yield row
 
-def loader_threads(loader: Dataloader) -> int:
-    with iter(loader) as batches:
-        return batches.stats().workers
+    data = from_stream(slow, lanes=4)
+    with iter(Dataloader(data, BATCH, num_epochs=None)) as batches:
+        until(lambda: next(batches) and batches.stats().tried > 1)
+    monkeypatch.setattr(producer, "_WORTH_THREADS", 1e6)
+    with iter(Dataloader(data, BATCH, num_epochs=None)) as batches:
+        for _ in range(40):
+            next(batches)
+        assert batches.stats().tried == 1
+    with iter(Dataloader(data, BATCH, num_workers=3)) as batches:
+        assert batches.stats().at_work == 3
 
 
 def test_a_block_that_is_none_does_not_end_its_lane() -> None:

@@ -1,11 +1,25 @@
 """Autotunes the number of active workers while the consumer waits. Affects speed only."""
 
-from typing import final
+from typing import NamedTuple, final
 
 _TRIAL = 0.1  # shortest measurement, in seconds
 _TRIAL_STEPS = 6  # shortest measurement, in batches
-_GAIN = 1.1  # speedup that additional workers must reach to be kept
+# Speedup that additional workers must reach to be kept. Their processor time per second must grow as much, since a
+# batch takes as much of it as before: otherwise they take turns at the GIL, and are faster for another reason.
+_GAIN = 1.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 120.0  # seconds until the next trial after a failed one
+
+
+class _Speed(NamedTuple):
+    """Speed of a number of workers.
+
+    Args:
+        batches: Batches per second.
+        processors: Processor time of the workers, in seconds per second.
+    """
+
+    batches: float
+    processors: float
 
 
 @final
@@ -28,11 +42,17 @@ class WorkerAutotuner:
         self.tried = self.size
         """Largest number that was tried."""
         self._most = most
-        self._baseline: tuple[int, float] | None = None  # size and batches/s before the current trial
+        self._size_before = 0  # size before the current trial
+        self._baseline: _Speed | None = None  # speed before it
         self._pause, self._next_trial = _FIRST_PAUSE, 0.0
         self._began: float | None = None  # start of the current measurement; may be in the future
         self._steps = 0
+        self._processor = 0.0  # processor time of the workers in the current measurement, in seconds
         self._longest_absence = 0.0  # longest absence of the consumer during the measurement, in seconds
+
+    def worked(self, seconds: float) -> None:
+        """Records processor time that a worker has spent on rows, in seconds."""
+        self._processor += seconds
 
     def on_batch(self, now: float, starving: bool, away: float = 0.0) -> bool:
         """Records that the consumer got a batch. Returns whether the number of workers has increased.
@@ -52,17 +72,18 @@ class WorkerAutotuner:
             return False
         grows = starving and now >= self._next_trial
         if grows:
-            self._baseline = (self.size, speed)
+            self._size_before, self._baseline = self.size, speed
             self.size = min(2 * self.size, self._most)
             self.tried = max(self.tried, self.size)
             self._began = now + self._settling
         return grows
 
-    def _speed(self, now: float, away: float) -> float | None:
-        """Batches per second once measured for long enough, else None. Then starts the next measurement."""
+    def _speed(self, now: float, away: float) -> "_Speed | None":
+        """The speed once measured for long enough, else None. Then starts the next measurement."""
         if self._began is None:
             self._began = now
         if now <= self._began:
+            self._processor = 0.0
             return None
         self._steps += 1
         self._longest_absence = max(self._longest_absence, away)
@@ -70,17 +91,16 @@ class WorkerAutotuner:
         if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
-        speed = None if self._longest_absence > seconds / 2 else self._steps / seconds
-        self._began, self._steps, self._longest_absence = now, 0, 0.0
-        return speed
+        absent, speed = self._longest_absence > seconds / 2, _Speed(self._steps / seconds, self._processor / seconds)
+        self._began, self._steps, self._processor, self._longest_absence = now, 0, 0.0, 0.0
+        return None if absent else speed
 
-    def _evaluate(self, now: float, speed: float) -> None:
+    def _evaluate(self, now: float, speed: "_Speed") -> None:
         assert self._baseline is not None
-        size, speed_before = self._baseline
-        self._baseline = None
-        if speed >= _GAIN * speed_before:
+        before, self._baseline = self._baseline, None
+        if speed.batches >= _GAIN * before.batches and speed.processors >= _GAIN * before.processors:
             self._pause = _FIRST_PAUSE
             return
-        self.size = size
+        self.size = self._size_before
         self._next_trial = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -44,7 +44,7 @@ class RunMonitor:
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
         self.piece_sizes = PieceSizes(producer.rows_per_step, executor.concurrency, executor.isolated)
-        self._concurrency = executor.concurrency
+        self._concurrency, self._least_per_row = executor.concurrency, producer.least_per_row
         self._first = first
         self._earlier = Stats() if earlier is None else earlier.stats()
         self._recorder: Recorder = Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this class
@@ -81,6 +81,7 @@ class RunMonitor:
         self._recorder.piece(timing, perf_counter(), step)
         if self._concurrency:
             self.piece_sizes.measured(rows, timing)
+            self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:
         """The batch of a step was placed."""
@@ -109,7 +110,8 @@ class RunMonitor:
         if not self._concurrency:
             return False
         self.pace.delivered(starved)
-        return self.autotuner.on_batch(now, self.pace.starving, away)
+        starving = self.pace.starving and self.piece_sizes.mean_per_row >= self._least_per_row
+        return self.autotuner.on_batch(now, starving, away)
 
     def idle(self, seconds: float, no_room: bool) -> None:
         """The consumer waited for rows; `no_room`: while `prefetch_bytes` kept a thread idle."""

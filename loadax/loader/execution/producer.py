@@ -21,7 +21,8 @@ from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.mask_errors import without
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
-from loadax.loader.streams.run import OrderedReads, StreamRun
+from loadax.loader.streams.reads import OrderedReads
+from loadax.loader.streams.run import StreamRun
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
@@ -33,6 +34,9 @@ Finish = Callable[[list[Any]], Tree]
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
+
+# Seconds. Threads that stack rows which take less time wait for the GIL after each of them.
+_WORTH_THREADS = 10e-6
 
 _MOST_STEPS = 256  # lanes are sorted step by step, and no batch should wait for more
 
@@ -131,9 +135,11 @@ class BatchProducer:
         # Spec of rows that go from their lane into the buffers, without a map or a mask in between.
         self._stacked: list[ArraySpec] | None = None
         if streams is not None:
-            self._streams = streams.reads(step, len(shard.positions))
+            self._streams = OrderedReads(streams, step, len(shard.positions))
             if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
                 self._stacked = flatten_spec(reader.spec)[0]
+        self.least_per_row = 0.0 if self._stacked is None else _WORTH_THREADS
+        """Seconds that reading a row must take for several threads to be of use."""
         self.most_steps = None if streams is None else 1
         """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
         self.probed = reader.probed
@@ -184,13 +190,14 @@ class BatchProducer:
         out = None
         if self._stacked is not None:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
-        visits, releases, seconds = streams.read(step, low, visits, out)
+        visits, releases, lanes = streams.read(step, low, visits, out)
         try:
             timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         finally:
             for release in releases:
                 release()
-        return timing._replace(read=timing.read + seconds, began=timing.began - seconds)
+        read, read_cpu = timing.read + lanes.read, timing.read_cpu + lanes.read_cpu
+        return timing._replace(read=read, read_cpu=read_cpu, began=timing.began - lanes.read)
 
     def close(self) -> None:
         """Ends the waiting of threads for rows that others read."""

@@ -1,11 +1,10 @@
-"""StreamRun: the lanes that one iterator reads, in the order of its steps."""
+"""StreamRun: the lanes that one iterator reads, each in the order of its steps."""
 
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from time import perf_counter
-from typing import Any, Literal, NamedTuple, final
+from itertools import chain
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +48,14 @@ class Progress(NamedTuple):
     filled: int
 
 
+class Turns(Protocol):
+    """Turns of a piece at its lanes: another thread may be reading the rows before its own."""
+
+    def order(self, located: "LocatedRows") -> Iterator[int]:
+        """Yields the index of every lane, at its turn: until the next one, no other thread reads the lane."""
+        ...
+
+
 class StreamOptions(NamedTuple):
     """How a run reads its streams.
 
@@ -63,9 +70,9 @@ class StreamOptions(NamedTuple):
 
 @final
 class StreamRun:
-    """Reads the lanes of all streams of a dataset in order, for one iterator.
+    """Reads the lanes of all streams of a dataset, for one iterator.
 
-    One thread at a time may read. Others may ask for states.
+    Threads may read at the same time, each lane one at a time and in order. Others may ask for states.
 
     Args:
         plan: Plan of the run.
@@ -82,7 +89,7 @@ class StreamRun:
             for index, (first_row, stream) in enumerate(streams)
         ]
         self._mixed = not isinstance(plan.order, StreamOrder)
-        self._present = self._missing = False  # whether the present step has rows, and lacks some
+        self._ended_lane = ""
         self.consumed = 0
         """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[list[int]]] = -1, []
@@ -99,7 +106,7 @@ class StreamRun:
     @property
     def ended_lane(self) -> str:
         """Text: which lane of this process was the first to end."""
-        return next((stream.ended for stream in self._streams if stream.ended), "a lane of another process has ended")
+        return self._ended_lane or "a lane of another process has ended"
 
     @property
     def endless(self) -> bool:
@@ -113,44 +120,67 @@ class StreamRun:
             lambda source, times: next(opened).opened if isinstance(source, StreamSource) else source  # noqa: ARG005
         )
 
-    def reads(self, step: int, rows_per_step: int) -> "OrderedReads":
-        """The reads of a producer whose first step is `step`."""
-        self.progress = self.progress._replace(read=max(self.progress.read, step))
-        return OrderedReads(self, step, rows_per_step)
-
     def states(self, step: int) -> list[dict[str, list[Any]]]:
         """States of the lanes before a step, as JSON: for each stream, a `LaneState` by lane."""
         before = self._rows_before(step)
         return [stream.states(rows) for stream, rows in zip(self._streams, before, strict=True)]
 
+    def begin(self, step: int) -> None:
+        """Begins to read from this step on, once no thread reads earlier ones."""
+        for stream in self._streams:
+            stream.begin()
+        self.progress = self.progress._replace(read=max(self.progress.read, step))
+
+    def locate(self, rows: Integers) -> "list[LocatedRows]":
+        """Where the rows of a piece are, for `read`, and its turns. By one thread at a time, in the order of pieces."""
+        located = (stream.locate(index, rows) for index, stream in enumerate(self._streams))
+        return [found for found in located if found is not None]
+
     def read(
-        self, step: int, last: bool, visits: Visits, out: Sequence[NDArray[Any]] | None = None
-    ) -> tuple[Visits, list[Callable[[], None]]]:
-        """Reads rows of a step. Rows that lanes lack become padding.
+        self,
+        located: "Sequence[LocatedRows]",
+        turns: Turns,
+        visits: Visits,
+        out: Sequence[NDArray[Any]] | None = None,
+    ) -> "PieceOfLanes":
+        """Reads the rows of a piece. Rows that lanes lack become padding.
 
         Args:
-            step: Step of the rows.
-            last: Whether they are the last ones of the step on this process.
+            located: Where they are.
+            turns: Turns at their lanes.
             visits: Visits of the rows.
             out: Arrays for these rows, one for each leaf, if they are all of one stream. None: kept as lanes give them.
-
-        Returns:
-            The visits, and functions that release what was read.
 
         Raises:
             SourceError: If a lane has no rows.
             LeafError: If a row that is written to `out` differs from the spec; names the row.
             Exception: Whatever a lane raises, with a note that names lane and row.
         """
-        rows, releases = visits.rows, []
-        for index, stream in enumerate(self._streams):
-            rows, release = stream.read(rows, partial(self._consumed_of, index), out)
+        rows, releases, ended = visits.rows, [], ""
+        for found in located:
+            lost, ended_lane, release = found.stream.read(found, turns, partial(self._consumed_of, found.number), out)
             releases.append(release)
-        self._present = self._present or bool((rows >= 0).any())
-        self._missing |= rows is not visits.rows
-        if last:
-            self._finish(step)
-        return Visits(rows, visits.epochs), releases
+            if len(lost):
+                rows = rows.copy() if rows is visits.rows else rows
+                rows[lost] = -1
+                ended = ended or ended_lane
+        return PieceOfLanes(Visits(rows, visits.epochs), ended, releases)
+
+    def finish(self, step: int, present: bool, ended_lane: str) -> None:
+        """Notes that all rows of a step were read, and those of all earlier ones.
+
+        Args:
+            step: The step.
+            present: Whether it has rows.
+            ended_lane: Text: which lane has ended, if it lacks rows.
+        """
+        _, lacking, filled = self.progress
+        if ended_lane and lacking is None:
+            self._ended_lane = ended_lane
+            # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
+            lacking = step + (self._mixed and self._options.remainder == "pad")
+            _log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
+        self.progress = Progress(step + 1, lacking, step + 1 if present else filled)
 
     def close(self) -> None:
         """Drops the iterators of all lanes, once no thread reads them. Others may still ask for states."""
@@ -163,16 +193,6 @@ class StreamRun:
         if self._consumed_rows[0] != consumed:
             self._consumed_rows = consumed, [rows.tolist() for rows in self._rows_before(consumed)]
         return self._consumed_rows[1][stream]
-
-    def _finish(self, step: int) -> None:
-        """Notes that all rows of a step were read."""
-        _, lacking, filled = self.progress
-        if self._missing and lacking is None:
-            # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
-            lacking = step + (self._mixed and self._options.remainder == "pad")
-            _log.info("loadax: batches lack rows from step %d on: %s", step, self.ended_lane)
-        self.progress = Progress(step + 1, lacking, step + 1 if self._present else filled)
-        self._present = self._missing = False
 
     def _rows_before(self, step: int) -> list[Integers]:
         return rows_before(self._plan.order, *self._plan.position_of_step(step))
@@ -212,6 +232,42 @@ class _Layout(NamedTuple):
     lanes: list[_LaneRows]
 
 
+class LocatedRows(NamedTuple):
+    """Rows of a piece that are of one stream.
+
+    Args:
+        stream: The stream.
+        number: Its index among the streams of the run.
+        rows: The rows, as rows of the stream, int64[n].
+        chosen: Indices of them among the rows of the piece. None: all.
+        layout: The rows by lane.
+        shift: What to add to the turns of the layout.
+        turns: Turn of the piece at each lane of the layout.
+    """
+
+    stream: "_OpenLanes"
+    number: int
+    rows: Integers
+    chosen: Integers | None
+    layout: _Layout
+    shift: int
+    turns: list[int]
+
+
+class PieceOfLanes(NamedTuple):
+    """What was read for a piece.
+
+    Args:
+        visits: The visits of its rows, -1 for rows that lanes lack.
+        ended_lane: Text: which lane has ended, if there are such rows.
+        releases: Functions that release what was read.
+    """
+
+    visits: Visits
+    ended_lane: str
+    releases: list[Callable[[], None]]
+
+
 @final
 class _OpenLanes:
     """The lanes of one stream that a run has opened.
@@ -235,8 +291,6 @@ class _OpenLanes:
                 )
         self._first_row, self._epochs, self._saved = first_row, epochs, saved
         self._lanes: dict[int, Lane] = {}
-        self.ended = ""
-        """Text: which lane has ended first, if one has."""
         self._layouts: dict[tuple[int, int], _Layout] = {}
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
@@ -249,85 +303,122 @@ class _OpenLanes:
             states[str(number)] = list(state)
         return states
 
+    def begin(self) -> None:
+        """See `StreamRun.begin`."""
+        for lane in self._lanes.values():
+            lane.turns = lane.turn = 0  # those of an iterator that was interrupted may not have ended
+
     def close(self) -> None:
         """See `StreamRun.close`."""
         for lane in list(self._lanes.values()):
             lane.close()
 
-    def read(
-        self, rows: Integers, consumed: Callable[[], list[int]], out: Sequence[NDArray[Any]] | None
-    ) -> tuple[Integers, Callable[[], None]]:
-        """Reads those of `rows` that are of this stream; see `StreamRun.read`.
+    def locate(self, number: int, rows: Integers) -> LocatedRows | None:
+        """Where those of `rows` are that are of this stream, the `number`-th one. None: there are none.
 
         Args:
+            number: Index of this stream among those of the run.
             rows: Rows of the dataset's source, -1 for padding.
-            consumed: Returns the number of rows of each lane that were handed out.
-            out: Arrays for the rows, one for each leaf. None: they are kept as the lanes give them.
         """
         wanted, chosen = rows, None
         if not len(rows):
-            return rows, _nothing
+            return None
         if self._first_row or rows.min() < 0 or rows.max() >= len(self.source):
             chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
             wanted = rows[chosen] - self._first_row
             if not len(wanted):
-                return rows, _nothing
+                return None
         layout, shift = self._by_lane(wanted)
-        order = layout.order
+        return LocatedRows(
+            self, number, wanted, chosen, layout, shift, [part.lane.take_turn() for part in layout.lanes]
+        )
+
+    def read(
+        self,
+        located: LocatedRows,
+        turns: Turns,
+        consumed: Callable[[], list[int]],
+        out: Sequence[NDArray[Any]] | None,
+    ) -> tuple[Integers, str, Callable[[], None]]:
+        """Reads rows of this stream; see `StreamRun.read`.
+
+        Args:
+            located: The rows.
+            turns: Turns at their lanes.
+            consumed: Returns the number of rows of each lane that were handed out.
+            out: Arrays for the rows, one for each leaf. None: they are kept as the lanes give them.
+
+        Returns:
+            Indices of the rows of the piece that lanes lack, a text that says which lane has ended (empty: none), and
+            the release.
+        """
+        wanted, chosen, order = located.rows, located.chosen, located.layout.order
         read = wanted if order is None else wanted[order]
         if order is not None or chosen is not None:
             out = None
         if out is None and self.source.batched:
             out = self.opened.empty(len(read))
-        items, lost = self._read_lanes(layout.lanes, shift, read, consumed, out)
+        items, lost, ended = self._read_lanes(located, turns, read, consumed, out)
         if len(lost):
-            rows, read = rows.copy(), read.copy()
+            read = read.copy()
             read[lost] = -1
             lost = lost if order is None else order[lost]
-            rows[lost if chosen is None else chosen[lost]] = -1
+            lost = lost if chosen is None else chosen[lost]
         if out is not None:
             piece = self.opened.keep(read, None, out)
         elif items:
             piece = self.opened.keep(read[read >= 0], items)
         else:
-            return rows, _nothing
-        return rows, lambda: self.opened.release(piece)
+            return lost, ended, _nothing
+        return lost, ended, lambda: self.opened.release(piece)
 
     def _read_lanes(
         self,
-        parts: Sequence[_LaneRows],
-        shift: int,
+        located: LocatedRows,
+        turns: Turns,
         rows: Integers,
         consumed: Callable[[], list[int]],
         out: Sequence[NDArray[Any]] | None,
-    ) -> tuple[list[Tree], Integers]:
-        """Reads the rows of a piece, lane by lane: examples that are not written to `out`, and which rows are lost."""
+    ) -> tuple[list[Tree], Integers, str]:
+        """Reads the rows of a piece, lane by lane.
+
+        Returns:
+            Examples that are not written to `out`, which rows are lost, and which lane has ended.
+        """
+        parts, shift, rows_at_once = located.layout.lanes, located.shift, self.opened.rows_at_once
+        kept: list[list[Tree]] = [[]] * len(parts)
+        ends: dict[int, tuple[Integers, str]] = {}  # of lanes that have ended, by index
         items: list[Tree] = []
-        lost: list[Integers] = []
-        joined = 0  # rows that are in `out`
-        rows_at_once = self.opened.rows_at_once
-        for lane, first, end, turns, relative, span in parts:
-            begin, before = relative + shift, len(items)
+        joined = reached = 0  # rows before `joined` are in `out`, those up to `reached` in `items`
+        for index in turns.order(located):
+            lane, first, end, rows_of_lane, relative, span = parts[index]
+            if first != reached:
+                self._join(items, rows, joined, reached, out)
+                items, joined = [], first
+            begin, before, there = relative + shift, len(items), end
             lane.read(begin, span, items)
             if not lane.stateless:
                 lane.take_state(consumed()[lane.number])
-            there = end
             if span != end - first or lane.row != begin + span:
-                there = first + self._select(lane, begin, items, before, turns + shift)
-                lost.append(np.arange(there, end))
+                there = first + self._select(lane, begin, items, before, rows_of_lane + shift)
+                if there < end:
+                    ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"
+            reached = end
             if out is None:
-                continue
+                kept[index], items = items, []
             # Some rows at a time, while they are in the CPU caches.
-            if len(items) >= _MOST_ITEMS or end - joined >= rows_at_once or there < end:
+            elif len(items) >= _MOST_ITEMS or end - joined >= rows_at_once or there < end:
                 self._join(items, rows, joined, there, out)
                 items, joined = [], end
-        if out is not None:
-            self._join(items, rows, joined, len(rows), out)
-        return items, np.concatenate(lost) if lost else np.zeros(0, np.int64)
+        self._join(items, rows, joined, reached, out)
+        lost, texts = zip(*(ends[index] for index in sorted(ends)), strict=True) if ends else ([], [""])
+        return list(chain.from_iterable(kept)), np.concatenate([np.zeros(0, np.int64), *lost]), texts[0]
 
-    def _join(self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[NDArray[Any]]) -> None:
+    def _join(
+        self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[NDArray[Any]] | None
+    ) -> None:
         """Writes items to the rows from `begin` to `end` of `out`."""
-        if items:
+        if items and out is not None:
             self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
 
     def _select(self, lane: Lane, row: int, items: list[Tree], begin: int, turns: Integers) -> int:
@@ -335,10 +426,7 @@ class _OpenLanes:
 
         Another process has the others. If the lane has ended, the last ones are missing.
         """
-        count = len(turns)
-        if lane.row <= turns[-1]:
-            self.ended = self.ended or f"lane {lane.number} ended after {lane.row} rows"
-            count = int(np.searchsorted(turns, lane.row))
+        count = int(np.searchsorted(turns, lane.row))
         items[begin:] = self._choose(lane.number, row, items[begin:], turns[:count] - row)
         return count
 
@@ -425,60 +513,6 @@ class _OpenLanes:
 
 def _nothing() -> None:
     pass
-
-
-class SkippedError(Exception):
-    """Rows were not read, since those before them could not be, which is the error to tell of; or the run is closed."""
-
-
-@final
-class OrderedReads:
-    """The reads of one producer, in the order of its pieces.
-
-    Pieces are taken in order, by threads that run concurrently: each waits until the rows before its own were read.
-
-    Args:
-        run: The lanes.
-        step: First step.
-        rows_per_step: Rows that this process reads per step.
-    """
-
-    def __init__(self, run: StreamRun, step: int, rows_per_step: int):
-        self._run, self._rows_per_step = run, rows_per_step
-        self._next = step, 0  # a process without rows has its steps in order too
-        self._over = False
-        self._turn = threading.Condition()
-
-    def read(
-        self, step: int, low: int, visits: Visits, out: Sequence[NDArray[Any]] | None
-    ) -> tuple[Visits, list[Callable[[], None]], float]:
-        """Reads rows of a step, from its `low`-th on this process on; see `StreamRun.read`. Adds the seconds it took.
-
-        Raises:
-            SkippedError: If earlier rows could not be read, or the iterator was closed.
-        """
-        end = low + len(visits.rows)
-        last = end == self._rows_per_step
-        with self._turn:
-            self._turn.wait_for(lambda: self._over or self._next == (step, low))
-            if self._over:
-                raise SkippedError
-        began = perf_counter()
-        try:
-            read, releases = self._run.read(step, last, visits, out)
-        except BaseException:
-            self.close()
-            raise
-        with self._turn:
-            self._next = (step + 1, 0) if last else (step, end)
-            self._turn.notify_all()
-        return read, releases, perf_counter() - began
-
-    def close(self) -> None:
-        """Ends all waiting."""
-        with self._turn:
-            self._over = True
-            self._turn.notify_all()
 
 
 def lane_states(start: object) -> LaneStates:

@@ -91,3 +91,22 @@ def test_an_absence_of_the_consumer_is_no_speed() -> None:
         away = 30.0 if number == 9 else 0.0
         if number >= 8:
             assert team.size == 2
+
+
+def test_a_machine_that_has_less_else_to_do_is_no_gain() -> None:
+    """Workers that take turns at the GIL use one processor, whatever their number. Batches come faster all the same."""
+    team, now = WorkerAutotuner(1, 2), 0.0
+    for _ in range(60):
+        now += 1 / (100.0 * team.size)
+        team.worked(1 / (100.0 * team.size))
+        team.on_batch(now, starving=True)
+    assert (team.size, team.tried) == (1, 2)
+
+
+def test_what_waits_gains_with_little_processor_time() -> None:
+    team, now = WorkerAutotuner(1, 4), 0.0
+    for _ in range(100):
+        now += 1 / (100.0 * team.size)
+        team.worked(1e-5)
+        team.on_batch(now, starving=True)
+    assert team.size == 4
