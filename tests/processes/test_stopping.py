@@ -167,6 +167,8 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
+        mean_per_row = 0.0
+
         def __init__(self, rows_per_step: int, workers: int, isolated: bool):
             self._rows = rows_per_step
 
