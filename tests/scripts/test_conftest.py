@@ -27,6 +27,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST)
+    pytester.makeini("[pytest]\n")  # pytest would look for settings in the folders above, such as /tmp
     pytester.makepyfile(test)
     return pytester.runpytest_subprocess(*PLUGINS, *arguments, timeout=HANG)
 
