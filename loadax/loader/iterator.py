@@ -223,6 +223,7 @@ class DataIterator:
                     self._begin_streams(self._same_streams())
                     self._reopen()
                 scheduler, streams, agreement = self._scheduler, self._streams, self._agreement
+            step: int | None = None
             try:
                 if not self._watching:
                     self._first_batch()
@@ -246,9 +247,16 @@ class DataIterator:
                 self.close()
                 raise
             except BaseException:
-                self._interrupted = True
+                self._interrupt(step)
                 raise
             return batch
+
+    def _interrupt(self, step: int | None) -> None:
+        """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""
+        self._interrupted = True
+        with self._lock:
+            if step is not None and self._step == step + 1:
+                self._step = step
 
     def _count(self, step: int, host: Tree) -> None:
         """Notes that a batch is handed out, unless another thread has taken a later one."""

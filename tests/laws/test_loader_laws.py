@@ -90,8 +90,6 @@ class RandomPieces:
 
     seed = 0
 
-    mean_per_row = 0.0
-
     def __init__(self, rows_per_step: int, workers: int, isolated: bool):
         self._rows = rows_per_step
         self._random = np.random.default_rng(self.seed)

@@ -29,8 +29,6 @@ LINE, GRID = {"data": 8}, {"data": 2, "model": 4}
 class Runs:
     """Stands in for `PieceSizes`: runs of many steps, in one piece each."""
 
-    mean_per_row = 0.0
-
     def __init__(self, rows_per_step: int, workers: int, isolated: bool):
         self._rows = rows_per_step
 

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ import pytest
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
 from loadax.loader.execution import monitor, thread_pool
+from loadax.loader.iterator import DataIterator
 from loadax.loader.metrics.stats import Timing
 from tests.limits import ENDLESS, HANG, until
 
@@ -167,8 +169,6 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
-        mean_per_row = 0.0
-
         def __init__(self, rows_per_step: int, workers: int, isolated: bool):
             self._rows = rows_per_step
 
@@ -237,9 +237,11 @@ class _Interrupted(KeyboardInterrupt):
 def test_going_on_after_an_interrupted_wait() -> None:
     """No batch is lost and none comes twice."""
     armed = [False]
+    here = sys._getframe()
 
-    def handler(*_: object) -> None:
-        if armed[0]:
+    def handler(_: int, frame: FrameType | None) -> None:
+        # Between the return of `next` and the assignment, Python itself would lose the batch.
+        if armed[0] and frame is not here:
             armed[0] = False
             raise _Interrupted
 
@@ -277,6 +279,30 @@ def test_going_on_after_an_interrupted_wait() -> None:
         stop.set()
         striker.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupt_after_the_batch_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller has not got the batch, so it comes again."""
+    count, after = DataIterator._count, iter([False, True, False, True, True])
+
+    def interrupted(*arguments: Any) -> None:
+        count(*arguments)
+        if next(after, False):
+            raise _Interrupted
+
+    monkeypatch.setattr(DataIterator, "_count", interrupted)
+    batches = loader(0).iterate(0)
+    seen: list[int] = []
+    interrupts = 0
+    while len(seen) < 4:
+        try:
+            seen.append(int(next(batches)["x"][0]))
+        except _Interrupted:
+            interrupts += 1
+        assert batches.step == len(seen)
+    assert seen == [0, 8, 16, 24]
+    assert interrupts == 3
+    batches.close()
 
 
 # Whole programs

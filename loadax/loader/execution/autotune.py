@@ -45,6 +45,7 @@ class WorkerAutotuner:
         self._size_before = 0  # size before the current trial
         self._baseline: _Speed | None = None  # speed before it
         self._pause, self._next_trial = _FIRST_PAUSE, 0.0
+        self._warm = False  # whether a measurement is over: the first batches are slower, since their memory is new
         self._began: float | None = None  # start of the current measurement; may be in the future
         self._steps = 0
         self._processor = 0.0  # processor time of the workers in the current measurement, in seconds
@@ -91,9 +92,11 @@ class WorkerAutotuner:
         if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
-        absent, speed = self._longest_absence > seconds / 2, _Speed(self._steps / seconds, self._processor / seconds)
+        usable = self._warm and self._longest_absence <= seconds / 2
+        speed = _Speed(self._steps / seconds, self._processor / seconds)
+        self._warm = True
         self._began, self._steps, self._processor, self._longest_absence = now, 0, 0.0, 0.0
-        return None if absent else speed
+        return speed if usable else None
 
     def _evaluate(self, now: float, speed: "_Speed") -> None:
         assert self._baseline is not None

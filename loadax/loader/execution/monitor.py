@@ -44,7 +44,7 @@ class RunMonitor:
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
         self.piece_sizes = PieceSizes(producer.rows_per_step, executor.concurrency, executor.isolated)
-        self._concurrency, self._least_per_row = executor.concurrency, producer.least_per_row
+        self._concurrency = executor.concurrency
         self._first = first
         self._earlier = Stats() if earlier is None else earlier.stats()
         self._recorder: Recorder = Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this class
@@ -110,8 +110,7 @@ class RunMonitor:
         if not self._concurrency:
             return False
         self.pace.delivered(starved)
-        starving = self.pace.starving and self.piece_sizes.mean_per_row >= self._least_per_row
-        return self.autotuner.on_batch(now, starving, away)
+        return self.autotuner.on_batch(now, self.pace.starving, away)
 
     def idle(self, seconds: float, no_room: bool) -> None:
         """The consumer waited for rows; `no_room`: while `prefetch_bytes` kept a thread idle."""

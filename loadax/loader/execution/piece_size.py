@@ -54,16 +54,11 @@ class PieceSizes:
             self._seconds_per_row = min(max(self._together / self._spread, 0.0), self._mean_seconds / self._mean_rows)
 
     @property
-    def mean_per_row(self) -> float:
-        """Seconds that a row takes, with its share of delays."""
-        return self._mean_seconds / max(1, self._mean_rows)
-
-    @property
     def steps(self) -> int:
         """Number of steps of the next group: a power of two, so that buffers have few sizes and are reused."""
         if not self._weight:
             return 1  # the first batch must not wait for others
-        fitting = int(self._target / max(self.mean_per_row * self._rows, 1e-9))
+        fitting = int(self._target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
     def pieces(self, count: int) -> list[tuple[int, int]]:
@@ -71,7 +66,9 @@ class PieceSizes:
         rows = count * self._rows
         parts = 1
         if count == 1 and self._weight:
-            per_row = self.mean_per_row if self._seconds_per_row is None else self._seconds_per_row
+            per_row = (
+                self._seconds_per_row if self._seconds_per_row is not None else self._mean_seconds / self._mean_rows
+            )
             delay = self._mean_seconds - per_row * self._mean_rows
             parts = max(1, min(self._most_pieces, round(per_row * rows / max(self._target, delay))))
         return [(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]

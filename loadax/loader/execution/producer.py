@@ -21,7 +21,7 @@ from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.mask_errors import without
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
-from loadax.loader.streams.reads import OrderedReads
+from loadax.loader.streams.ordered_reads import OrderedReads
 from loadax.loader.streams.run import StreamRun
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
@@ -34,9 +34,6 @@ Finish = Callable[[list[Any]], Tree]
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
-
-# Seconds. Threads that stack rows which take less time wait for the GIL after each of them.
-_WORTH_THREADS = 10e-6
 
 _MOST_STEPS = 256  # lanes are sorted step by step, and no batch should wait for more
 
@@ -138,8 +135,6 @@ class BatchProducer:
             self._streams = OrderedReads(streams, step, len(shard.positions))
             if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
                 self._stacked = flatten_spec(reader.spec)[0]
-        self.least_per_row = 0.0 if self._stacked is None else _WORTH_THREADS
-        """Seconds that reading a row must take for several threads to be of use."""
         self.most_steps = None if streams is None else 1
         """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
         self.probed = reader.probed

@@ -22,7 +22,7 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
-from loadax.loader.streams.reads import SkippedError
+from loadax.loader.streams.tickets import SkippedError
 from loadax.protocols import Tree
 
 Task = Callable[[], None]

@@ -74,10 +74,9 @@ class Lane:
         self._next = self._next_rows if blocks is None else self._next_block
         self.row = start.row
         """Next row, counted over all epochs."""
-        self.turns = 0
-        """Number of pieces that have a turn to read the lane."""
-        self.turn = 0
-        """Turn of the piece that may read it."""
+        self.serving = 0
+        """Ticket of the piece that may read the lane."""
+        self._next_ticket = 0
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
@@ -117,10 +116,10 @@ class Lane:
             if count and not got:
                 self._end_epoch()
 
-    def take_turn(self) -> int:
-        """The turn of the next piece to read the lane."""
-        self.turns += 1
-        return self.turns - 1
+    def take_ticket(self) -> int:
+        """Ticket of the next piece that reads the lane. Not thread-safe."""
+        self._next_ticket += 1
+        return self._next_ticket - 1
 
     def take_state(self, oldest: int) -> None:
         """Adds a state to `states` if the lane offers one and it is cheap, and drops those before that of `oldest`.

@@ -13,8 +13,9 @@ import pytest
 
 from loadax import Dataloader, from_stream
 from loadax.loader.execution.piece_size import PieceSizes
-from loadax.loader.streams.reads import OrderedReads
-from loadax.loader.streams.run import PieceOfLanes
+from loadax.loader.streams.ordered_reads import OrderedReads
+from loadax.loader.streams.run import PieceOfStreams
+from loadax.loader.streams.tickets import LaneTickets, SkippedError
 from loadax.protocols import Visits
 from tests.limits import HANG, until
 from tests.streams import expected_steps, row_of
@@ -175,17 +176,21 @@ def test_the_error_of_a_lane_comes_before_those_of_threads_that_wait_for_its_row
         next(batches)
 
 
-def noted_waiting(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """True for each thread that has begun to wait for a lane."""
-    waiting: list[bool] = []
-    wait = OrderedReads.wait
+def noted_waiting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """When a thread begins to wait for a lane, and when it is skipped."""
+    noted: list[str] = []
+    wait = LaneTickets.wait
 
-    def notes(reads: OrderedReads, *place: Any) -> None:
-        waiting.append(True)
-        wait(reads, *place)
+    def notes(*place: Any) -> None:
+        noted.append("waits")
+        try:
+            wait(*place)
+        except SkippedError:
+            noted.append("skipped")
+            raise
 
-    monkeypatch.setattr(OrderedReads, "wait", notes)
-    return waiting
+    monkeypatch.setattr(LaneTickets, "wait", notes)
+    return noted
 
 
 def test_closing_ends_the_waiting_for_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +201,13 @@ def test_closing_ends_the_waiting_for_a_lane(monkeypatch: pytest.MonkeyPatch) ->
             assert go_on.wait(HANG)
         yield from rows(lane, lanes)
 
-    waiting = noted_waiting(monkeypatch)
-    pieces_of(monkeypatch, 0, 3, 8)
+    noted = noted_waiting(monkeypatch)
+    pieces_of(monkeypatch, 0, 3, 8)  # lane 0 is in both
     batches = loader(stuck, 2, 8, num_workers=2, num_epochs=None).host_batches()
-    until(lambda: waiting)
+    until(lambda: noted == ["waits"])
     closing = threading.Thread(target=batches.close)
     closing.start()
+    until(lambda: noted == ["waits", "skipped"])  # while the lane is still read
     go_on.set()
     closing.join(HANG)
     assert not closing.is_alive()
@@ -218,8 +224,8 @@ def test_steps_are_finished_in_order_also_by_a_process_without_rows(rows_per_ste
         def locate(self, rows: Any) -> list[Any]:
             return []
 
-        def read(self, located: Any, turns: Any, visits: Visits, out: Any) -> PieceOfLanes:
-            return PieceOfLanes(visits, "", [])
+        def read(self, located: Any, turns: Any, visits: Visits, out: Any) -> PieceOfStreams:
+            return PieceOfStreams(visits, "", [])
 
         def finish(self, step: int, present: bool, ended_lane: str) -> None:
             assert present == bool(rows_per_step)

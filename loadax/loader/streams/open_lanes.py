@@ -1,0 +1,317 @@
+"""OpenLanes: reads the rows of a piece from the lanes of one stream."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import StateError
+from loadax.loader.streams.tickets import PieceTickets
+from loadax.protocols import Integers, Tree
+from loadax.sources.stream.lane import BEGIN, Lane, LaneState
+from loadax.sources.stream.source import OpenStream, StreamSource
+
+_log = logging.getLogger("loadax")
+
+_MOST_ITEMS = 128  # rows, or blocks of rows, that are stacked at once
+_MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
+
+
+class _LaneRows(NamedTuple):
+    """Rows of a piece that are of one lane.
+
+    Args:
+        lane: The lane.
+        first: Index of the first one among the piece's rows, sorted by lane.
+        end: Index after the last one.
+        turns: Rows of the lane, ascending, int64[n].
+        begin: The first of them.
+        span: Number of rows of the lane from the first to the last of them.
+    """
+
+    lane: Lane
+    first: int
+    end: int
+    turns: Integers
+    begin: int
+    span: int
+
+
+class _Layout(NamedTuple):
+    """Rows of a piece by lane.
+
+    Args:
+        rows: Rows of the piece, counted from the first turn, int64[n].
+        order: The rows sorted by lane; None: they are.
+        lanes: Rows of each lane, in that order.
+    """
+
+    rows: Integers
+    order: Integers | None
+    lanes: list[_LaneRows]
+
+
+class LocatedRows(NamedTuple):
+    """Rows of a piece that are of one stream.
+
+    Args:
+        stream: The stream.
+        number: Index of the stream among those of the run.
+        rows: The rows, as rows of the stream, int64[n].
+        chosen: Indices of them among the rows of the piece. None: all.
+        layout: The rows by lane.
+        shift: What to add to the turns of the layout.
+        tickets: Ticket of the piece for each lane of the layout.
+    """
+
+    stream: "OpenLanes"
+    number: int
+    rows: Integers
+    chosen: Integers | None
+    layout: _Layout
+    shift: int
+    tickets: list[int]
+
+
+@final
+class OpenLanes:
+    """The lanes of one stream that a run has opened, and the rows that were read from them.
+
+    Args:
+        first_row: Number of the stream's first row among the rows of the dataset's source.
+        source: The stream.
+        epochs: Number of times that each lane is read.
+        saved: Saved states, by lane.
+    """
+
+    def __init__(
+        self, first_row: int, source: StreamSource, epochs: int | None, saved: Mapping[int, Sequence[LaneState]]
+    ):
+        self.source, self.opened = source, OpenStream(source)
+        for number in saved:
+            if not 0 <= number < source.lanes:
+                raise StateError(
+                    f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}; pass a state "
+                    "of get_state()"
+                )
+        self._first_row, self._epochs, self._saved = first_row, epochs, saved
+        self._lanes: dict[int, Lane] = {}
+        self._layouts: dict[tuple[int, int], _Layout] = {}
+
+    def states(self, before: Integers) -> dict[str, list[Any]]:
+        """State of each lane that is open or has a saved one, before as many of its rows."""
+        states = {}
+        for number in sorted({*self._saved, *list(self._lanes)}):
+            row = int(before[number])
+            lane = self._lanes.get(number)
+            state = self._saved_state(number, row) if lane is None else lane.state_at(row)
+            states[str(number)] = list(state)
+        return states
+
+    def close(self) -> None:
+        """See `StreamRun.close`."""
+        for lane in list(self._lanes.values()):
+            lane.close()
+
+    def locate(self, number: int, rows: Integers) -> LocatedRows | None:
+        """Finds the lanes of those rows that are of this stream, and takes tickets for them. None: there are none.
+
+        Args:
+            number: Index of this stream among those of the run.
+            rows: Rows of the dataset's source, -1 for padding.
+        """
+        wanted, chosen = rows, None
+        if not len(rows):
+            return None
+        if self._first_row or rows.min() < 0 or rows.max() >= len(self.source):
+            chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
+            wanted = rows[chosen] - self._first_row
+            if not len(wanted):
+                return None
+        layout, shift = self._by_lane(wanted)
+        tickets = [part.lane.take_ticket() for part in layout.lanes]
+        return LocatedRows(self, number, wanted, chosen, layout, shift, tickets)
+
+    def read(
+        self,
+        located: LocatedRows,
+        tickets: PieceTickets,
+        consumed: Callable[[], list[int]],
+        out: Sequence[NDArray[Any]] | None,
+    ) -> tuple[Integers, str, Callable[[], None]]:
+        """Reads rows of this stream; see `StreamRun.read`.
+
+        Args:
+            located: The rows.
+            tickets: Tickets of the piece.
+            consumed: Returns the number of rows of each lane that were handed out.
+            out: Arrays for the rows, one for each leaf. None: they are kept as the lanes give them.
+
+        Returns:
+            Indices of the rows of the piece that lanes lack, a text that says which lane has ended (empty: none), and
+            the release.
+        """
+        wanted, chosen, order = located.rows, located.chosen, located.layout.order
+        read = wanted if order is None else wanted[order]
+        if order is not None or chosen is not None:
+            out = None
+        if out is None and self.source.batched:
+            out = self.opened.empty(len(read))
+        items, lost, ended = self._read_lanes(located, tickets, read, consumed, out)
+        if len(lost):
+            read = read.copy()
+            read[lost] = -1
+            lost = lost if order is None else order[lost]
+            lost = lost if chosen is None else chosen[lost]
+        if out is not None:
+            piece = self.opened.keep(read, None, out)
+        elif items:
+            piece = self.opened.keep(read[read >= 0], items)
+        else:
+            return lost, ended, _nothing
+        return lost, ended, lambda: self.opened.release(piece)
+
+    def _read_lanes(
+        self,
+        located: LocatedRows,
+        tickets: PieceTickets,
+        rows: Integers,
+        consumed: Callable[[], list[int]],
+        out: Sequence[NDArray[Any]] | None,
+    ) -> tuple[list[Tree], Integers, str]:
+        """Reads the rows of a piece, lane by lane.
+
+        Returns:
+            Examples that are not written to `out`, which rows are lost, and which lane has ended.
+        """
+        parts, shift, rows_at_once = located.layout.lanes, located.shift, self.opened.rows_at_once
+        kept: list[list[Tree]] = [[]] * len(parts)
+        ends: dict[int, tuple[Integers, str]] = {}  # of lanes that have ended, by index
+        items: list[Tree] = []
+        joined = reached = 0  # rows before `joined` are in `out`, those up to `reached` in `items`
+        for index in tickets.in_turn([part.lane for part in parts], located.tickets):
+            lane, first, end, turns, relative, span = parts[index]
+            if first != reached:
+                self._join(items, rows, joined, reached, out)
+                items, joined = [], first
+            begin, before, there = relative + shift, len(items), end
+            lane.read(begin, span, items)
+            if not lane.stateless:
+                lane.take_state(consumed()[lane.number])
+            if span != end - first or lane.row != begin + span:
+                there = first + self._select(lane, begin, items, before, turns + shift)
+                if there < end:
+                    ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"
+            reached = end
+            if out is None:
+                kept[index], items = items, []
+            # Some rows at a time, while they are in the CPU caches.
+            elif len(items) >= _MOST_ITEMS or end - joined >= rows_at_once or there < end:
+                self._join(items, rows, joined, there, out)
+                items, joined = [], end
+        self._join(items, rows, joined, reached, out)
+        lost, texts = zip(*(ends[index] for index in sorted(ends)), strict=True) if ends else ([], [""])
+        return list(chain.from_iterable(kept)), np.concatenate([np.zeros(0, np.int64), *lost]), texts[0]
+
+    def _join(
+        self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[NDArray[Any]] | None
+    ) -> None:
+        """Writes items to the rows from `begin` to `end` of `out`."""
+        if items and out is not None:
+            self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
+
+    def _select(self, lane: Lane, row: int, items: list[Tree], begin: int, turns: Integers) -> int:
+        """Keeps those of the items from `begin` on that are wanted, and returns the number of their rows.
+
+        Another process has the others. If the lane has ended, the last ones are missing.
+        """
+        count = int(np.searchsorted(turns, lane.row))
+        items[begin:] = self._choose(lane.number, row, items[begin:], turns[:count] - row)
+        return count
+
+    def _choose(self, number: int, row: int, got: list[Tree], places: Integers) -> list[Tree]:
+        """Some of the rows that a lane gave: another process has the others, or the lane has ended.
+
+        Args:
+            number: Number of the lane.
+            row: Row of the lane that the first one is.
+            got: What it gave.
+            places: Indices of the rows to choose, ascending, int64[n].
+        """
+        blocks = self.source.blocks
+        if blocks is None:
+            return [got[place] for place in places.tolist()]
+        chosen, begin = [], 0
+        for block in got:
+            leaves = blocks.leaves(block, f"lane {number}, block at row {row + begin}")
+            end = begin + len(leaves[0])
+            inside = places[(places >= begin) & (places < end)] - begin
+            if len(inside):
+                chosen.append(blocks.cut(leaves, inside))
+            begin = end
+        return chosen
+
+    def _by_lane(self, wanted: Integers) -> tuple[_Layout, int]:
+        """Sorts rows by lane, and opens their lanes; also returns what to add to the turns of the layout.
+
+        Most steps differ from an earlier one only by the number of rows before them.
+        """
+        lanes = self.source.lanes
+        shift = int(wanted[0]) // lanes
+        relative = wanted - shift * lanes
+        key = len(relative), int(relative[0])
+        layout = self._layouts.get(key)
+        if layout is None or not np.array_equal(layout.rows, relative):
+            if len(self._layouts) == _MOST_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[key] = self._layout(relative, shift)
+        return layout, shift
+
+    def _layout(self, rows: Integers, shift: int) -> _Layout:
+        turns, numbers = np.divmod(rows, self.source.lanes)
+        bounds = np.flatnonzero(np.diff(numbers)) + 1
+        order: Integers | None = None
+        if len(np.unique(numbers[np.concatenate([[0], bounds])])) <= len(bounds):  # a lane's rows are not together
+            order = np.argsort(numbers, kind="stable")
+            turns, numbers = turns[order], numbers[order]
+            bounds = np.flatnonzero(np.diff(numbers)) + 1
+        firsts, ends = [0, *bounds.tolist()], [*bounds.tolist(), len(rows)]
+        begins, lasts = turns[firsts].tolist(), turns[[end - 1 for end in ends]].tolist()
+        chosen = numbers[firsts].tolist()
+        self._open(chosen, [begin + shift for begin in begins])
+        parts = [
+            _LaneRows(self._lanes[number], first, end, turns[first:end], begin, last - begin + 1)
+            for number, first, end, begin, last in zip(chosen, firsts, ends, begins, lasts, strict=True)
+        ]
+        return _Layout(rows, order, parts)
+
+    def _open(self, lanes: Sequence[int], rows: Sequence[int]) -> None:
+        """Opens the lanes that are not open yet, to be read from these rows on."""
+        skipped, stateless = [], 0
+        for number, row in zip(lanes, rows, strict=True):
+            if number in self._lanes:
+                continue
+            state = self._saved_state(number, row)
+            self._lanes[number] = self.source.lane(number, self._epochs, state)
+            if row > state.row:
+                skipped.append(row - state.row)
+                stateless += state.state is None
+        if skipped:
+            _log.info(
+                "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state",
+                sum(skipped),
+                len(skipped),
+                stateless,
+            )
+
+    def _saved_state(self, number: int, row: int) -> LaneState:
+        """The latest saved state of a lane before a row."""
+        known = [state for state in self._saved.get(number, ()) if state.row <= row]
+        return max(known, key=lambda state: state.row, default=BEGIN)
+
+
+def _nothing() -> None:
+    pass

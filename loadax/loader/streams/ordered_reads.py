@@ -1,0 +1,117 @@
+"""OrderedReads: threads read pieces at the same time, and each lane in the order of the pieces."""
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter, thread_time
+from typing import Any, final
+
+from numpy.typing import NDArray
+
+from loadax.loader.metrics.stats import Timing
+from loadax.loader.streams.run import StreamRun
+from loadax.loader.streams.tickets import LaneTickets, PieceTickets, SkippedError
+from loadax.protocols import Visits
+
+
+@final
+class OrderedReads:
+    """The reads of one producer. Pieces take tickets for their lanes in order, and are then read concurrently.
+
+    Args:
+        run: The lanes.
+        step: First step.
+        rows_per_step: Rows that this process reads per step.
+    """
+
+    def __init__(self, run: StreamRun, step: int, rows_per_step: int):
+        run.begin(step)
+        self._run, self._rows_per_step = run, rows_per_step
+        self._tickets = LaneTickets()
+        self._next = step, 0  # next piece to take tickets; a process without rows has its steps in order too
+        self._pieces = 0  # number of pieces that have tickets
+        self._finished = step  # next step to finish
+        self._steps: dict[int, _Step] = {}  # steps that were read in part, or before an earlier one
+        # Reentrant: garbage collection under the lock may close the iterator.
+        self._lock = threading.RLock()
+        self._early: dict[tuple[int, int], threading.Condition] = {}  # of pieces that wait for tickets
+
+    def read(
+        self, step: int, low: int, visits: Visits, out: Sequence[NDArray[Any]] | None
+    ) -> tuple[Visits, list[Callable[[], None]], Timing]:
+        """Reads rows of a step, from its `low`-th on this process on; see `StreamRun.read`.
+
+        Returns:
+            The visits, functions that release what was read, and the time that reading took, without waiting.
+
+        Raises:
+            SkippedError: If earlier rows could not be read, or the iterator was closed.
+        """
+        end = low + len(visits.rows)
+        with self._lock:
+            piece = self._take_place(step, low)
+        try:
+            located, tickets = self._run.locate(visits.rows), PieceTickets(self._tickets, piece)
+            with self._lock:
+                self._next = (step + 1, 0) if end == self._rows_per_step else (step, end)
+                if self._next in self._early:
+                    self._early[self._next].notify()
+            began, processor = perf_counter(), thread_time()
+            read = self._run.read(located, tickets, visits, out)
+            timing = Timing(perf_counter() - began - tickets.waited, read_cpu=thread_time() - processor)
+        except BaseException:
+            self._skip(piece)
+            raise
+        self._finish(step, low, len(visits.rows), bool((read.visits.rows >= 0).any()), read.ended_lane)
+        return read.visits, read.releases, timing
+
+    def close(self) -> None:
+        """Ends all waiting."""
+        self._skip(-1)
+
+    def _take_place(self, step: int, low: int) -> int:
+        """Number of a piece, once all earlier ones have tickets."""
+        # Each waits for itself alone, see `LaneTickets.wait`.
+        first = self._early[step, low] = threading.Condition(self._lock)
+        try:
+            while not self._tickets.skips(self._pieces) and self._next != (step, low):
+                first.wait()
+        finally:
+            del self._early[step, low]
+        if self._tickets.skips(self._pieces):
+            raise SkippedError
+        self._pieces += 1
+        return self._pieces - 1
+
+    def _skip(self, piece: int) -> None:
+        """Skips this piece and all later ones that wait, and all that have no tickets yet."""
+        self._tickets.skip(piece)
+        with self._lock:
+            for first in self._early.values():
+                first.notify()
+
+    def _finish(self, step: int, low: int, rows: int, present: bool, ended_lane: str) -> None:
+        """Notes that a piece was read, and finishes steps whose pieces all were, in order."""
+        with self._lock:
+            noted = self._steps.setdefault(step, _Step(self._rows_per_step))
+            noted.unread -= rows
+            noted.present |= present
+            if ended_lane:
+                noted.ended_lanes[low] = ended_lane
+            while (first := self._steps.get(self._finished)) is not None and not first.unread:
+                ended_lanes = self._steps.pop(self._finished).ended_lanes
+                self._run.finish(self._finished, first.present, ended_lanes[min(ended_lanes)] if ended_lanes else "")
+                self._finished += 1
+
+
+@final
+class _Step:
+    """Pieces of a step that were read.
+
+    Args:
+        unread: Number of rows that were not.
+    """
+
+    def __init__(self, unread: int):
+        self.unread = unread
+        self.present = False  # whether it has rows
+        self.ended_lanes: dict[int, str] = {}  # texts: which lane has ended, by first row of the piece that lacks rows
