@@ -119,6 +119,8 @@ class Dataset:
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
 
         def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property, in which a user's function raised an AttributeError
+                return object.__getattribute__(self, name)
             hint = for_dataset(name)
             text = f"'Dataset' object has no attribute {name!r}" + (f": {hint}" if hint else "")
             raise AttributeError(text, name=name, obj=self)

@@ -11,7 +11,17 @@ import pytest
 import tensorstore as ts
 
 import loadax
-from loadax import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr, write_zarr
+from loadax import (
+    Dataloader,
+    Dataset,
+    concat,
+    from_arrays,
+    from_npy,
+    from_source,
+    from_tensorstore,
+    from_zarr,
+    write_zarr,
+)
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.io import as_dataset
@@ -612,3 +622,13 @@ def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:
     """Its own error says it better."""
     assert len(data().map(dict)) == len(data().map(dict, rng=True)) == 10
     assert data().map(lambda row, scale=2: row["x"] * scale)[3] == 60
+
+
+@pytest.mark.parametrize(
+    "use", [lambda data: data.spec, lambda data: Dataloader(data, 4), lambda data: next(iter(data))]
+)
+def test_an_attribute_error_of_a_map_is_not_taken_for_one_of_the_dataset(use: Callable[[Dataset], Any]) -> None:
+    data = from_arrays({"x": np.arange(8)}).map(lambda row: {"x": row["x"].width})
+    with pytest.raises(AttributeError, match="object has no attribute 'width'") as caught:
+        use(data)
+    assert "in map" in caught.value.__notes__[0]

@@ -189,7 +189,7 @@ class DataIterator:
         self._stalls.scheduler = scheduler
         if self._hosts is not None and self._hosts.error is not None:
             scheduler.abort(self._hosts.error)
-        self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
+        self._threads, self._scheduler, self._monitor, self._end = threads, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
         # Also runs at exit, before the interpreter clears modules that the threads use. First this, then the threads:
         # none is left behind where a Ctrl-C comes.
@@ -324,8 +324,9 @@ class DataIterator:
         step, streams = step_of(self._plan, self._order, state), self._pipeline.stream_run(lane_states(state))
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
-            self._step, self._error, self._host = step, None, None
-            self._ended = False
+            # Both at once, whenever a Ctrl-C comes: the streams before may have no states of this step any more.
+            self._step, self._streams = step, streams
+            self._error, self._host, self._ended = None, None, False
             self._begin_streams(streams)
             self._agree()
             self._watch.close()
@@ -468,7 +469,7 @@ class DataIterator:
         self._interrupted = True  # until `_open` is done
         if self._close.alive:
             # Detach last: after a Ctrl-C, the finalizer must still close the scheduler.
-            if not self._pause() and self._executor is not None:
+            if not self._threads.pause() and self._executor is not None:
                 self._executor.close()  # starting new workers is faster than waiting for useless tasks
             self._close.detach()
         self._open(earlier)
@@ -520,8 +521,12 @@ class DataIterator:
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
         self._watch.close()
-        if self._close() and self._streams is not None:
-            self._streams.close()
+        if self._close.alive:
+            ended = self._threads.close()
+            # Detach last: after a Ctrl-C, the next call must still close the threads.
+            self._close.detach()
+            if ended and self._streams is not None:
+                self._streams.close()
         self._disagree()
 
     def __enter__(self) -> "DataIterator":

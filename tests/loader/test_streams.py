@@ -13,6 +13,7 @@ import loadax
 from loadax import Dataloader, from_stream, write_zarr
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
 from loadax.loader.execution import thread_pool
+from loadax.loader.iterator import DataIterator
 from loadax.sharding import data_parallel
 from tests.limits import HANG, until
 from tests.streams import CountedLanes, StatefulLane, expected_steps, row_of
@@ -413,3 +414,35 @@ def test_states_that_do_not_fit() -> None:
         kept.iterate([state, kept.iterate().get_state()])
     with pytest.raises(StateError, match="the part `a stream of 4 lanes` differs from the saved run"):
         Dataloader(from_stream(CountedLanes(), lanes=4), BATCH).iterate(state)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
+def test_a_step_whose_rows_are_all_quarantined_is_not_the_end(workers: int, remainder: str) -> None:
+    data = from_stream(lambda lane, lanes: rows(lane, lanes, 6), lanes=2)
+    options: Any = {"num_workers": workers, "remainder": remainder, "quarantine": [4, 5, 6, 7]}
+    first, middle, last = batches_of(data, 4, **options)
+    assert first["x"].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert middle["mask"].tolist() == [False] * 4
+    assert last["x"].tolist() == [[0, 4], [0, 5], [1, 4], [1, 5]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_ctrl_c_while_going_back_to_an_earlier_step(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes that have read on have no states of that step any more; those that are set have."""
+    data = from_stream(CountedLanes(stateful=True), lanes=4)
+    loader = Dataloader(data, BATCH, shard_index=0, shard_count=1, num_workers=workers, num_epochs=None)
+    with loader.host_batches() as batches:
+        begin = [next(batches) for _ in range(2)]
+        state = batches.get_state()
+        expected = [next(batches)["x"].tolist() for _ in range(40)]
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(DataIterator, "_begin_streams", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                batches.set_state(state)
+        assert batches.step == len(begin)
+        assert [next(batches)["x"].tolist() for _ in range(40)] == expected
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt

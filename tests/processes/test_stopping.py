@@ -4,6 +4,7 @@ Work that the workers still do does not hold up the exit. The fixture `no_leaks`
 too.
 """
 
+import _thread
 import gc
 import signal
 import subprocess
@@ -303,6 +304,86 @@ def test_an_interrupt_after_the_batch_was_counted(monkeypatch: pytest.MonkeyPatc
     assert seen == [0, 8, 16, 24]
     assert interrupts == 3
     batches.close()
+
+
+def test_an_interrupt_where_a_wait_has_given_its_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `with` around it has no lock to release then, and would raise a RuntimeError in place of the interrupt."""
+    batches = loader(0.001).iterate(0)
+    seen = [int(next(batches)["x"][0])]
+    arrived = batches._scheduler._arrived
+    release: Callable[[], Any] = arrived._release_save  # type: ignore[attr-defined]
+
+    def released() -> Any:
+        release()
+        raise _Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrived, "_release_save", released)
+        with pytest.raises(_Interrupted):
+            seen.extend(int(batch["x"][0]) for batch in batches)
+    seen.extend(int(next(batches)["x"][0]) for _ in range(3))
+    assert seen == [8 * step for step in range(len(seen))]
+    batches.close()
+
+
+def test_an_interrupt_while_a_thread_starts_that_then_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves the lock of the thread's `Event` held. Closing ends all the others."""
+    start, free = threading.Thread.start, threading.Event()
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name != "loadax-watch":
+            start(thread)
+            return
+        _thread.start_new_thread(free.wait, ())
+        thread._ident = 1  # type: ignore[attr-defined]
+        raise _Interrupted
+
+    batches = loader(0.001).iterate(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(_Interrupted):
+            next(batches)
+    assert workers() == 3
+    batches.close()
+    batches.close()
+    free.set()
+    assert workers() == 0
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_closing_again_after_an_interrupt_anywhere_in_close(count: int) -> None:
+    """At every call and every return from C code, which is where Python looks for signals."""
+    points = 0
+    while True:
+        batches = loader(0.0001, num_workers=count).iterate(0)
+        for _ in range(2):
+            next(batches)
+        left = points
+
+        def interrupt(_frame: FrameType, event: str, _argument: Any) -> None:
+            nonlocal left
+            if event in ("call", "c_return"):
+                left -= 1
+                if left == 0:
+                    sys.setprofile(None)
+                    raise _Interrupted
+
+        points += 1
+        sys.setprofile(interrupt)
+        try:
+            batches.close()
+        except _Interrupted:
+            pass
+        else:
+            if left > 0:
+                break
+        finally:
+            sys.setprofile(None)
+        batches.close()
+        until(lambda: workers() == 0)
+        with pytest.raises(LoadaxError, match="this iterator is closed"):
+            next(batches)
+    assert points > 20
 
 
 # Whole programs

@@ -99,13 +99,15 @@ class PrefetchScheduler:
         # left held.
         self._waiting: dict[int, float] = {}
         self._activities: dict[int, Activity] = {}
-        self._work = threading.Condition(self._monitor.lock)  # notified if there may be a task
-        self._arrived = threading.Condition(self._monitor.lock)  # notified if there may be a batch
+        # Entered as a lock, and not as a condition: a Ctrl-C inside `Condition.__enter__` would leave it held.
+        self._lock = self._monitor.lock
+        self._work = threading.Condition(self._lock)  # notified if there may be a task
+        self._arrived = threading.Condition(self._lock)  # notified if there may be a batch
 
     def next_task(self) -> Task | None:
         """Waits for the next task of a worker. None: the scheduler is closed."""
         tries = 0
-        with self._work:
+        with self._lock:
             while not self._closed:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
@@ -146,6 +148,11 @@ class PrefetchScheduler:
         self._waiting[thread] = began
         try:
             return self._next_batch(began)
+        except RuntimeError as error:
+            interrupt = _interrupt_behind(error)
+            if interrupt is None:
+                raise
+            raise interrupt from None
         finally:
             self._waiting.pop(thread, None)
 
@@ -153,7 +160,7 @@ class PrefetchScheduler:
         starved, away = 0.0, began - self._monitor.left
         requested = False
         while True:
-            with self._work:
+            with self._lock:
                 if self._workers and not requested:
                     self._monitor.requested()
                     requested = True
@@ -199,7 +206,7 @@ class PrefetchScheduler:
 
     def abort(self, error: BaseException) -> None:
         """Makes `next_batch` raise `error`, which ended a worker thread."""
-        with self._work:
+        with self._lock:
             self._broken = error
             self._arrived.notify_all()
 
@@ -212,7 +219,7 @@ class PrefetchScheduler:
 
     def close(self) -> None:
         """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
-        with self._work:
+        with self._lock:
             self._monitor.close()
             self._closed = True
             if self._producer is not None:
@@ -342,7 +349,7 @@ class PrefetchScheduler:
             return
         finally:
             self._activities.pop(get_ident(), None)
-        with self._work:
+        with self._lock:
             self._monitor.read(timing, group.first + low // max(1, self._rows_per_step), high - low)
             group.unread -= 1
             if group.unread == 0 and self._groups and group is self._groups[0]:
@@ -355,7 +362,7 @@ class PrefetchScheduler:
             error.__cause__ = stopped
             for note in getattr(stopped, "__notes__", ()):
                 error.add_note(note)
-        with self._work:
+        with self._lock:
             if self._closed or group.error is not None:
                 return
             if group.buffers.count == 1:
@@ -375,7 +382,7 @@ class PrefetchScheduler:
             self._activities[get_ident()] = Activity("places", perf_counter(), group.producer, step)
             batch, host, timing = group.producer.place(group.buffers, group.placed)
         except BaseException as error:
-            with self._work:
+            with self._lock:
                 self._placing = False
                 if isinstance(error, Exception):
                     error.add_note(f"loadax: placing step {step}")
@@ -386,7 +393,7 @@ class PrefetchScheduler:
             raise
         finally:
             self._activities.pop(get_ident(), None)
-        with self._work:
+        with self._lock:
             self._placing = False
             if self._closed:
                 return
@@ -396,6 +403,15 @@ class PrefetchScheduler:
             if group.placed == group.buffers.count:
                 self._groups.popleft()
             self._arrived.notify()
+
+
+def _interrupt_behind(error: BaseException) -> BaseException | None:
+    """The Ctrl-C that made a wait fail: within `Condition.wait`, it leaves the `with` without the lock to release."""
+    while (context := error.__context__) is not None:
+        if not isinstance(context, Exception):
+            return context
+        error = context
+    return None
 
 
 def _closed() -> ClosedError:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 from time import monotonic
 from typing import final
 
@@ -60,7 +61,8 @@ class ThreadPool:
             return False
         deadline = monotonic() + _CLOSE_TIMEOUT
         for thread in (thread for thread in self._threads if thread.ident is not None):
-            thread.join(max(0.0, deadline - monotonic()))
+            with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
+                thread.join(max(0.0, deadline - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
 

@@ -61,7 +61,7 @@ class OrderedReads:
         except BaseException:
             self._skip(piece)
             raise
-        self._finish(step, low, len(visits.rows), bool((read.visits.rows >= 0).any()), read.ended_lane)
+        self._finish(step, low, len(visits.rows), read.present, read.ended_lane)
         return read.visits, read.releases, timing
 
     def close(self) -> None:

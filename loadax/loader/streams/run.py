@@ -62,11 +62,13 @@ class PieceOfStreams(NamedTuple):
 
     Args:
         visits: The visits of its rows, -1 for rows that lanes lack.
+        present: Whether lanes have some of its rows. One that is quarantined counts: no lane is asked for it.
         ended_lane: Text: which lane has ended, if there are such rows.
         releases: Functions that release what was read.
     """
 
     visits: Visits
+    present: bool
     ended_lane: str
     releases: list[Callable[[], None]]
 
@@ -157,22 +159,22 @@ class StreamRun:
             LeafError: If a row that is written to `out` differs from the spec; names the row.
             Exception: Whatever a lane raises, with a note that names lane and row.
         """
-        rows, releases, ended = visits.rows, [], ""
+        rows, releases, ended, lacking = visits.rows, [], "", 0
         for found in located:
             lost, ended_lane, release = found.stream.read(found, tickets, partial(self._consumed_of, found.number), out)
             releases.append(release)
             if len(lost):
                 rows = rows.copy() if rows is visits.rows else rows
                 rows[lost] = -1
-                ended = ended or ended_lane
-        return PieceOfStreams(Visits(rows, visits.epochs), ended, releases)
+                ended, lacking = ended or ended_lane, lacking + len(lost)
+        return PieceOfStreams(Visits(rows, visits.epochs), lacking < len(rows), ended, releases)
 
     def finish(self, step: int, present: bool, ended_lane: str) -> None:
         """Notes that all rows of a step were read, and those of all earlier ones.
 
         Args:
             step: The step.
-            present: Whether it has rows.
+            present: Whether lanes have some of its rows.
             ended_lane: Text: which lane has ended, if it lacks rows.
         """
         _, lacking, filled = self.progress

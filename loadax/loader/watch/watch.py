@@ -50,7 +50,8 @@ class RunWatch:
             thread = self._thread
         self._wake.put(None)
         if thread is not None and thread.ident is not None and thread is not threading.current_thread():
-            thread.join(_CLOSE_TIMEOUT)
+            with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
+                thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         closing = False

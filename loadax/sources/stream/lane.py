@@ -146,7 +146,7 @@ class Lane:
 
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
-        return next(state for state in reversed(list(self.states)) if state.row <= row)
+        return [state for state in list(self.states) if state.row <= row][-1]
 
     def _drop(self, oldest: int) -> None:
         latest = max(index for index, state in enumerate(self.states) if state.row <= max(oldest, self.states[0].row))

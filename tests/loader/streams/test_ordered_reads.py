@@ -225,7 +225,7 @@ def test_steps_are_finished_in_order_also_by_a_process_without_rows(rows_per_ste
             return []
 
         def read(self, located: Any, turns: Any, visits: Visits, out: Any) -> PieceOfStreams:
-            return PieceOfStreams(visits, "", [])
+            return PieceOfStreams(visits, bool(rows_per_step), "", [])
 
         def finish(self, step: int, present: bool, ended_lane: str) -> None:
             assert present == bool(rows_per_step)
