@@ -125,7 +125,7 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
 
 
 def path(name: str, value: Any, wanted: str = "a path") -> str:
-    """The value as a str, if it is a path: a str or a `pathlib.Path`.
+    """The value as a str, if it is a path: a str or a `pathlib.Path`. A leading `~` is the home folder, as in shells.
 
     Raises:
         ArgumentError: When it is something else, or invalid in every file system.
@@ -141,7 +141,7 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
             f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {wanted}",
             argument=name,
         )
-    return text
+    return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text  # noqa: PTH111 - may be a URL
 
 
 def text(name: str, value: Any, remedy: str) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from loadax import from_jsonl
 from loadax.core.arguments import (
     choice,
     dtype,
@@ -189,3 +190,16 @@ def test_no_other_error(check: Callable[[Any], Any], value: Any) -> None:
         check(value)
     except ArgumentError as error:
         assert str(error).startswith("x=")  # noqa: PT017 - some values are right for some checkers
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert path("paths", "~/x.csv") == f"{tmp_path}/home/x.csv"
+    assert path("paths", Path("~")) == f"{tmp_path}/home"
+    assert [path("paths", text) for text in ("~x/y", "a/~", "s3://~/x")] == ["~x/y", "a/~", "s3://~/x"]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "x.jsonl").write_text('{"x": 1}')
+    assert len(from_jsonl("~/x.jsonl", index="~/index")) == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["home"]
+    assert (tmp_path / "home" / "index").is_dir()

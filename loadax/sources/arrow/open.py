@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from loadax.core.formatting import type_text
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrow.call import Call, column_names
@@ -53,6 +53,13 @@ def as_table(data: Any) -> Any:
             f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "
             "pyarrow, polars, pandas or DuckDB, or use loadax.as_dataset(data)"
         )
+    if comes_from(data, "polars", "DataFrame"):
+        objects = [column for column, dtype in data.schema.items() if str(dtype) == "Object"]
+        if objects:  # polars exports their addresses
+            raise LeafTypeError(
+                f"column {objects[0]!r} of the DataFrame contains Python objects, which are no data; drop it, as in "
+                f"data.drop({objects[0]!r})"
+            )
     try:
         return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
     except pa.ArrowException as error:

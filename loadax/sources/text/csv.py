@@ -2,11 +2,12 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from loadax.core.arguments import shown
@@ -20,6 +21,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.text.dtypes import arrow_types
 
 _HEADER_BYTES = 1 << 16
+_FIRST_TOO_LARGE = 2.0**63  # for int64
 _FILES = FileKind(
     "paths",
     "a CSV file",
@@ -79,20 +81,17 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
         raise SourceError(f"{location}: the file is empty; its first line must name the columns")
     between = delimiter or ("\t" if ".tsv" in file_name(location).lower() else ",")
     for threads in (True, False):
-        stream = pa.input_stream(pa.BufferReader(content), compression(location))
         try:
-            table = arrow_csv.read_csv(
-                stream,
-                arrow_csv.ReadOptions(use_threads=threads),
-                arrow_csv.ParseOptions(delimiter=between, newlines_in_values=not threads),
-                arrow_csv.ConvertOptions(column_types=types),
-            )
+            table = _parsed(content, location, between, types, newlines=not threads)
             names = table.column_names
         except UnicodeDecodeError as error:
             raise SourceError(f"{location}: {error}; write the file in UTF-8") from error
         except (pa.ArrowException, OSError) as error:
             if not threads:
-                names = _header(content, location, between)
+                try:
+                    names = _header(content, location, between)
+                except OSError as damage:
+                    raise SourceError(f"{location}: it can't be decompressed: {damage}; copy it again") from damage
                 column = re.search(r"In CSV column #(\d+)", str(error))
                 typed = ""
                 if column is not None and int(column[1]) < len(names):
@@ -100,8 +99,60 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
                 raise SourceError(f"{location}: {error}; correct that row{typed}") from error
         else:
             refuse_repeated(names, location)
+            _refuse_open_quote(table, content, location, between)
+            _refuse_long_integers(table, types, content, location, between)
             return table
     raise AssertionError(location)
+
+
+def _parsed(
+    content: bytes,
+    location: str,
+    delimiter: str,
+    types: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    newlines: bool = False,
+) -> Any:
+    """The table of a file, or some of its columns; with `newlines` by one thread, for quoted texts of several lines."""
+    return arrow_csv.read_csv(
+        pa.input_stream(pa.BufferReader(content), compression(location)),
+        arrow_csv.ReadOptions(use_threads=not newlines),
+        arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines),
+        arrow_csv.ConvertOptions(column_types=types, include_columns=columns),
+    )
+
+
+def _refuse_open_quote(table: Any, content: bytes, location: str, delimiter: str) -> None:
+    """Raises an error if the last row is the rest of the file, after a quote that is not closed."""
+    values = [value for row in table.slice(max(0, len(table) - 1)).to_pylist() for value in row.values()]
+    if not any(
+        "\n" in value if isinstance(value, str) else isinstance(value, bytes) and b"\n" in value for value in values
+    ):
+        return
+    text = pa.input_stream(pa.BufferReader(content), compression(location)).read()
+    if text.count(b'"') % 2 and re.search(rb'(?:^|[\n%b])"(?:[^"]|"")*\Z' % re.escape(delimiter.encode()), text):
+        raise SourceError(
+            f"{location}: a quote in row {len(table) - 1} is not closed, so the rest of the file would be one text; "
+            "close it"
+        )
+
+
+def _refuse_long_integers(table: Any, types: Collection[str], content: bytes, location: str, delimiter: str) -> None:
+    """Raises an error if integers that fit no int64 would be rounded to float64."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pa.types.is_floating(column.type) or name in types:
+            continue
+        largest = compute.max(compute.abs(column)).as_py()
+        if largest is None or not _FIRST_TOO_LARGE <= largest <= 2 * _FIRST_TOO_LARGE:
+            continue
+        try:
+            _parsed(content, location, delimiter, {name: pa.uint64()}, [name])
+        except pa.ArrowException:
+            continue  # fractions, or integers that no dtype has
+        raise SourceError(
+            f"{location}: column {name!r} has integers too large for int64, and float64 would round them; state its "
+            f"type: dtypes={{{name!r}: 'uint64'}}"
+        )
 
 
 def _header(content: bytes, location: str, delimiter: str) -> list[str]:

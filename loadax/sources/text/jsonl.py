@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -47,6 +47,7 @@ _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_LONG_INTEGER = re.compile(rb"[0-9]{19}")
 _BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
@@ -181,7 +182,7 @@ def open_jsonl(
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
     records = Records(files, locations, blocks)
     begins = begins + np.repeat(records.file_begins, counts)
-    schema = _infer(records, begins, sizes)
+    schema = _infer(records, begins, sizes, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names))
@@ -203,6 +204,10 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
         raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
     if not content.isascii():
         str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
+    # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines. This is
+    # checked before, since Arrow crashes where there are only nulls.
+    if not all(map(_is_braced, lines)):
+        raise pa.ArrowInvalid("a line is not an object")
     table = arrow_json.read_json(
         io.BytesIO(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
@@ -210,8 +215,7 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
         ),
     )
-    # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines.
-    if table.num_rows != len(lines) or not all(map(_is_braced, lines)):
+    if table.num_rows != len(lines):
         raise pa.ArrowInvalid("a line has several values, or none")
     return table if schema is None else table.select(schema.names)
 
@@ -244,7 +248,8 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
         value: Any = None
         try:
             value = json.loads(bytes(line))
-            problem = f"it is a {type(value).__name__}, not an object" if not isinstance(value, dict) else ""
+            kind = "null" if value is None else f"a {type(value).__name__}"
+            problem = "" if isinstance(value, dict) else f"it is {kind}, not an object"
         except ValueError as fault:
             problem = f"it is not JSON: {fault}"
         if problem:
@@ -261,8 +266,11 @@ def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
         types = ", ".join(f"{field.name}: {field.type}" for field in schema)
         return f"all rows must have the types of the first ones ({types}): correct the line"
     remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
-    fraction = _has_fraction(value.get(wrong.name)) and "int" in str(wrong.type)
-    return f"{remedy}, or state its type: dtypes={{{wrong.name!r}: 'float64'}}" if fraction else remedy
+    entry = value.get(wrong.name)
+    fits = _fitting_dtype(entry) if "int" in str(wrong.type) else None
+    if "uint64" in str(wrong.type) and any(number < 0 for number in _numbers(entry)):
+        fits = "float64"  # there are integers that fit no int64
+    return remedy if fits is None else f"{remedy}, or state its type: dtypes={{{wrong.name!r}: {fits!r}}}"
 
 
 def _parses(line: memoryview, schema: Any = None) -> bool:
@@ -273,8 +281,22 @@ def _parses(line: memoryview, schema: Any = None) -> bool:
     return True
 
 
-def _has_fraction(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, list) and any(map(_has_fraction, value)))
+def _fitting_dtype(value: Any) -> str | None:
+    """A dtype for numbers of which some are no int64. None: all are, or some are no numbers."""
+    numbers = list(_numbers(value))
+    if any(isinstance(number, float) for number in numbers):
+        return "float64"
+    if not numbers or -(1 << 63) <= min(numbers) <= max(numbers) < 1 << 63:
+        return None
+    return "uint64" if min(numbers) >= 0 and max(numbers) < 1 << 64 else "float64"
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for entry in value:
+            yield from _numbers(entry)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
 
 
 def line_text(records: Records, begin: int) -> str:
@@ -288,16 +310,18 @@ def line_text(records: Records, begin: int) -> str:
     return f"{location.file}, line {before + 1}"
 
 
-def _infer(records: Records, begins: Integers, sizes: Integers) -> Any:
+def _infer(records: Records, begins: Integers, sizes: Integers, typed: Collection[str]) -> Any:
     """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
+
+    The types of columns in `typed` are stated by the user.
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
     rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
-    return _infer_rows(records, begins, sizes, rows)
+    return _infer_rows(records, begins, sizes, rows, typed)
 
 
-def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integers) -> Any:
+def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integers, typed: Collection[str]) -> Any:
     lines = records.read(begins[rows], sizes[rows])
     try:
         schema = parse(lines).schema
@@ -312,7 +336,7 @@ def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integ
                 line_text(records, int(begins[rows[first]])),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
-            return _infer_rows(records, begins, sizes, rows[np.array(whole)])
+            return _infer_rows(records, begins, sizes, rows[np.array(whole)], typed)
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
@@ -320,7 +344,25 @@ def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integ
             f"{line_text(records, int(begins[rows[differing]]))}: {reason}; correct the line: all rows of a column "
             "must have one type"
         ) from error
+    floats = [field.name for field in schema if "double" in str(field.type) and field.name not in typed]
+    if floats and any(map(_LONG_INTEGER.search, lines)):
+        for name in floats:
+            _refuse_long_integers(name, lines, lambda index: line_text(records, int(begins[rows[index]])))
     return pa.schema([pa.field(field.name, _without_times(field.type)) for field in schema])
+
+
+def _refuse_long_integers(name: str, lines: Sequence[memoryview], where: Callable[[int], str]) -> None:
+    """Raises an error if a column has only integers, and float64 would round them since some fit no int64."""
+    values = [list(_numbers(json.loads(bytes(line).removeprefix(_BOM)).get(name))) for line in lines]
+    numbers = [number for each in values for number in each]
+    dtype = _fitting_dtype(numbers)
+    if dtype is not None and all(isinstance(number, int) for number in numbers):
+        longest = max(numbers, key=abs)
+        index = next(index for index, each in enumerate(values) if longest in each)
+        raise SourceError(
+            f"{where(index)}: column {name!r} has the integer {longest}, too large for int64, and float64 would round "
+            f"it; state its type: dtypes={{{name!r}: {dtype!r}}}"
+        )
 
 
 def _differ(lines: Sequence[memoryview]) -> bool:

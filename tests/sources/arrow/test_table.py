@@ -209,6 +209,13 @@ def test_categories_of_polars() -> None:
     assert plain(data[1]) == {"c": 1, "e": 0}
 
 
+def test_objects_of_polars_are_no_data() -> None:
+    data = pl.DataFrame({"x": [1], "o": pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(LeafTypeError, match=r"column 'o' .* drop it, as in data\.drop\('o'\)$"):
+        loadax.from_arrow(data)
+    assert plain(loadax.from_arrow(data.drop("o"))[0]) == {"x": 1}
+
+
 def test_nan_of_pandas_is_a_number_and_its_index_is_dropped() -> None:
     frame = pd.DataFrame({"x": [1.0, np.nan], "name": ["a", "b"]}, index=["i", "j"])
     row = loadax.from_arrow(frame)[1]

@@ -91,6 +91,50 @@ def test_entries_with_newlines_across_the_blocks_of_the_parser(tmp_path: Path) -
     assert plain(data[77_777]) == rows[77_777]
 
 
+@pytest.mark.parametrize("rows", [1000, 50_000])
+def test_a_quote_that_is_not_closed(tmp_path: Path, rows: int) -> None:
+    lines = [f"{row},hello" for row in range(rows)]
+    lines[rows // 2] = f'{rows // 2},"oops'
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["id,text", *lines, ""]))
+    message = (
+        rf"^{path}: a quote in row {rows // 2} is not closed, so the rest of the file would be one text; close it$"
+    )
+    with pytest.raises(SourceError, match=message):
+        loadax.from_csv(path)
+    path.write_text(path.read_text().replace('"oops', '"oops"'))
+    assert len(loadax.from_csv(path)) == rows
+
+
+@pytest.mark.parametrize("last", ['"two\nlines"', '"with ""quotes"" in\nit"', '"two\r\nlines","'])
+def test_quotes_that_are_closed(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(
+        f'text,inches\n{last},5" pipe\n' if not last.endswith('"') else f'text,inches\na,5" pipe\n{last},6\n'
+    )
+    assert len(loadax.from_csv(path)) >= 1
+
+
+def test_integers_that_are_too_large_are_not_rounded(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("x\n18446744073709551615\n9223372036854775809\n")
+    message = rf"^{path}: column 'x' has integers too large for int64, .*; state its type: dtypes=\{{'x': 'uint64'\}}$"
+    with pytest.raises(SourceError, match=message):
+        loadax.from_csv(path)
+    data = loadax.from_csv(path, dtypes={"x": "uint64"})
+    assert data.read([0, 1])["x"].tolist() == [18446744073709551615, 9223372036854775809]
+    path.write_text("x\n18446744073709551615.5\n1e19\n")
+    assert loadax.from_csv(path).read([0, 1])["x"].tolist() == [2.0**64, 1e19]
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"x,y\n" + b"1,2\n" * 2000)[:-20], b"x,y\n1,2\n"])
+def test_a_file_that_can_not_be_decompressed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=rf"^{path}: it can't be decompressed: .*; copy it again$"):
+        loadax.from_csv(path)
+
+
 def test_names_of_columns_that_can_not_be_used(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("a,a\n1,2\n")

@@ -115,6 +115,7 @@ def test_a_compressed_file_that_was_cut_short(tmp_path: Path, ending: str) -> No
     [
         ('{"x": ', "it is not JSON: .*; correct the line, or leave it out"),
         ("[1, 2]", "it is a list, not an object; correct the line"),
+        ("null", "it is null, not an object; correct the line"),
         ('{"x": 1}{"x": 2}', "it is not JSON: Extra data"),
         ('{"x": "a"}', r"column 'x' is int64 in the first rows: correct the line\n"),
         ('{"x": 1.5}', r"column 'x' is int64 in the first .*, or state its type: dtypes=\{'x': 'float64'\}\n"),
@@ -142,6 +143,54 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str,
         assert loadax.from_jsonl(path)[bad + 1]["x"] == 1
     if line == '{"x": 1.5}':
         assert loadax.from_jsonl(path, dtypes={"x": "float64"})[bad]["x"] == 1.5
+
+
+def test_a_file_of_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(" null \n")
+    with pytest.raises(
+        SourceError, match=rf"^{path}, line 1: it is null, not an object; correct the line, or leave it"
+    ):
+        loadax.from_jsonl(path)
+
+
+@pytest.mark.parametrize("before", [0, 3000])
+@pytest.mark.parametrize(
+    ("first", "long", "dtype"),
+    [
+        ("9007199254740993", "9223372036854775808", "uint64"),
+        ("-1", "9223372036854775808", "float64"),
+        ("1", "18446744073709551616", "float64"),
+        ("[1, 2]", "[3, 18446744073709551615]", "uint64"),
+    ],
+)
+def test_integers_that_are_too_large_are_not_rounded(
+    tmp_path: Path, first: str, long: str, dtype: str, before: int
+) -> None:
+    """Neither where types are inferred from them, nor where they are not."""
+    lines = [f'{{"x": {first}}}'] * (1 + before) + [f'{{"x": {long}}}'] + [f'{{"x": {first}}}'] * before
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(SourceError, match=rf"x.jsonl, line {2 + before}: .*state its type: dtypes=") as caught:
+        loadax.from_jsonl(path)[1 + before]
+    advised = str(caught.value).rpartition("'x': '")[2].partition("'")[0]
+    if not before:
+        assert advised == dtype
+        assert f"column 'x' has the integer {json.loads(long) if '[' not in long else json.loads(long)[1]}" in str(
+            caught.value
+        )
+    if advised != dtype:  # another line says why
+        with pytest.raises(SourceError, match=r"line 1: .*'x' is uint64 .*: dtypes=\{'x': 'float64'\}"):
+            loadax.from_jsonl(path, dtypes={"x": advised})[0]
+    data = loadax.from_jsonl(path, dtypes={"x": dtype})
+    assert np.asarray(data[1 + before]["x"]).tolist() == np.array(json.loads(long), dtype).tolist()
+    assert np.asarray(data[0]["x"]).tolist() == np.array(json.loads(first), dtype).tolist()
+
+
+def test_long_numbers_with_fractions_stay_floats(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"x": 0.00012345678901234567}\n{"x": 1e300}\n{"x": 9223372036854775808}\n')
+    assert loadax.from_jsonl(path).read([0, 1, 2])["x"].tolist() == [0.00012345678901234567, 1e300, 2.0**63]
 
 
 def test_broken_lines_are_logged_when_types_are_inferred(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
