@@ -197,7 +197,7 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
                 f"{label} are for {sorted(map(str, weights))}, but the datasets are {names}; pass one weight for each"
             )
         given = [weights[name] for name in names]
-    elif isinstance(weights, Sequence) and not isinstance(weights, str):
+    elif (isinstance(weights, Sequence) and not isinstance(weights, str)) or getattr(weights, "ndim", 0) == 1:
         given = list(weights)
         if len(given) != len(names):
             raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; pass one for each")

@@ -150,7 +150,7 @@ class PrefetchScheduler:
             return self._next_batch(began)
         except RuntimeError as error:
             interrupt = _interrupt_behind(error)
-            if interrupt is None:
+            if interrupt is None or error is self._broken or any(error is group.error for group in self._groups.copy()):
                 raise
             raise interrupt from None
         finally:

@@ -49,9 +49,10 @@ def as_table(data: Any) -> Any:
         raise ArgumentError("the data is a connection of DuckDB; pass a query: connection.sql('SELECT …')")
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
         refuse_known(data)
+        instead = "a table of them: pyarrow.table(data)" if isinstance(data, dict) else "loadax.as_dataset(data)"
         raise ArgumentError(
             f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "
-            "pyarrow, polars, pandas or DuckDB, or use loadax.as_dataset(data)"
+            f"pyarrow, polars, pandas or DuckDB, or use {instead}"
         )
     if comes_from(data, "polars", "DataFrame"):
         objects = [column for column, dtype in data.schema.items() if str(dtype) == "Object"]

@@ -260,7 +260,8 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
 def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
     """What to do about an object with a value of another type than the column's in a schema."""
     if schema is None:
-        return "correct the line: all entries of a list must have one type"
+        lists = any(isinstance(entry, list) for entry in value.values())
+        return "correct the line" + ": all entries of a list must have one type" * lists
     wrong = next((field for field in schema if not _parses(line, pa.schema([field]))), None)
     if wrong is None:
         types = ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -315,6 +315,7 @@ def test_other_types_without_an_array(column: Any) -> None:
     ("data", "message"),
     [
         ([1, 2], r"the data is a list, without Arrow's C stream interface"),
+        ({"x": [1]}, r"the data is a dict, without .*, or use a table of them: pyarrow.table\(data\)$"),
         (np.arange(3), r"the data is a ndarray, without Arrow's C stream interface"),
         ("x.parquet", r"data='x.parquet' is a path; open it: loadax.from_parquet\('x.parquet'\)"),
         (pl.LazyFrame({"x": [1]}), r"LazyFrame, which can't be read by rows"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import loadax
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.testing import check_source
 from tests.sources.advice import follow
 from tests.sources.arrow.test_table import plain
@@ -154,6 +154,19 @@ def test_an_entry_of_another_type(tmp_path: Path) -> None:
     ):
         loadax.from_csv(path, dtypes={"x": "int32"})
     assert plain(loadax.from_csv(path, dtypes={"x": str})[1]) == {"x": "abc"}
+
+
+def test_columns_without_values_have_the_stated_dtypes(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n")
+    dtypes: dict[str, Any] = {}
+    for name in "ab":
+        with pytest.raises(
+            LeafTypeError, match=rf"'{name}' has nothing .*; state it, as in dtypes=\{{'{name}': 'float64'"
+        ):
+            loadax.from_csv(path, dtypes=dtypes)
+        dtypes[name] = "float64"
+    assert len(loadax.from_csv(path, dtypes=dtypes)) == 0
 
 
 def test_arguments_that_can_not_be_used(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.text import jsonl
 from loadax.testing import check_source
 from tests.sources.advice import follow
@@ -202,6 +202,25 @@ def test_broken_lines_are_logged_when_types_are_inferred(tmp_path: Path, caplog:
     for row in (1, 3):
         with pytest.raises(SourceError, match=rf"line {row + 1}: it is (not JSON|a list, not an object)"):
             data.read([row])
+
+
+def test_a_column_of_nulls_has_the_stated_dtype(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"x": null}\n{"x": null}\n')
+    with pytest.raises(
+        LeafTypeError, match=r"'x' has nothing but nulls, .*; state it, as in dtypes=\{'x': 'float64'\}\n"
+    ):
+        loadax.from_jsonl(path)
+    data = loadax.from_jsonl(path, dtypes={"x": "float64"}, nulls=-1.0)
+    assert data.read([0, 1])["x"].tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("line", ['{"x": "\\ud83d"}', '{"x": 1, "x": 2}'])
+def test_what_arrow_refuses_without_lists_is_not_said_to_be_one(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(line)
+    with pytest.raises(SourceError, match=r"x.jsonl, line 1: .*; correct the line$"):
+        loadax.from_jsonl(path)
 
 
 @pytest.mark.parametrize(
