@@ -49,6 +49,11 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
         parts = _PARTS.fullmatch(member.name)
         if parts is None or _RESERVED.fullmatch(member.name):
             continue
+        if member.is_link:
+            raise SourceError(
+                f"{location}: {member.name!r} is a link, without bytes of its own; write the tar file again with "
+                "tar --dereference --hard-dereference"
+            )
         key, extension = parts[1], parts[2].lower()
         if not found.keys or key != found.keys[-1]:
             found.firsts.append(len(found.begins))

@@ -14,6 +14,8 @@ _END = bytes(_BLOCK)
 _CHECKSUM = slice(148, 156)
 _LONGEST = 1 << 20  # bytes of a long name or of pax records; the longest path of Linux has 4,096
 _REGULAR = (b"0", b"\0", b"7")
+_LINK = (b"1", b"2")
+_RECORD = 20 * _BLOCK  # tar files are filled with zeros to a multiple of it, so that the next one of `cat` begins there
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip", "gunzip"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
@@ -23,15 +25,16 @@ _COMPRESSED = (
 
 
 class Member(NamedTuple):
-    """A regular file in a tar file: its name, and the bytes `[begin, begin + size)` of its content."""
+    """A regular file in a tar file: its name, and the bytes `[begin, begin + size)` of its content; or a link."""
 
     name: str
     begin: int
     size: int
+    is_link: bool = False
 
 
 def scan_members(location: str, size: int) -> Scan[list[Member]]:
-    """Finds the regular files in a tar file.
+    """Finds the regular files and the links in a tar file.
 
     Args:
         location: Path or URL, for messages.
@@ -46,6 +49,12 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
     while True:
         header = bytes((yield at, at + _BLOCK))
         if header == _END:
+            following = -(-(at + 1) // _RECORD) * _RECORD
+            if following + _BLOCK <= size and bytes((yield following, following + _BLOCK)) != _END:
+                raise SourceError(
+                    f"{location}: the tar file ends at byte {at}, and there is more at byte {following}, as if several "
+                    "were joined by cat; pass them one by one, or join them by tar --concatenate"
+                )
             return members
         after = f" after {members[-1].name!r}" if members else ""
         if not at:
@@ -79,8 +88,8 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
         elif kind == b"x":
             extended.update(_records(bytes((yield begin, begin + length)), location, begin))
         elif kind not in (b"K", b"g"):
-            if kind in _REGULAR:
-                members.append(Member(extended.get("path") or _name(header), begin, length))
+            if kind in _REGULAR or kind in _LINK:
+                members.append(Member(extended.get("path") or _name(header), begin, length, kind in _LINK))
             extended = {}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from loadax.core.arguments import dtype as checked_dtype
@@ -32,6 +33,11 @@ def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:
             raise ArgumentError(
                 f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32'"
                 f"{', or str' if text else ''}",
+                argument="dtypes",
+            )
+        if dtype == np.float16:
+            raise ArgumentError(
+                f"dtypes[{name!r}]={shown(value)}: texts are not parsed to float16; pass 'float32', and cast in a map",
                 argument="dtypes",
             )
         types[name] = pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype)

@@ -4,7 +4,9 @@ import gzip
 import io
 import logging
 import os
+import subprocess
 import tarfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -76,7 +78,7 @@ def test_members_are_those_of_tarfile(kind: int, tmp_path: Path) -> None:
     scan = _Scan(str(path), path.stat().st_size, scan_members)
     scan.run_local()
     with tarfile.open(path) as shard:
-        expected = [(one.name, one.offset_data, one.size) for one in shard if one.isfile()]
+        expected = [(one.name, one.offset_data, one.size, one.issym()) for one in shard if not one.isdir()]
     assert [tuple(member) for member in scan.found] == expected
 
 
@@ -270,6 +272,36 @@ class TestBadInput:
         path.write_bytes(content[: end if cut < 0 else cut])
         with pytest.raises(SourceError, match=message):
             loadax.from_webdataset(path)
+
+    @pytest.mark.parametrize("link", [os.link, os.symlink])
+    def test_links(self, link: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Python's tarfile and tar write one for each further name of a file."""
+        monkeypatch.chdir(tmp_path)
+        Path("0.txt").write_text("zero")
+        link("0.txt", "1.txt")
+        with tarfile.open("x.tar", "w") as shard:
+            for name in ("0.txt", "1.txt"):
+                shard.add(name)
+        message = r"x.tar: '1.txt' is a link, without bytes of its own; write the tar file again with tar --deref"
+        with pytest.raises(SourceError, match=message) as caught:
+            loadax.from_webdataset("x.tar")
+        command = str(caught.value).rpartition(" with ")[2].split("\n")[0].split()
+        subprocess.run([*command, "-cf", "x.tar", "0.txt", "1.txt"], check=True)
+        assert [row["txt"] for row in loadax.from_webdataset("x.tar")] == [b"zero", b"zero"]
+
+    def test_joined_by_cat(self, tmp_path: Path) -> None:
+        first, second = (write_tar(tmp_path / f"{number}.tar", numbered(2, 2 * number)) for number in range(2))
+        joined = tmp_path / "x.tar"
+        joined.write_bytes(first.read_bytes() + second.read_bytes())
+        message = (
+            rf"x.tar: the tar file ends at byte \d+, and there is more at byte {first.stat().st_size}, as if several"
+        )
+        with pytest.raises(SourceError, match=message) as caught:
+            loadax.from_webdataset(joined)
+        assert len(loadax.from_webdataset([first, second])) == 4
+        command = str(caught.value).rpartition(" by ")[2].split("\n")[0].split()
+        subprocess.run([*command, f"--file={first}", second], check=True)
+        assert [row["cls"] for row in loadax.from_webdataset(first)] == [b"0", b"1", b"2", b"3"]
 
     def test_that_is_no_tar_file(self, tmp_path: Path) -> None:
         path = write_tar(tmp_path / "x.tar", numbered(3, 1))

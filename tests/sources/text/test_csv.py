@@ -5,6 +5,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -173,5 +174,11 @@ def test_arguments_that_can_not_be_used(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", ROWS)
     with pytest.raises(ArgumentError, match="dtypes: there is no column 'none'"):
         loadax.from_csv(path, dtypes={"none": "int32"})
+    with pytest.raises(ArgumentError, match=r"dtypes\['x'\]='float16': .*; pass 'float32', and cast in a map$"):
+        loadax.from_csv(path, dtypes={"x": "float16"})
+    data = loadax.from_csv(path, columns=["x"], dtypes={"x": "float32"}).map(
+        lambda row: {"x": row["x"].astype("float16")}
+    )
+    assert data[1]["x"].dtype == np.float16
     with pytest.raises(ArgumentError, match="delimiter='::': pass a single character"):
         loadax.from_csv(path, delimiter="::")
