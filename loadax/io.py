@@ -142,8 +142,8 @@ def from_csv(
 ) -> Dataset:
     r"""Reads CSV files into memory, in the order of the files. Columns become leaves as in `from_arrow`.
 
-    The first line of each file names the columns. In a column of numbers, an empty entry, `NA`, `NaN`
-    and `null` are nulls.
+    The first line of each file names the columns. In a column of numbers, an empty entry, `NA`, `NaN` and `null` are
+    nulls.
 
     Args:
         paths: File, folder (its files ending in `.csv` or `.tsv`, also with `.gz` or `.zst`), or glob pattern (both

@@ -150,6 +150,7 @@ class PrefetchScheduler:
             return self._next_batch(began)
         except RuntimeError as error:
             interrupt = _interrupt_behind(error)
+            # What a source or a map raised is its own error, whatever it had caught before.
             if interrupt is None or error is self._broken or any(error is group.error for group in self._groups.copy()):
                 raise
             raise interrupt from None

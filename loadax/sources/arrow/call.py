@@ -17,12 +17,14 @@ class Call(NamedTuple):
         argument: Name of the variable with the data, in advice.
         table: Code that makes a `pyarrow.Table` of that variable.
         columns: Names of the columns that are read.
+        has_dtypes: Whether the function has the argument `dtypes`.
     """
 
     function: str
     argument: str
     table: str
     columns: tuple[str, ...] = ()
+    has_dtypes: bool = False
 
     def code(self, **arguments: Any) -> str:
         """The call with other arguments, as code."""

@@ -239,15 +239,13 @@ def columns_of(
     return [leaf.column(filled[leaf.path]) for leaf in leaves]
 
 
-_WITH_DTYPES = ("from_csv", "from_jsonl")
-
-
 def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
     path = ".".join(names)
     leave_out = call.without(names[0])
     if pa.types.is_null(kind):
-        stated = len(names) == 1 and call.function in _WITH_DTYPES
-        remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if stated else "give it values"
+        remedy = "give it values"
+        if call.has_dtypes and len(names) == 1:
+            remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
     remedy = "write it as another type"
     if pa.types.is_decimal(kind) and len(names) == 1:

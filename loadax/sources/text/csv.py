@@ -64,7 +64,7 @@ def open_csv(
         file = int(np.searchsorted(starts, row, side="right")) - 1
         return f"row {row - int(starts[file])} of {locations[file]}"
 
-    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names))
+    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
     table = pa.concat_tables([each.select(names) for each in tables])
     with naming_file(locations[0]):
         return ArrowSource(table, nulls, call, locations, where)
@@ -125,12 +125,12 @@ def _parsed(
 def _refuse_open_quote(table: Any, content: bytes, location: str, delimiter: str) -> None:
     """Raises an error if the last row is the rest of the file, after a quote that is not closed."""
     values = [value for row in table.slice(max(0, len(table) - 1)).to_pylist() for value in row.values()]
-    if not any(
-        "\n" in value if isinstance(value, str) else isinstance(value, bytes) and b"\n" in value for value in values
-    ):
+    if not any(b"\n" in value if isinstance(value, bytes) else "\n" in str(value) for value in values):
         return
     text = pa.input_stream(pa.BufferReader(content), compression(location)).read()
-    if text.count(b'"') % 2 and re.search(rb'(?:^|[\n%b])"(?:[^"]|"")*\Z' % re.escape(delimiter.encode()), text):
+    if text.count(b'"') % 2 and re.search(
+        rb'(?:^|[\n%b])"[^"]*+(?:""[^"]*+)*+\Z' % re.escape(delimiter.encode()), text
+    ):
         raise SourceError(
             f"{location}: a quote in row {len(table) - 1} is not closed, so the rest of the file would be one text; "
             "close it"

@@ -47,7 +47,7 @@ _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_LONG_INTEGER = re.compile(rb"[0-9]{19}")
+_LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{19,}(?![0-9.eE])")  # those that may fit no int64
 _BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
@@ -185,7 +185,7 @@ def open_jsonl(
     schema = _infer(records, begins, sizes, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
-    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names))
+    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         tree = leaves_of(chosen, call, {})
         filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
@@ -347,14 +347,17 @@ def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integ
         ) from error
     floats = [field.name for field in schema if "double" in str(field.type) and field.name not in typed]
     if floats and any(map(_LONG_INTEGER.search, lines)):
+        parsed = [json.loads(bytes(line).removeprefix(_BOM)) for line in lines]
         for name in floats:
-            _refuse_long_integers(name, lines, lambda index: line_text(records, int(begins[rows[index]])))
+            _refuse_long_integers(
+                name, [row.get(name) for row in parsed], lambda index: line_text(records, int(begins[rows[index]]))
+            )
     return pa.schema([pa.field(field.name, _without_times(field.type)) for field in schema])
 
 
-def _refuse_long_integers(name: str, lines: Sequence[memoryview], where: Callable[[int], str]) -> None:
+def _refuse_long_integers(name: str, column: Sequence[Any], where: Callable[[int], str]) -> None:
     """Raises an error if a column has only integers, and float64 would round them since some fit no int64."""
-    values = [list(_numbers(json.loads(bytes(line).removeprefix(_BOM)).get(name))) for line in lines]
+    values = [list(_numbers(value)) for value in column]
     numbers = [number for each in values for number in each]
     dtype = _fitting_dtype(numbers)
     if dtype is not None and all(isinstance(number, int) for number in numbers):
