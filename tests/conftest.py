@@ -31,6 +31,7 @@ GRACE = 30.0
 """Seconds that what was told to stop has for it; on an idle machine it takes less than one."""
 
 TESTS = Path(__file__).parent
+KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 STDERR = pytest.StashKey[int]()
 LATE = ("laws", "servers", "processes", "scripts")
 """Folders whose tests run behind all others, in this order. The last three are markers too."""
@@ -197,15 +198,21 @@ def _below(pid: int) -> set[int]:
 def _children(pid: int) -> set[int]:
     """Processes that a process has started, from a small file of each of its threads, where the kernel has these.
 
-    psutil reads a file of each process of the machine.
+    psutil reads a file of each process of the machine. Of this process, those threads are asked that run Python: the
+    many of C++ libraries start none, and what a thread has started passes to the main one when it ends.
     """
-    if not Path("/proc/thread-self/children").exists():
+    if not KERNEL_LISTS_CHILDREN:
         return {child.pid for child in psutil.Process(pid).children()}
     found: set[int] = set()
-    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{pid}/task") as threads:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        threads = (
+            [pid, *(thread.native_id for thread in threading.enumerate())]
+            if pid == os.getpid()
+            else os.listdir(f"/proc/{pid}/task")
+        )
         for thread in threads:
             with suppress(FileNotFoundError, ProcessLookupError):  # what has ended meanwhile has no children any more
-                file = os.open(f"{thread.path}/children", os.O_RDONLY)
+                file = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY)
                 try:
                     found.update(map(int, os.read(file, 1 << 16).split()))
                 finally:

@@ -165,7 +165,7 @@ class Oracle:
     recipe: Recipe
     batch_size: int
     remainder: str = "drop"
-    _empty: dict[str, Any] = field(default_factory=dict)
+    _visits: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # of the steps that were asked for
 
     def steps_per_epoch(self) -> int:
         full, rest = divmod(self.order.size, self.batch_size)
@@ -173,6 +173,11 @@ class Oracle:
 
     def visits(self, step: int) -> list[tuple[int, int]]:
         """(row, epoch) at every position of the batch; (-1, epoch) for padding."""
+        if step not in self._visits:
+            self._visits[step] = self._visits_one_by_one(step)
+        return self._visits[step]
+
+    def _visits_one_by_one(self, step: int) -> list[tuple[int, int]]:
         epoch, inner = divmod(step, self.steps_per_epoch())
         places = list(range(inner * self.batch_size, min((inner + 1) * self.batch_size, self.order.size)))
         assignments = self.order.lane_assignments(epoch, places[0], places[-1] + 1)

@@ -40,18 +40,15 @@ def every_mesh() -> None:
                 "remainder": "pad",
                 "num_workers": number % 3,
             }
-            keep = bool((number + turn) % 2)
-            by_element = DeviceMap(shifted, elementwise=True)
+            # Each partition in one of three ways, since compiling takes nearly all of the time.
+            keep, mapped = [(False, True), (True, True), (True, False)][(number + turn) % 3]
+            by_element = DeviceMap(shifted, elementwise=True) if mapped else None
             loader = Dataloader(data, BATCH, device_map=by_element, keep_on_device=keep, **given)
             for step, batch in enumerate(loader):
-                assert_placed(batch, shifted(expected[step]), mesh)
+                assert_placed(batch, shifted(expected[step]) if mapped else expected[step], mesh)
                 for leaf, spec in zip(flatten(batch)[0], flatten(loader.spec)[0], strict=True):
                     assert (leaf.shape, leaf.dtype, leaf.sharding) == (spec.shape, spec.dtype, spec.sharding)
             assert step + 1 == len(expected)
-            if not keep:
-                continue
-            for step, batch in enumerate(Dataloader(data, BATCH, keep_on_device=True, **given)):
-                assert_placed(batch, expected[step], mesh)
 
 
 def microbatches() -> None:

@@ -1,6 +1,7 @@
 """The assembler writes every box of every host of planned meshes like the oracle, and reads each element once."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,15 @@ def partitions(case: MeshCase) -> Iterator[Any]:
     for second in rest:
         yield from (P((second, first)), P(first, second), P(None, second))
         yield {"image": P(None, second, first), "label": P(), "tokens": P((first, second))}
+
+
+@cache
+def expectation(recipe: Recipe, remainder: str) -> tuple[list[list[Any]], list[Any]]:
+    """The leaves and the rows of each step, which no mesh changes."""
+    oracle = Oracle(TREE, from_source(ReadSource(TREE)).shuffle(seed=7).order, recipe, SIZE, remainder)
+    return [flatten(oracle.batch(step))[0] for step in range(STEPS)], [
+        np.array(oracle.rows(step)) for step in range(STEPS)
+    ]
 
 
 def fill(shard: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBuffers:
@@ -61,10 +71,7 @@ def fill(shard: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBu
 )
 def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, recipe: Recipe, remainder: Any) -> None:
     columns = recipe in (NONE, ELEMENTWISE)
-    shuffled = from_source(ReadSource(TREE)).shuffle(seed=7)
-    oracle = Oracle(TREE, shuffled.order, recipe, SIZE, remainder)
-    expected = [flatten(oracle.batch(step))[0] for step in range(STEPS)]
-    rows_of = [np.array(oracle.rows(step)) for step in range(STEPS)]
+    expected, rows_of = expectation(recipe, remainder)
     for number, partition in enumerate(partitions(case) if columns else [P(case.axes[-1])]):
         covered = [np.zeros(leaf.shape, bool) for leaf in expected[0]]
         for process in range(case.processes):

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.benchmarks.in_turn import SLOW_TO_START
 from tests.scripts.benchmarks.scripts import load, quick, run
 
 # Contestants that are enough to run every line of loadax's side and of Grain's, which is the peer that is always there.
+# Grain's processes are left to the benchmark, which checks them alike: they import Grain once more for each iterator.
 CHOSEN = {
     "images": ["loadax", "numpy", "grain-batches"],
     "rows": ["loadax", "loadax-0", "numpy", "grain-inline"],
     "row-map": ["loadax", "numpy"],
     "transform-wide": ["loadax", "numpy"],
-    "transform": ["loadax", "ceiling", "numpy", "grain-2"],
+    "transform": ["loadax", "ceiling", "numpy"],
     "jpegs": ["loadax", "loadax-fast", "loadax-pillow", "pillow", "grain-threads-2"],
     "records": ["loadax", "numpy", "grain-inline"],
     "fields": ["loadax", "tensorstore"],
@@ -56,18 +56,16 @@ def test_all_serve_the_same_rows_and_are_measured(answers: dict[str, Any], workl
     assert {each["check"]["rows"] for each in feeding.values()} == {ROWS.get(workload, 2048)}
     assert len({each["check"]["digest"] for each in feeding.values()}) == 1
     assert {each["ready"] for each in contestants.values()} == {workload}
-    measured = [each for name, each in contestants.items() if name not in SLOW_TO_START]
-    for turn in (each["round"] for each in measured):
+    for turn in (each["round"] for each in contestants.values()):
         assert min(turn["rows"], turn["cpu_seconds"], turn["memory"]) > 0
         assert 0 <= turn["others"] <= 1
-    firsts = [each["first"] for each in measured if each["first"]]
-    assert len(firsts) == len(feeding.keys() - SLOW_TO_START)
+    firsts = [each["first"] for each in feeding.values()]
     assert all(first["cold"] > 0 and first["warm"] > 0 for first in firsts)
 
 
 def test_who_is_not_installed_is_named_and_the_others_run_with_what_is_measured_besides(tmp_path: Path) -> None:
     everybody = load("contestants").CONTESTANTS["tokens"]
-    chosen = {name: everybody[name].needs for name in ("loadax", "grain-inline", "grain-threads", "torch-2", "spdl")}
+    chosen = {name: everybody[name].needs for name in ("loadax", "grain-inline", "torch-2", "spdl")}
     text, found = quick(tmp_path, "tokens", "--rounds", "1", "--contestants", *chosen)
     lacking = {name: package for name, package in chosen.items() if find_spec(package) is None}
     assert found["missing"] == lacking
