@@ -245,12 +245,11 @@ def start_processes(count: int) -> int:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     commands = [[sys.executable, *sys.argv, "--join", address, str(number)] for number in range(count)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    children = []
+    children: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + TIME_LIMIT
     try:
-        for command in commands:
-            # In sessions of their own, so that Ctrl-C reaches this process alone, and it ends the others.
-            children.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        # In sessions of their own, so that Ctrl-C reaches this process alone, and it ends the others.
+        children.extend(subprocess.Popen(command, env=environment, start_new_session=True) for command in commands)
         # Until all have ended, or one has failed: the others would wait for it.
         while None in (codes := [child.poll() for child in children]) and not any(codes):
             if time.monotonic() > deadline:

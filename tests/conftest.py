@@ -208,7 +208,7 @@ def _children(pid: int) -> set[int]:
         threads = (
             [pid, *(thread.native_id for thread in threading.enumerate())]
             if pid == os.getpid()
-            else os.listdir(f"/proc/{pid}/task")
+            else [thread.name for thread in os.scandir(f"/proc/{pid}/task")]
         )
         for thread in threads:
             with suppress(FileNotFoundError, ProcessLookupError):  # what has ended meanwhile has no children any more

@@ -39,9 +39,9 @@ def chunked(chunks: Any = CHUNK, **options: Any) -> tuple[ChunkedSource, Dataset
     return source, from_source(source)
 
 
-def run(dataset: Dataset, **options: Any) -> list[Any]:
+def run(dataset: Dataset, batch_size: int = BATCH, **options: Any) -> list[Any]:
     """The batches that real iteration gives."""
-    with iter(Dataloader(dataset, BATCH, **options)) as batches:
+    with iter(Dataloader(dataset, batch_size, **options)) as batches:
         return [np.asarray(batch) for batch in batches]
 
 
@@ -136,9 +136,8 @@ class TestWhatIsDecoded:
     def test_each_chunk_once_an_epoch_on_each_host(self, verb: Verb, hosts: int, ahead: int) -> None:
         for host in range(hosts):
             source, data = chunked()
-            used = sum(
-                map(len, run(verb(data), shard_index=host, shard_count=hosts, num_epochs=2, prefetch_bytes=ahead))
-            )
+            share = {"shard_index": host, "shard_count": hosts}
+            used = sum(map(len, run(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)))
             assert used == 2 * ROWS // hosts
             assert source.counts.sum() <= 1.1 * used
             assert source.reads < used / 4
