@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import integer, shown
+from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError
 from loadax.loader.batch_spec import MASK
@@ -55,8 +56,8 @@ class MaskErrors:
             raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
         if not 0 <= self.max_share <= 1:
             raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
-        if self.record is not None and not isinstance(self.record, str | os.PathLike):
-            raise ArgumentError(f"record={shown(self.record)}: pass the path of a file")
+        if self.record is not None:
+            checked_path("record", self.record, "the path of a file")
 
 
 def masking_of(on_error: Any) -> MaskErrors | None:
@@ -93,7 +94,8 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
         ArgumentError: If a file is not a record of this dataset, or a row is out of range.
     """
     if isinstance(quarantine, str | os.PathLike):
-        rows = [row for path in _records(Path(quarantine)) for row in _rows_of_record(path, num_rows)]
+        given = Path(checked_path("quarantine", quarantine, "the record of MaskErrors, or row ids"))
+        rows = [row for path in _records(given) for row in _rows_of_record(path, num_rows)]
     elif isinstance(quarantine, Iterable):
         rows = [integer("a row of quarantine", row, 0, num_rows - 1) for row in quarantine]
     else:
@@ -128,7 +130,7 @@ def create_record(masking: MaskErrors) -> None:
 
 def record_path(record: str | os.PathLike[str], process: int) -> Path:
     """File to which a process appends its masked rows."""
-    path = Path(record)
+    path = Path(checked_path("record", record))
     return path.with_stem(f"{path.stem}-{process}") if process else path
 
 

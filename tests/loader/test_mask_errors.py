@@ -312,6 +312,7 @@ def test_prometheus_counts_them() -> None:
         ({"on_error": "skip"}, r"^on_error='skip': pass 'raise', 'mask', or loadax.MaskErrors\(…\)$"),
         ({"on_error": None}, r"^on_error=None: pass 'raise', 'mask'"),
         ({"quarantine": 3}, r"^quarantine=3: pass the record of MaskErrors, or row ids$"),
+        ({"quarantine": ""}, r"^quarantine='' is empty: pass the record of MaskErrors, or row ids$"),
         ({"quarantine": [60]}, r"^a row of quarantine=60: "),
         (
             {"quarantine": "no/such.jsonl"},
@@ -339,7 +340,8 @@ def test_arguments_that_can_not_be_used(options: dict[str, Any], message: str) -
         ({"max_share": 2}, r"^max_share=2: pass a number from 0 to 1$"),
         ({"max_share": "1%"}, r"^max_share='1%': pass a number from 0 to 1$"),
         ({"max_share": True}, r"^max_share=True: pass a number from 0 to 1$"),
-        ({"record": 3}, r"^record=3: pass the path of a file$"),
+        ({"record": 3}, r"^record=3 is an int: pass the path of a file, as a str or a pathlib.Path$"),
+        ({"record": ""}, r"^record='' is empty: pass the path of a file$"),
     ],
 )
 def test_limits_that_can_not_be_used(options: dict[str, Any], message: str) -> None:
@@ -376,14 +378,18 @@ def test_a_record_that_can_not_be_written(record: str, tmp_path: Path, monkeypat
         Dataloader(data(), 16, on_error=MaskErrors(record=record))
 
 
-def test_one_record_for_all_runs(tmp_path: Path) -> None:
-    record = tmp_path / "bad.jsonl"
+@pytest.mark.parametrize("record", ["{folder}/bad.jsonl", "~/bad.jsonl"])
+def test_one_record_for_all_runs(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    record = record.format(folder=tmp_path)
     options: dict[str, Any] = {"on_error": MaskErrors(record=record, max_share=1), "quarantine": record}
     for bad, masked in ((set(), 0), (BAD, len(BAD)), (BAD, 0)):
         with Dataloader(data(bad=bad), 20, mesh=FOUR, **options).iterate() as batches:
             for _ in batches:
                 pass
             assert batches.stats().masked == masked
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.text.dtypes import arrow_types
 
 _HEADER_BYTES = 1 << 16
+_UTF_8 = "write the file in UTF-8, as `iconv -f LATIN1 -t UTF-8` does for Latin-1"
 _FIRST_TOO_LARGE = 2.0**63  # for int64
 _FILES = FileKind(
     "paths",
@@ -58,6 +59,8 @@ def open_csv(
             )
     tables = [_with_types(table, tables) for table in tables]
     _check_schemas(locations, tables, names)
+    for location, table in zip(locations, tables, strict=True):
+        _refuse_other_encodings(location, table, names)
     starts = np.cumsum([0, *map(len, tables)])
 
     def where(row: int) -> str:
@@ -85,7 +88,7 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
             table = _parsed(content, location, between, types, newlines=not threads)
             names = table.column_names
         except UnicodeDecodeError as error:
-            raise SourceError(f"{location}: {error}; write the file in UTF-8") from error
+            raise SourceError(f"{location}: {error}; {_UTF_8}") from error
         except (pa.ArrowException, OSError) as error:
             if not threads:
                 try:
@@ -94,6 +97,8 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
                     raise SourceError(f"{location}: it can't be decompressed: {damage}; copy it again") from damage
                 column = re.search(r"In CSV column #(\d+)", str(error))
                 typed = ""
+                if "invalid UTF8" in str(error):
+                    raise SourceError(f"{location}: {error}; {_UTF_8}") from error
                 if column is not None and int(column[1]) < len(names):
                     typed = f", or state the type of its column: dtypes={{{names[int(column[1])]!r}: str}}"
                 raise SourceError(f"{location}: {error}; correct that row{typed}") from error
@@ -153,6 +158,19 @@ def _refuse_long_integers(table: Any, types: Collection[str], content: bytes, lo
             f"{location}: column {name!r} has integers too large for int64, and float64 would round them; state its "
             f"type: dtypes={{{name!r}: 'uint64'}}"
         )
+
+
+def _refuse_other_encodings(location: str, table: Any, names: Sequence[str]) -> None:
+    """Raises an error if a column has text that is not UTF-8, which the parser takes for bytes."""
+    for name in names:
+        if pa.types.is_binary(table.schema.field(name).type):
+            for row, value in enumerate(table.column(name).to_pylist()):
+                try:
+                    (value or b"").decode()
+                except UnicodeDecodeError:
+                    raise SourceError(
+                        f"{location}: row {row} of column {name!r} is {shown(value)}, which is not UTF-8; {_UTF_8}"
+                    ) from None
 
 
 def _header(content: bytes, location: str, delimiter: str) -> list[str]:

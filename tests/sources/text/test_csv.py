@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,25 @@ def test_quotes_that_are_closed(tmp_path: Path, last: str) -> None:
         f'text,inches\n{last},5" pipe\n' if not last.endswith('"') else f'text,inches\na,5" pipe\n{last},6\n'
     )
     assert len(loadax.from_csv(path)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "message"),
+    [
+        (None, r"row 1 of column 'place' is b'Orl\\xe9ans', which is not UTF-8; write the file in UTF-8, as `iconv"),
+        ({"place": str}, r"CSV conversion error to string: invalid UTF8 data; write the file in UTF-8, as `iconv"),
+    ],
+)
+def test_texts_that_are_not_utf_8(tmp_path: Path, dtypes: Any, message: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("place,n\nLyon,1\nOrléans,2\n", encoding="latin-1")
+    with pytest.raises(SourceError, match=message):
+        loadax.from_csv(path, dtypes=dtypes)
+    assert loadax.from_csv(path, columns=["n"])[1] == {"n": 2}
+    path.write_bytes(
+        subprocess.run(["iconv", "-f", "LATIN1", "-t", "UTF-8", path], capture_output=True, check=True).stdout
+    )
+    assert loadax.from_csv(path, dtypes=dtypes)[1]["place"] == "Orléans"
 
 
 def test_integers_that_are_too_large_are_not_rounded(tmp_path: Path) -> None:
