@@ -93,6 +93,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Names bytes after their argument.
+
+    Compressed ones hold the time of day: all test processes must call a test by the same name, or none runs.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Lets the many tests that collect garbage look at their own objects alone, not at JAX and all tests each time.

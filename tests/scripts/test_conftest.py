@@ -159,3 +159,17 @@ def test_unit_tests_come_first_and_folders_and_servers_are_markers(pytester: pyt
         result = pytester.runpytest_subprocess(*PLUGINS, "-q", "--collect-only", "-m", chosen)
         found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
         assert found == expected
+
+
+VARYING = """
+    import os
+    import pytest
+
+    @pytest.mark.parametrize("content", [os.urandom(40), os.urandom(40)])
+    def test_it(content): pass
+"""
+
+
+def test_all_test_processes_collect_the_same_names(pytester: pytest.Pytester) -> None:
+    """Bytes that differ between processes, as compressed ones do by the second, are no part of a name."""
+    run(pytester, VARYING, "-n", "2").assert_outcomes(passed=2)
