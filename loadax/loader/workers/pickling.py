@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
@@ -102,6 +102,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is CodeType:
+            # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
+            return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
         if type(obj) in (np.ndarray, np.memmap):
             extent = mapped_extent(obj)
             if extent is not None and not extent.whole:
@@ -181,6 +184,10 @@ def _map_region(name: str, begin: int, size: int) -> _Region:
         raise cut_short(name)
     region.bytes = FileMap(name).bytes[begin : begin + size]
     return region
+
+
+def _restore_code(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def _restore_array(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -247,6 +247,18 @@ def test_functions_of_modules_go_by_name_lambdas_and_closures_by_value() -> None
     assert here[2]({"x": 3}) == {"x": 3}
 
 
+def test_functions_that_go_by_value_keep_their_file_and_lines() -> None:
+    def outer() -> Any:
+        return lambda value: value + 1
+
+    for here in (outer, outer()):
+        back = there_and_back(here)
+        assert back is not here
+        assert back.__code__.co_filename == __file__
+        assert [*back.__code__.co_lines()] == [*here.__code__.co_lines()]
+    assert there_and_back(outer)().__code__.co_filename == __file__
+
+
 def test_functions_of_a_module_that_the_other_has_not_go_by_value_when_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
