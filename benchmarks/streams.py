@@ -4,7 +4,8 @@
 rows of a batch and places it with `jax.device_put`, which is the shortest program that makes batches. Rounds alternate;
 ratios are medians over rounds of the speeds of loadax and of a loop: in rows per second ("wall") and per second of
 processor time ("cpu") with the default workers, and per second of processor time without workers ("inline"), which
-other programs disturb least.
+other programs disturb least. A loader tries more threads in its first second, in which JSON's are slower; a shorter
+measurement than the default consists of that.
 
 Lanes of "small", "tokens" and "image" only view bytes as arrays: of whatever lanes can do, the least. Those of "json"
 and "zlib" parse lines and decompress, as lanes over files do.
@@ -113,12 +114,14 @@ def main() -> None:
     """Prints a line for each kind of rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a measurement (default: 2)")
+    parser.add_argument("--only", nargs="+", choices=_KINDS, default=list(_KINDS), help="kinds of rows (default: all)")
     args = parser.parse_args()
     print(f"{'':>21} | {'µs/row':^20} | {'/ generators':^20} | {'/ batches':^20}")
     columns = f"{'wall':>6} {'cpu':>6} {'inline':>6}"
     print(f"{'rows':>14} {'bytes':>6} | {'gener.':>6} {'batch.':>6} {'inline':>6} | {columns} | {columns}")
-    for kind, rows in _KINDS.items():
+    for kind in args.only:
+        rows = _KINDS[kind]
         for block in (0,) if rows.decode else (0, 8):
             make: dict[str, Callable[[], Any]] = {
                 "generators": partial(generators, kind, block),
