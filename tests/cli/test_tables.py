@@ -77,7 +77,7 @@ def test_compressed_json_lines_are_kept_in_the_cache(folder: Path, capsys: Any) 
     ("content", "message"),
     [
         ('{"x": [1]}\n{"x": [1, 2]}\n', "rows are ragged: pad them with .pad(lengths)"),
-        ('{"x": 1}\n{"x": null}\n', "say what nulls become: loadax.from_jsonl(paths, nulls={'x': 0})"),
+        ('{"x": 1}\n{"x": null}\n', "say what nulls become: loadax.from_jsonl(paths, nulls={'x': -1})"),
         ('{"x": "a"}\n', "is not numeric, but write_zarr writes numbers; convert it to numbers in a map"),
     ],
 )

@@ -138,7 +138,8 @@ def _example(kind: Any) -> Any:
         return bytes(kind.byte_width)
     if types.is_boolean(kind):
         return False
-    return [] if types.is_nested(kind) else 0
+    # No valid category, label or token.
+    return [] if types.is_nested(kind) else -1 if types.is_signed_integer(kind) else 0
 
 
 def _filled(array: Any, value: Any, path: str) -> Any:

@@ -87,7 +87,7 @@ def test_nulls_are_an_error_that_names_the_column(name: str) -> None:
     with pytest.raises(SourceError, match=r"column 'bad' has 2 nulls, the first in row 1, which an array") as caught:
         loadax.Dataloader(frame, 2)
     filled, left_out = follow(caught.value, data=frame, **NAMES)
-    assert filled.read(range(4))["bad"].tolist() == [1, 0, 3, 0]
+    assert filled.read(range(4))["bad"].tolist() == [1, -1, 3, -1]
     assert filled.spec["bad"].dtype.kind == "i"
     assert left_out.read(range(2))["good"].tolist() == [5, 6]
 

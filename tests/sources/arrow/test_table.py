@@ -258,6 +258,14 @@ def test_nulls_are_refused_with_their_row_or_become_a_value(name: str) -> None:
         assert [plain(row)[name] for row in loadax.from_arrow(table.select([name]), nulls=value)] == expected
 
 
+def test_the_value_for_nulls_of_categories_is_none_of_them() -> None:
+    table = pa.table({"label": pa.array(["u", None, "v"]).dictionary_encode()})
+    with pytest.raises(SourceError, match=r"nulls=\{'label': -1\}") as caught:
+        loadax.from_arrow(table)
+    (filled,) = follow(caught.value, data=table)
+    assert filled.read(range(3))["label"].tolist() == [0, -1, 1]
+
+
 def test_all_columns_with_nulls_are_named_at_once() -> None:
     data = pa.table({"x": [1, None], "y": [None, "a"], "z": [1, 2]})
     with pytest.raises(
@@ -265,7 +273,7 @@ def test_all_columns_with_nulls_are_named_at_once() -> None:
     ) as caught:
         loadax.from_arrow(data)
     filled, left_out = follow(caught.value, data=data)
-    assert plain(filled[1]) == {"x": 0, "y": "a", "z": 2}
+    assert plain(filled[1]) == {"x": -1, "y": "a", "z": 2}
     assert plain(left_out[1]) == {"z": 2}
 
 

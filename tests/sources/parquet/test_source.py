@@ -210,7 +210,7 @@ def test_a_null_is_named_by_column_file_and_row(tmp_path: Path, statistics: bool
     with pytest.raises(SourceError, match=message) as caught:  # without statistics when it is read
         loadax.from_parquet(path).read(range(30))
     filled, left_out = follow(caught.value, paths=path)
-    assert filled.read(range(30))["x"].tolist() == [0 if row == 17 else row for row in range(30)]
+    assert filled.read(range(30))["x"].tolist() == [-1 if row == 17 else row for row in range(30)]
     assert set(left_out.read([0])) == {"good"}
 
 
@@ -220,7 +220,7 @@ def test_nulls_of_several_columns_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"column 'x' has a null in row 1 of .* and column 'y.a' has a null in row 0"):
         loadax.from_parquet(tmp_path)
     data = loadax.from_parquet(tmp_path, nulls={"x": 7, "y.a": 8})
-    with pytest.raises(SourceError, match=r"column 'l' has a null in row 1 of .*nulls=\{'x': 7, 'y.a': 8, 'l': 0\}"):
+    with pytest.raises(SourceError, match=r"column 'l' has a null in row 1 of .*nulls=\{'x': 7, 'y.a': 8, 'l': -1\}"):
         data[1]
 
 

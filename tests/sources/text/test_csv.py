@@ -81,7 +81,7 @@ def test_a_bad_line_is_named_by_file_and_row(tmp_path: Path, text: str, message:
         assert loadax.from_csv(tmp_path, dtypes={"x": "float64"}).read([0, 1])["x"].tolist() == [1.0, 1.5]
     if "null" in str(caught.value):
         filled, left_out = follow(caught.value, paths=tmp_path)
-        assert filled.read([0, 1])["y"].tolist() == [2, 0]
+        assert filled.read([0, 1])["y"].tolist() == [2, -1]
         assert left_out.read([0, 1])["x"].tolist() == [1, 1]
 
 

@@ -253,7 +253,7 @@ def test_a_missing_entry_is_a_null(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"column 'x' has 2 nulls, the first in {path}, line 2, which") as caught:
         data.read([0, 1, 2])
     filled, left_out = follow(caught.value, paths=path)
-    assert filled.read([0, 1, 2])["x"].tolist() == [1, 0, 0]
+    assert filled.read([0, 1, 2])["x"].tolist() == [1, -1, -1]
     assert plain(left_out[1]) == {"y": 3}
 
 
