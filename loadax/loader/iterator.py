@@ -211,8 +211,10 @@ class DataIterator:
         while True:
             if self._error is not None:
                 raise self._error
-            if self._ended or self._step == self._plan.num_steps:
-                self._finish()
+            if self._is_over():
+                with self._lock:  # another thread may be opening the next scheduler, perhaps of an earlier step
+                    if self._is_over():
+                        self._finish()
             self._check_mesh()
             with self._lock:
                 if self._step == self._end and self._close.alive:  # the next batches have other shapes
@@ -238,9 +240,7 @@ class DataIterator:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
                 with self._lock:
-                    if isinstance(error, ClosedError) and (
-                        self._ended or self._step == self._plan.num_steps or scheduler is not self._scheduler
-                    ):
+                    if isinstance(error, ClosedError) and (self._is_over() or scheduler is not self._scheduler):
                         continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
                 self._tell_hosts(error)
@@ -357,6 +357,9 @@ class DataIterator:
             limits = options.stall_after, options.abort_after
             self._agreement = end_agreement(store, process, owners, self._streams.end_rule, *limits)
             self._disagree = weakref.finalize(self, self._agreement.close)
+
+    def _is_over(self) -> bool:
+        return self._ended or self._step == self._plan.num_steps
 
     def _finish(self) -> None:
         """Ends the run.
@@ -521,10 +524,12 @@ class DataIterator:
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
         self._watch.close()
-        if self._close.alive:
-            ended = self._threads.close()
+        closing = self._close  # another thread may be opening the next threads, which are not closed here
+        if (finalizer := closing.peek()) is not None:
+            _, close_threads, _, _ = finalizer
+            ended = close_threads()
             # Detach last: after a Ctrl-C, the next call must still close the threads.
-            self._close.detach()
+            closing.detach()
             if ended and self._streams is not None:
                 self._streams.close()
         self._disagree()

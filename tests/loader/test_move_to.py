@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, from_arrays
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LoadaxError, MeshError, PartitionError
+from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
 from tests.limits import HANG
 from tests.loader.oracle import arrays
@@ -110,7 +111,7 @@ def test_a_mesh_that_the_partition_does_not_fit_leaves_the_iterator_where_it_is(
             batches.move_to(grid, P("seq"))
         with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8.*" + elsewhere):
             batches.move_to(rows)  # fits the next batch, but not those of step 3
-        check_placed(next(batches), loader, 1, 4)
+        assert next(batches).tolist() == list(range(BATCH, 2 * BATCH))
         batches.move_to(grid, partition=P("batch"))
         for step, batch in enumerate(batches, 2):
             check_placed(batch, loader, step, 8)
@@ -147,7 +148,7 @@ def test_the_mesh_of_a_move_counts_as_given() -> None:
         batches = loader.iterate()
         next(batches)
         batches.move_to(half)
-        check_placed(next(batches), loader, 1, 4)
+        assert next(batches).tolist() == list(range(BATCH, 2 * BATCH))
     with loader.iterate() as batches, jax.set_mesh(half):
         with pytest.raises(MeshError, match=re.escape("continue there with it.move_to(mesh), make a new iterator")):
             next(batches)
@@ -231,3 +232,25 @@ def test_threads_that_share_a_moving_iterator_get_each_batch_once() -> None:
         thread.join(HANG)
     assert not failures
     assert sorted(taken) == list(range(len(loader)))
+
+
+def test_closing_does_not_forget_the_threads_that_another_one_opens_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    close, opened = ThreadPool.close, threading.Event()
+
+    def close_slowly(threads: ThreadPool) -> bool:
+        ended = close(threads)
+        if not opened.is_set():
+            opened.set()
+            batches.move_to(data_parallel(jax.devices()[:4]))
+        return ended
+
+    monkeypatch.setattr(ThreadPool, "close", close_slowly)
+    loader = Dataloader(np.arange(800, dtype=np.int32), BATCH, num_workers=2)
+    batches = loader.iterate()
+    next(batches)
+    batches.close()
+    assert opened.is_set()
+    assert repr(batches).endswith("open)")
+    assert next(batches).tolist() == list(range(BATCH, 2 * BATCH))
+    batches.close()
+    assert repr(batches).endswith("closed)")
