@@ -12,7 +12,8 @@ medians of the rows per second. All in one process, on one CPU device.
   what loadax does: row groups in random order, 32 of them read at a time, their rows permuted, cut and placed.
 - parquet full: `from_parquet(path).read(rows)` of random rows, row groups in memory, beside `hf[rows]`.
 - jsonl: batches of random rows of tokens of `from_jsonl`, beside a stream of Hugging Face with its shuffle buffer, and
-  beside `hf[rows]` of the table that Hugging Face makes of the file once.
+  beside `hf[rows]` of the table that Hugging Face makes of the file once; (converted) of the store that `write_zarr`,
+  and so `loadax convert`, makes of it once, beside the same.
 """
 
 import os
@@ -143,7 +144,17 @@ def jsonl_pairs(path: Path, folder: Path) -> Iterator[Pair]:
     yield "jsonl beside an HF stream", BATCH * len(rows), ours, streamed
     yield "jsonl beside json.loads of each line", BATCH * len(rows), ours, one_by_one
     numpy = kept.with_format("numpy")
-    yield "jsonl beside hf numpy[rows]", BATCH * len(rows), ours, lambda: [numpy[each]["tokens"] for each in rows]
+    if not (store := folder / "tokens.zarr").exists():
+        loadax.write_zarr(opened, store, progress=False)
+    converted = loadax.from_zarr(store)
+
+    def of_table() -> None:
+        for each in rows:
+            numpy[each]["tokens"]
+
+    yield "jsonl beside hf numpy[rows]", BATCH * len(rows), ours, of_table
+    name = "jsonl (converted) beside hf numpy[rows]"
+    yield name, BATCH * len(rows), lambda: [converted.read(each) for each in rows], of_table
 
 
 _KEPT: dict[Path, list[bytes]] = {}
