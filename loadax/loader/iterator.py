@@ -212,9 +212,7 @@ class DataIterator:
             if self._error is not None:
                 raise self._error
             if self._is_over():
-                with self._lock:  # another thread may be opening the next scheduler, perhaps of an earlier step
-                    if self._is_over():
-                        self._finish()
+                self._finish()
             self._check_mesh()
             with self._lock:
                 if self._step == self._end and self._close.alive:  # the next batches have other shapes
@@ -362,14 +360,16 @@ class DataIterator:
         return self._ended or self._step == self._plan.num_steps
 
     def _finish(self) -> None:
-        """Ends the run.
+        """Ends the run, unless another thread has set it back meanwhile.
 
         Raises:
-            StopIteration: Always.
+            StopIteration: If it is over.
         """
-        self.close()
-        self._used_up.set()
-        raise StopIteration
+        with self._lock:  # another thread may be opening the next scheduler
+            if self._is_over():
+                self.close()
+                self._used_up.set()
+                raise StopIteration
 
     def move_to(self, mesh: Mesh, partition: Any = None) -> None:
         """Continues on another mesh in the same process: later batches are the same, placed there.
