@@ -18,7 +18,7 @@ def main() -> None:
         with pytest.raises(SourceError, match=r"column 'x' has a null in row 0") as caught:
             loadax.as_dataset(nulls)
         filled, left_out = follow(caught.value, data=nulls)
-        assert (filled[0], left_out[0]) == ({"x": 0, "y": 1}, {"y": 1})
+        assert (filled[0], left_out[0]) == ({"x": -1, "y": 1}, {"y": 1})
         with pytest.raises(ArgumentError, match=r"the data is a connection of DuckDB; pass a query"):
             loadax.from_arrow(connection)
 
