@@ -498,7 +498,15 @@ def test_ctrl_c(workers: int, where: str) -> None:
     """
 
     def interrupt(child: subprocess.Popen[str]) -> None:
-        until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING)
+        main_thread = psutil.Process(child.pid)
+
+        def sleeps() -> bool:
+            # Not the wait for the GIL just before: it ends every 5 ms. A signal then may be seen only after the sleep.
+            before = main_thread.num_ctx_switches()
+            time.sleep(0.1)
+            return main_thread.status() == psutil.STATUS_SLEEPING and main_thread.num_ctx_switches() == before
+
+        until(sleeps)
         child.send_signal(signal.SIGINT)
 
     code, errors = run(body, interrupt)
