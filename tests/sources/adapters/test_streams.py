@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -29,7 +30,8 @@ def served(data: Any, start: Any = 0, **options: Any) -> tuple[list[Any], Any]:
     return rows, state
 
 
-def test_shards_of_hugging_face_are_lanes_with_states() -> None:
+def test_shards_of_hugging_face_are_lanes_with_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)  # the home folder may be read-only
     stream = datasets.IterableDataset.from_generator(shards, gen_kwargs={"numbers": list(range(6))})
     data = as_dataset(stream)
     assert repr(data) == "Dataset(a stream of 6 lanes from a Hugging Face IterableDataset)"
