@@ -101,7 +101,7 @@ class RandomPieces:
     def steps(self) -> int:
         return int(self._random.integers(1, 6))
 
-    def pieces(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
         total = count * self._rows
         cuts = sorted({0, total, *self._random.integers(0, total, self._random.integers(0, 5)).tolist()})
         return list(pairwise(cuts))

@@ -37,7 +37,7 @@ class Runs:
 
     steps = 8
 
-    def pieces(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
         return [(0, count * self._rows)]
 
 

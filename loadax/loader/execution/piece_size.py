@@ -31,7 +31,7 @@ class PieceSizes:
         self._rows = max(1, rows_per_step)
         self._isolated = isolated
         self._target = _ISOLATED_TARGET if isolated else _TARGET
-        self._most_pieces = min(self._rows, _PIECES_PER_WORKER * workers) if workers > 1 else 1
+        self._splits = workers > 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
         self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
 
@@ -61,14 +61,18 @@ class PieceSizes:
         fitting = int(self._target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
-    def pieces(self, count: int) -> list[tuple[int, int]]:
-        """Splits the rows of a group of `count` steps into pieces `(low, high)`."""
+    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
+        """Splits the rows of a group of `count` steps into pieces `(low, high)`, for `active` threads.
+
+        More pieces would only cost more, above all where rows of a piece are of many lanes of a stream.
+        """
         rows = count * self._rows
         parts = 1
-        if count == 1 and self._weight:
+        if count == 1 and self._weight and self._splits:
             per_row = (
                 self._seconds_per_row if self._seconds_per_row is not None else self._mean_seconds / self._mean_rows
             )
             delay = self._mean_seconds - per_row * self._mean_rows
-            parts = max(1, min(self._most_pieces, round(per_row * rows / max(self._target, delay))))
+            most = min(rows, _PIECES_PER_WORKER * active)
+            parts = max(1, min(most, round(per_row * rows / max(self._target, delay))))
         return [(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]

@@ -333,7 +333,7 @@ class PrefetchScheduler:
 
     def _group(self, first: int, count: int) -> StepGroup:
         assert self._producer is not None
-        pieces = self._piece_sizes.pieces(count)
+        pieces = self._piece_sizes.pieces(count, self._autotuner.size)
         return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:

@@ -30,37 +30,39 @@ def took(spend: Spend, rows: int) -> Timing:
     return clock.timing()
 
 
-def measured(sizes: PieceSizes, spend: Spend, steps: int = 20) -> PieceSizes:
+def measured(sizes: PieceSizes, spend: Spend, active: int, steps: int = 20) -> PieceSizes:
     """The sizes after some steps that were cut as they say."""
     for _ in range(steps):
-        for low, high in sizes.pieces(1):
+        for low, high in sizes.pieces(1, active):
             sizes.measured(high - low, took(spend, high - low))
     return sizes
 
 
-def seconds_of_pieces(sizes: PieceSizes, rows: int, each: float) -> list[float]:
+def seconds_of_pieces(sizes: PieceSizes, active: int, rows: int, each: float) -> list[float]:
     """Processor seconds of the pieces that come next, where a row takes `each` of them."""
     count = sizes.steps
-    assert count * rows == sizes.pieces(count)[-1][1]
-    return [(high - low) * each for low, high in sizes.pieces(count)]
+    assert count * rows == sizes.pieces(count, active)[-1][1]
+    return [(high - low) * each for low, high in sizes.pieces(count, active)]
 
 
 @given(
     st.integers(0, 10_000),
     st.integers(0, 32),
+    st.integers(1, 32),
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10), st.floats(0, 10))),
     st.integers(1, 16),
 )
 def test_slices_are_all_rows_each_once_whatever_was_measured(
-    rows: int, workers: int, isolated: bool, pieces: list[tuple[int, float, float]], count: int
+    rows: int, workers: int, active: int, isolated: bool, pieces: list[tuple[int, float, float]], count: int
 ) -> None:
     sizes = PieceSizes(rows, workers, isolated)
     for number, seconds, processor_seconds in pieces:
         sizes.measured(number, Timing(seconds, read_cpu=processor_seconds))
     assert sizes.steps >= 1
     for steps in (1, count):
-        cut = sizes.pieces(steps)
+        cut = sizes.pieces(steps, active)
+        assert len(cut) <= max(1, 4 * active)
         assert cut[0][0] == 0
         assert cut[-1][1] == steps * max(1, rows)
         assert all(low < high for low, high in cut)
@@ -70,23 +72,28 @@ def test_slices_are_all_rows_each_once_whatever_was_measured(
 @pytest.mark.parametrize("isolated", [False, True])
 def test_the_first_batch_waits_for_no_other(isolated: bool) -> None:
     sizes = PieceSizes(100, 4, isolated)
-    assert (sizes.steps, sizes.pieces(1)) == (1, [(0, 100)])
+    assert (sizes.steps, sizes.pieces(1, 4)) == (1, [(0, 100)])
 
 
 def test_small_steps_are_read_together_and_large_ones_in_slices() -> None:
     quick, slow = PieceSizes(100, 4), PieceSizes(100, 4)
     quick.measured(100, Timing(1e-5))
     slow.measured(100, Timing(1.0))
-    assert (quick.steps > 1, len(quick.pieces(1))) == (True, 1)
-    assert (slow.steps, len(slow.pieces(1)) > 1) == (1, True)
-    assert len(PieceSizes(3, 8).pieces(1)) <= 3
+    assert (quick.steps > 1, len(quick.pieces(1, 4))) == (True, 1)
+    assert (slow.steps, len(slow.pieces(1, 4)) > 1) == (1, True)
+    assert len(PieceSizes(3, 8).pieces(1, 8)) <= 3
+
+
+def test_one_thread_has_few_slices_until_more_are_tried(machine: Machine) -> None:
+    sizes = measured(PieceSizes(64, 8), lambda rows: machine.share(rows * 0.01, 1), active=1)
+    assert [len(sizes.pieces(1, active)) for active in (1, 2, 8)] == [4, 8, 32]
 
 
 def test_what_waits_for_a_delay_is_not_cut(machine: Machine) -> None:
     """A disk or a network far away: every slice would have the delay anew."""
     sizes, worker = PieceSizes(64, 8), PieceSizes(64, 8)
-    assert len(measured(sizes, lambda _: machine.sleep(0.1)).pieces(1)) == 1
-    assert len(measured(worker, lambda rows: machine.sleep(rows * 0.002)).pieces(1)) == 32
+    assert len(measured(sizes, lambda _: machine.sleep(0.1), 8).pieces(1, 8)) == 1
+    assert len(measured(worker, lambda rows: machine.sleep(rows * 0.002), 8).pieces(1, 8)) == 32
 
 
 @pytest.mark.parametrize("among", [1, 2, 4])
@@ -94,8 +101,8 @@ def test_what_waits_for_a_delay_is_not_cut(machine: Machine) -> None:
 def test_a_piece_of_a_worker_process_takes_it_some_ten_milliseconds_however_busy_the_machine(
     each: float, among: int, machine: Machine
 ) -> None:
-    sizes = measured(PieceSizes(64, 4, isolated=True), lambda rows: machine.share(rows * each, among))
-    assert all(0.006 <= seconds <= 0.018 for seconds in seconds_of_pieces(sizes, 64, each))
+    sizes = measured(PieceSizes(64, 4, isolated=True), lambda rows: machine.share(rows * each, among), 4)
+    assert all(0.006 <= seconds <= 0.018 for seconds in seconds_of_pieces(sizes, 4, 64, each))
 
 
 def test_a_batch_of_a_few_milliseconds_is_one_piece_of_a_worker_process_and_several_of_a_thread(
@@ -107,14 +114,14 @@ def test_a_batch_of_a_few_milliseconds_is_one_piece_of_a_worker_process_and_seve
         def work(rows: int, among: int = among) -> None:
             machine.share(rows * 1.5e-4, among)
 
-        assert len(measured(PieceSizes(64, 4, isolated=True), work).pieces(1)) == 1
-        assert len(measured(PieceSizes(64, 4), work).pieces(1)) == of_thread
+        assert len(measured(PieceSizes(64, 4, isolated=True), work, 4).pieces(1, 4)) == 1
+        assert len(measured(PieceSizes(64, 4), work, 4).pieces(1, 4)) == of_thread
 
 
 def test_worker_processes_share_a_dear_batch(machine: Machine) -> None:
     for workers in (4, 16):
-        sizes = measured(PieceSizes(64, workers, isolated=True), lambda rows: machine.share(rows * 0.05, 1))
-        assert (sizes.steps, len(sizes.pieces(1))) == (1, min(4 * workers, 64))
+        sizes = measured(PieceSizes(64, workers, isolated=True), lambda rows: machine.share(rows * 0.05, 1), workers)
+        assert (sizes.steps, len(sizes.pieces(1, workers))) == (1, min(4 * workers, 64))
 
 
 def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> None:
@@ -127,8 +134,8 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
         machine.share(rows * 1e-5, 1)
         machine.sleep(rows * 0.02)
 
-    sizes = measured(PieceSizes(64, 4, isolated=True), wait)
-    assert (sizes.steps, len(sizes.pieces(1))) == (1, 16)
+    sizes = measured(PieceSizes(64, 4, isolated=True), wait, 4)
+    assert (sizes.steps, len(sizes.pieces(1, 4))) == (1, 16)
 
 
 @pytest.mark.processes
