@@ -7,9 +7,10 @@ medians of the rows per second. All in one process, on one CPU device.
 - arrow: `from_arrow(table).read(rows)` beside `table.take(rows)`, of 1,024 and of 65,536 random rows in memory.
 - arrow chunks: the same, of a table in record batches of 10,000 rows.
 - parquet chunks: an epoch of `Dataloader(data.shuffle(0, block="chunks"))`, which shuffles and places. Beside a loop
-  over `pq.ParquetFile.iter_batches` in file order that makes NumPy arrays and places them by `jax.device_put`; (host)
-  beside that loop's record batches alone, without arrays, placing or a shuffle; and (shuffled) beside a loop that does
-  what loadax does: row groups in random order, 32 of them read at a time, their rows permuted, cut and placed.
+  over `pq.ParquetFile.iter_batches` in file order that makes NumPy arrays and places them by `jax.device_put`; (5
+  epochs) five of each, where loadax decodes a row group once and keeps it; (host) beside that loop's record batches
+  alone, without arrays, placing or a shuffle; and (shuffled) beside a loop that does what loadax does: row groups in
+  random order, 32 of them read at a time, their rows permuted, cut and placed.
 - parquet full: `from_parquet(path).read(rows)` of random rows, row groups in memory, beside `hf[rows]`.
 - jsonl: batches of random rows of tokens of `from_jsonl`, beside a stream of Hugging Face with its shuffle buffer, and
   beside `hf[rows]` of the table that Hugging Face makes of the file once; (converted) of the store that `write_zarr`,
@@ -27,6 +28,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +78,19 @@ def parquet_pairs(path: Path, folder: Path) -> Iterator[Pair]:
     """Epochs of a chunk shuffle, and random rows from row groups in memory."""
     for batch in (1024, 8192, 65_536):
 
-        def epoch(batch: int = batch) -> None:
+        def epochs(count: int, batch: int = batch) -> None:
             data = loadax.from_parquet(path).shuffle(0, block="chunks", lanes=8)
             last = None
-            for last in loadax.Dataloader(data, batch_size=batch):  # noqa: B007
+            for last in loadax.Dataloader(data, batch_size=batch, num_epochs=count):  # noqa: B007
                 pass
             jax.block_until_ready(last)
 
-        def loop(placed: bool, batch: int = batch) -> None:
+        def loop(placed: bool, count: int = 1, batch: int = batch) -> None:
             last: Any = None
-            for part in parquet.ParquetFile(path).iter_batches(batch):
-                last = {name: part[name].to_numpy() for name in part.schema.names} if placed else part
-                last = jax.device_put(last) if placed else last
+            for _ in range(count):
+                for part in parquet.ParquetFile(path).iter_batches(batch):
+                    last = {name: part[name].to_numpy() for name in part.schema.names} if placed else part
+                    last = jax.device_put(last) if placed else last
             if placed:
                 jax.block_until_ready(last)
 
@@ -102,9 +105,11 @@ def parquet_pairs(path: Path, folder: Path) -> Iterator[Pair]:
                     last = jax.device_put({name: column[rows] for name, column in columns.items()})
             jax.block_until_ready(last)
 
+        epoch, five = partial(epochs, 1), partial(epochs, 5)
         yield f"parquet chunks (shuffled), {batch:,}", ROWS, epoch, shuffled
-        yield f"parquet chunks, batches of {batch:,}", ROWS, epoch, lambda loop=loop: loop(True)  # type: ignore[misc]
-        yield f"parquet chunks (host), {batch:,}", ROWS, epoch, lambda loop=loop: loop(False)  # type: ignore[misc]
+        yield f"parquet chunks, batches of {batch:,}", ROWS, epoch, partial(loop, True)
+        yield f"parquet chunks (5 epochs), {batch:,}", 5 * ROWS, five, partial(loop, True, 5)
+        yield f"parquet chunks (host), {batch:,}", ROWS, epoch, partial(loop, False)
     opened = loadax.from_parquet(path)
     opened.read(np.arange(0, ROWS, GROUP))  # every row group is in memory
     hf = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(folder / "hf"))

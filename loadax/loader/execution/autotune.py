@@ -7,6 +7,8 @@ _TRIAL_STEPS = 6  # shortest measurement, in batches
 # Speedup that additional workers must reach to be kept. Their processor time per second must grow as much, since a
 # batch takes as much of it as before: otherwise they take turns at the GIL, and are faster for another reason.
 _GAIN = 1.1
+# Pieces that each worker reads before a trial that gets no more processor time than before is given up.
+_PIECES_TO_TELL = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 120.0  # seconds until the next trial after a failed one
 
 
@@ -48,11 +50,12 @@ class WorkerAutotuner:
         self._warm = False  # whether a measurement is over: the first batches are slower, since their memory is new
         self._began: float | None = None  # start of the current measurement; may be in the future
         self._steps = 0
-        self._processor = 0.0  # processor time of the workers in the current measurement, in seconds
+        self._pieces, self._processor = 0, 0.0  # read in the current measurement, and their processor time in seconds
         self._longest_absence = 0.0  # longest absence of the consumer during the measurement, in seconds
 
     def worked(self, seconds: float) -> None:
-        """Records processor time that a worker has spent on rows, in seconds."""
+        """Records that a worker has read a piece, and its processor time in seconds."""
+        self._pieces += 1
         self._processor += seconds
 
     def on_batch(self, now: float, starving: bool, away: float = 0.0) -> bool:
@@ -84,19 +87,26 @@ class WorkerAutotuner:
         if self._began is None:
             self._began = now
         if now <= self._began:
-            self._processor = 0.0
+            self._pieces, self._processor = 0, 0.0
             return None
         self._steps += 1
         self._longest_absence = max(self._longest_absence, away)
         seconds = now - self._began
-        if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
+        if seconds < _TRIAL or (self._steps < _TRIAL_STEPS and not self._in_vain(seconds)):
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
         usable = self._warm and self._longest_absence <= seconds / 2
         speed = _Speed(self._steps / seconds, self._processor / seconds)
         self._warm = True
-        self._began, self._steps, self._processor, self._longest_absence = now, 0, 0.0, 0.0
+        self._began, self._steps, self._longest_absence = now, 0, 0.0
+        self._pieces, self._processor = 0, 0.0
         return speed if usable else None
+
+    def _in_vain(self, seconds: float) -> bool:
+        """Whether a trial need not go on: pieces are finished steadily, also where batches come in bunches."""
+        if self._baseline is None or self._pieces < _PIECES_TO_TELL * self.size:
+            return False
+        return self._processor < self._baseline.processors * seconds
 
     def _evaluate(self, now: float, speed: "_Speed") -> None:
         assert self._baseline is not None

@@ -103,6 +103,18 @@ def test_more_batches_without_more_processor_time_are_no_gain() -> None:
     assert (team.size, team.tried) == (1, 2)
 
 
+def test_a_trial_of_workers_that_hold_the_gil_is_short() -> None:
+    """Each batch is 8 pieces, and takes longer with two workers: 16 pieces tell, and 6 batches are not awaited."""
+    team, now, of_two = WorkerAutotuner(1, 2), 0.0, 0
+    for _ in range(40):
+        now += 0.05 if team.size == 1 else 0.06
+        for _ in range(8):
+            team.worked(0.006)
+        of_two += team.size == 2
+        team.on_batch(now, starving=True)
+    assert (team.size, team.tried, of_two) == (1, 2, 2)
+
+
 def test_workers_that_wait_gain_with_little_processor_time() -> None:
     team, now = WorkerAutotuner(1, 4), 0.0
     for _ in range(100):
