@@ -139,9 +139,12 @@ def permute_by(index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, s
         ArgumentError: If a size is out of range.
         RowIndexError: If an index is outside [0, size).
     """
-    _check_range(index, sizes[which])
-    values, sizes = index.astype(np.uint64), sizes.astype(np.uint64)
-    _walk(values, [sizes, *_rectangle(sizes), _as_words(derive(seeds, sizes))], which, inverse=False)
+    alike = bool((sizes == sizes[0]).all())  # nearly always: a scalar is not looked up for each index
+    _check_range(index, sizes[0] if alike else sizes[which])
+    values, words = index.astype(np.uint64), sizes.astype(np.uint64)
+    keys = _as_words(derive(seeds, words))
+    words = words[0] if alike else words
+    _walk(values, [words, *_rectangle(words), keys], which, inverse=False)
     return values.view(np.int64)
 
 

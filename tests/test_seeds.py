@@ -392,7 +392,7 @@ def test_permute_refuses(
 def test_permuting_by_a_few_sizes_and_seeds_is_permuting_with_one_of_them() -> None:
     """Of small sizes and of large ones, which take other numbers of rounds."""
     keys = derive(4, np.arange(3))
-    for sizes in ([1, 5, 300], [5000, 4096], [3, 70_000, 10]):
+    for sizes in ([1, 5, 300], [5000, 4096], [3, 70_000, 10], [7, 7, 7], [70_000, 70_000]):
         which = np.tile(np.arange(len(sizes)), 7)
         index = np.arange(len(which)) * 1_000_003 % np.array(sizes)[which]
         expected = [permute(int(at), sizes[one], int(keys[one])) for at, one in zip(index, which, strict=True)]

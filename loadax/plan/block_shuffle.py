@@ -194,7 +194,8 @@ class BlockShuffled:
         shift = int(at.shifts[at.lane])
         window = (at.index + shift) // self.window
         end = min((window + 1) * self.window - shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
-        turn = turn + np.where((lane == at.lane) & (turn >= end), at.missing, 0)
+        if at.missing and turn.max() >= end:
+            turn = turn + np.where((lane == at.lane) & (turn >= end), at.missing, 0)
         windows = (turn + (at.shifts * self.block)[lane]) // (self.window * self.block)
         found, which = distinct(windows * self.lanes + lane)
         windows, lanes = np.divmod(found, self.lanes)

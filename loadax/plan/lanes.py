@@ -32,9 +32,10 @@ class LaneAssignments:
         """Lane of each position, and the number of earlier positions of that lane."""
         starts = np.array([run.start for run in self.runs])
         widths = np.array([len(lanes) for lanes in self.lanes])
-        run: Any = np.searchsorted(starts, positions, side="right") - 1
-        if len(run) and (run == run[0]).all():
-            run = int(run[0])  # scalars are divided by several times faster
+        bounds = [positions.min(), positions.max()] if len(positions) else [0, 0]
+        first, last = np.searchsorted(starts, bounds, side="right") - 1
+        # Nearly always one run: scalars are divided by several times faster.
+        run: Any = int(first) if first == last else np.searchsorted(starts, positions, side="right") - 1
         offset, width = positions - starts[run], widths[run]
         turn = offset // width
         lanes = np.concatenate(self.lanes)
