@@ -172,11 +172,14 @@ class BlockShuffled:
         lane, window, turn, which = self._windows(at, lane, turn)
         first, blocks, rows, *_ = self._bounds(at, lane, window)
         keys = seeds.derive(at.key, "window", lane, window)
-        index_in_window = seeds.permute_by(turn - (first * self.block)[which], which, rows, keys)
+        # Arrays of all rows are written to again below: new ones would cost page faults.
+        index = (first * self.block)[which]
+        inside = seeds.permute_by(np.subtract(turn, index, out=index), which, rows, keys)
         # Rows of a block share its place: few blocks, so what follows is computed once for each.
-        block = index_in_window // self.block
-        inside = index_in_window - block * self.block
-        pairs, pair = distinct(which * self.window + block)
+        block = inside // self.block
+        inside -= np.multiply(block, self.block, out=index)
+        block += np.multiply(which, self.window, out=index)
+        pairs, pair = distinct(block)
         which, block = np.divmod(pairs, self.window)
         lane, first, blocks = lane[which], first[which], blocks[which]
         # In its window, the ragged block counts as the last, so that the full ones divide evenly.
@@ -184,7 +187,8 @@ class BlockShuffled:
         offset = at.index - first
         block = np.where(here, np.where(block == blocks - 1, offset, block + (block >= offset)), block)
         slots = (first + block) * self.lanes + lane
-        return (seeds.permute(slots, self.blocks, at.key) * self.block)[pair] + inside
+        inside += (seeds.permute(slots, self.blocks, at.key) * self.block)[pair]
+        return inside
 
     def _windows(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers]:
         """Lanes and numbers of the windows of the `turn`-th rows of lanes, and the turn and the window of each row.
