@@ -139,7 +139,7 @@ def permute_by(index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, s
         ArgumentError: If a size is out of range.
         RowIndexError: If an index is outside [0, size).
     """
-    alike = bool((sizes == sizes[0]).all())  # nearly always: a scalar is not looked up for each index
+    alike = bool((sizes == sizes[0]).all())  # common; a scalar needs no lookup for each index
     _check_range(index, sizes[0] if alike else sizes[which])
     values, words = index.astype(np.uint64), sizes.astype(np.uint64)
     keys = _as_words(derive(seeds, words))

@@ -172,13 +172,13 @@ class BlockShuffled:
         lane, window, turn, which = self._windows(at, lane, turn)
         first, blocks, rows, *_ = self._bounds(at, lane, window)
         keys = seeds.derive(at.key, "window", lane, window)
-        # Arrays of all rows are written to again below: new ones would cost page faults.
-        index = (first * self.block)[which]
-        inside = seeds.permute_by(np.subtract(turn, index, out=index), which, rows, keys)
-        # Rows of a block share its place: few blocks, so what follows is computed once for each.
+        # Arrays with an element per row are reused: new ones would cost page faults.
+        scratch = (first * self.block)[which]
+        inside = seeds.permute_by(np.subtract(turn, scratch, out=scratch), which, rows, keys)  # of the window
         block = inside // self.block
-        inside -= np.multiply(block, self.block, out=index)
-        block += np.multiply(which, self.window, out=index)
+        inside -= np.multiply(block, self.block, out=scratch)  # from here on of the block
+        block += np.multiply(which, self.window, out=scratch)
+        # Rows of a block share its place: few blocks, so what follows is computed once for each.
         pairs, pair = distinct(block)
         which, block = np.divmod(pairs, self.window)
         lane, first, blocks = lane[which], first[which], blocks[which]

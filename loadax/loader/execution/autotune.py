@@ -7,8 +7,8 @@ _TRIAL_STEPS = 6  # shortest measurement, in batches
 # Speedup that additional workers must reach to be kept. Their processor time per second must grow as much, since a
 # batch takes as much of it as before: otherwise they take turns at the GIL, and are faster for another reason.
 _GAIN = 1.1
-# Pieces that each worker reads before a trial that gets no more processor time than before is given up.
-_PIECES_TO_TELL = 8
+# Pieces per worker after which a trial ends early, if the workers get no more processor time than before it.
+_TRIAL_PIECES = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 120.0  # seconds until the next trial after a failed one
 
 
@@ -92,7 +92,7 @@ class WorkerAutotuner:
         self._steps += 1
         self._longest_absence = max(self._longest_absence, away)
         seconds = now - self._began
-        if seconds < _TRIAL or (self._steps < _TRIAL_STEPS and not self._in_vain(seconds)):
+        if seconds < _TRIAL or (self._steps < _TRIAL_STEPS and not self._fails_early(seconds)):
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
         usable = self._warm and self._longest_absence <= seconds / 2
@@ -102,9 +102,9 @@ class WorkerAutotuner:
         self._pieces, self._processor = 0, 0.0
         return speed if usable else None
 
-    def _in_vain(self, seconds: float) -> bool:
-        """Whether a trial need not go on: pieces are finished steadily, also where batches come in bunches."""
-        if self._baseline is None or self._pieces < _PIECES_TO_TELL * self.size:
+    def _fails_early(self, seconds: float) -> bool:
+        """Whether a trial has failed before its last batch: workers finish pieces steadily, but batches in bursts."""
+        if self._baseline is None or self._pieces < _TRIAL_PIECES * self.size:
             return False
         return self._processor < self._baseline.processors * seconds
 

@@ -64,7 +64,7 @@ class PieceSizes:
     def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
         """Splits the rows of a group of `count` steps into pieces `(low, high)`, for `active` threads.
 
-        More pieces would only cost more, above all where rows of a piece are of many lanes of a stream.
+        Each piece has a fixed cost, the highest for a stream with many lanes: so no more than keep these threads busy.
         """
         rows = count * self._rows
         parts = 1
