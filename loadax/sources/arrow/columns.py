@@ -51,6 +51,8 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
     """
     if not len(rows):
         return []
+    if len(starts) == 1:
+        return [_run(0, slice(None), rows)]
     first, last = (np.searchsorted(starts, rows[[0, -1]], side="right") - 1).tolist()
     if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():  # as whole row groups are read
         cuts = [0, *np.searchsorted(rows, starts[first + 1 : last + 1]).tolist(), len(rows)]
