@@ -38,6 +38,11 @@ class Child(NamedTuple):
     reads_per_row: float = 1.0
 
 
+def run_rows(first: Integers, count: int) -> Integers:
+    """The rows of runs of `count` rows, one run after the other."""
+    return (first[:, None] + np.arange(count)).reshape(-1)
+
+
 MapChild = Callable[[Child], "BaseSource"]
 """Returns the source to read in place of a child."""
 
@@ -86,6 +91,25 @@ class BaseSource(ABC):
             if columns is not None and destination is not None:
                 index: Any = (slice(None), *(slice(*column) for column in columns))
                 destination[...] = np.asarray(leaf)[index]
+
+    def read_runs(self, first: Visits, count: int) -> Tree:
+        """Reads the `count` rows from each of `first` on: a tree of arrays of shape `[n, count, ...]`."""
+        batch = self.read_visits(Visits(run_rows(first.rows, count), np.repeat(first.epochs, count)))
+        return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
+
+    def read_runs_into(
+        self, first: Integers, count: int, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
+        """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
+        flat = [
+            # Not every view can be reshaped without a copy.
+            None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
+            for destination in out
+        ]
+        self.read_into(run_rows(first, count), boxes, flat)
+        for values, destination in zip(flat, out, strict=True):
+            if values is not None and destination is not None and not np.may_share_memory(values, destination):
+                destination[...] = values.reshape(destination.shape)
 
     @property
     def owns_memory(self) -> bool:

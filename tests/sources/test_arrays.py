@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadax.errors import RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Source
+from loadax.protocols import ArraySpec, Source, Visits
 from loadax.sources.arrays import ArraySource
 
 Array = NDArray[Any]
@@ -174,6 +174,27 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
 def test_what_is_no_table_of_rows(tree: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         ArraySource(tree)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize("width", [1, 100], ids=["small rows", "large rows"])
+def test_runs_of_rows_are_their_rows(layout: str, count: int, width: int, tmp_path: Path) -> None:
+    given = np.repeat(LAYOUTS[layout](tmp_path), width, axis=1) if width > 1 else LAYOUTS[layout](tmp_path)
+    array = np.asarray(given)
+    source, first = ArraySource({"x": given, "n": np.arange(20)}), np.array([20 - count, 0, 0])
+    rows = (first[:, None] + np.arange(count)).tolist()
+    runs = source.read_runs(Visits(first, np.zeros(3, np.int64)), count)
+    np.testing.assert_array_equal(runs["x"], array[rows])
+    np.testing.assert_array_equal(runs["n"], rows)
+    assert runs["x"].dtype == VALUES.dtype
+    assert not np.may_share_memory(runs["x"], array)
+    surrounded = np.full((3, count + 2, 4, 5), -1, np.int32)
+    source.read_runs_into(first, count, [None, ((1, 5), (0, 5))], [None, surrounded[:, 1:-1]])
+    np.testing.assert_array_equal(surrounded[:, 1:-1], array[rows][:, :, 1:5])
+    assert (surrounded[:, [0, -1]] == -1).all()
+    with pytest.raises(RowIndexError):
+        source.read_runs(Visits(first + 1, np.zeros(3, np.int64)), count)
 
 
 def test_eight_threads_read_what_one_reads() -> None:

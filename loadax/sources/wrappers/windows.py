@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec, normalise_spec
-from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
@@ -35,7 +34,6 @@ class WindowSource(BaseSource):
         SourceError: When there are too few rows for one window.
     """
 
-    owns_memory = True
     spec: Tree = None
 
     def __init__(
@@ -130,61 +128,30 @@ class WindowSource(BaseSource):
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        rows = visits.rows
-        boxes = [
-            ((0, count), *((0, extent) for extent in leaf.shape)) for _, count in self._parts for leaf in self._specs
-        ]
-        out: list[NDArray[Any] | None] = [
-            np.empty((len(rows), count, *leaf.shape), leaf.dtype) for _, count in self._parts for leaf in self._specs
-        ]
-        self._read(rows, visits.epochs, boxes, out)
-        built = [self._structure.build(part) for part in self._by_part(out)]
+        begins = self._within[0] + visits.rows * self._stride
+        built = [self._source.read_runs(Visits(begins + first, visits.epochs), count) for first, count in self._parts]
         return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
+
+    @property
+    def owns_memory(self) -> bool:
+        return self._source.owns_memory
 
     @property
     def reads_columns(self) -> bool:
         return self._source.reads_columns
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        rows = check_rows(rows, self._length)
-        self._read(rows, np.zeros_like(rows), boxes, out)
-
-    def _read(
-        self, windows: Integers, epochs: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
-    ) -> None:
-        begins = self._within[0] + windows * self._stride
+        begins = self._within[0] + check_rows(rows, self._length) * self._stride
         for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
             # Leaves that need the same rows of the window, usually all of them, are read together.
             for low, high in sorted({box[0] for box in part_boxes if box is not None}):
-                wanted = [box is not None and box[0] == (low, high) for box in part_boxes]
-                rows = (begins[:, None] + np.arange(first + low, first + high)).reshape(-1)
-                self._read_rows(Visits(rows, np.repeat(epochs, high - low)), wanted, part_boxes, part)
-
-    def _read_rows(
-        self, visits: Visits, wanted: list[bool], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
-    ) -> None:
-        rows = visits.rows
-        if not self._source.reads_columns:
-            leaves = flatten(self._source.read_visits(visits))[0]
-            for leaf, want, box, destination in zip(leaves, wanted, boxes, out, strict=True):
-                if want and box is not None and destination is not None:
-                    cut: Any = (slice(None), *(slice(*column) for column in box[1:]))
-                    destination[...] = np.asarray(leaf)[cut].reshape(destination.shape)
-            return
-        flat: list[NDArray[Any] | None] = []
-        for want, destination in zip(wanted, out, strict=True):
-            if not want or destination is None:
-                flat.append(None)
-            elif destination.flags.c_contiguous:
-                flat.append(destination.reshape(len(rows), *destination.shape[2:]))
-            else:
-                flat.append(np.empty((len(rows), *destination.shape[2:]), destination.dtype))
-        self._source.read_into(
-            rows, [box[1:] if want and box is not None else None for want, box in zip(wanted, boxes, strict=True)], flat
-        )
-        for values, destination in zip(flat, out, strict=True):
-            if values is not None and destination is not None and not destination.flags.c_contiguous:
-                destination[...] = values.reshape(destination.shape)
+                wanted = [box if box is not None and box[0] == (low, high) else None for box in part_boxes]
+                self._source.read_runs_into(
+                    begins + (first + low),
+                    high - low,
+                    [None if box is None else box[1:] for box in wanted],
+                    [None if box is None else destination for box, destination in zip(wanted, part, strict=True)],
+                )
 
     def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         count = len(self._specs)
