@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from turns import machine
 
 from loadax import from_documents
-from loadax.plan.pack import packed, plan_arrays
+from loadax.plan.pack import ALL, PackOptions, packed, plan_arrays
 
 _BINS = 64  # rows that Grain's packers fill side by side: as many as a batch they make
 
@@ -65,7 +65,8 @@ def grain_fill(lengths: Lengths, seq_len: int, method: str) -> tuple[float, floa
 def loadax_fill(lengths: Lengths, seq_len: int, method: Any) -> tuple[float, float]:
     """Fill of loadax's rows, and the seconds to plan them."""
     began = time.perf_counter()
-    plan = packed(method, seq_len, plan_arrays(lengths, seq_len, method, "error", 1 << 20))
+    options = PackOptions({ALL: seq_len}, method, "error", 1 << 20)
+    (plan,) = packed(options, plan_arrays(lengths[:, None], options), lengths[:, None])
     return float(lengths.sum() / (plan.size * seq_len)), time.perf_counter() - began
 
 

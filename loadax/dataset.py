@@ -419,8 +419,7 @@ class Dataset:
         Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
         row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
         `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
-        `loss_mask`. `method` is "best_fit" or "first_fit", `long` is "error" or "drop", and `align` and `bos` are left
-        out.
+        `loss_mask`. `method` is "best_fit" or "first_fit", and `long` is "error" or "drop".
 
         Args:
             seq_len: Entries of a row; or a dict of them, with all leaves of the documents.
@@ -460,16 +459,12 @@ class Dataset:
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
         """
-        from loadax.packing import pack, pack_options
-        from loadax.packing_by_leaf import leaf_pack_options, pack_by_leaf
+        from loadax.packing.options import pack_options
+        from loadax.packing.pack import pack
 
         self._check_random_access("pack()")
         optional_flag("progress", progress)
-        if isinstance(seq_len, Mapping):
-            by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
-            rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value))
-            return Dataset(rows, Sequential(len(rows)))
-        options = pack_options(seq_len, method, long, window, align, most_documents)
+        options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
         source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
         return Dataset(source, Sequential(len(source)))

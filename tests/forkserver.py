@@ -48,7 +48,7 @@ PRELOADED = (
     "loadax",
     "loadax.loader.dataloader",
     "loadax.io",
-    "loadax.packing",
+    "loadax.packing.pack",
 )
 MESSAGE = 1 << 17  # bytes of one request at most
 JAX_SETTINGS = (  # JAX read them when the server imported it

@@ -21,7 +21,7 @@ from tests.laws.chain_checks import Run
 from tests.laws.chain_rows import Given, Row, scaled
 from tests.laws.chain_verbs import Chain, Packing
 from tests.loader.oracle import assert_placed
-from tests.slow_packing import slowly
+from tests.packing.slow_packing import slowly
 from tests.sources.shards.corpora import encoded, write_tar, write_tfrecord
 
 BATCH, EPOCHS, STOP = 8, 2, 3

@@ -4,13 +4,13 @@ A plan is a few flat arrays, so it can be memory-mapped from disk, and any packe
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.plan.fit import fit
+from loadax.plan.fit import fit, fit_by_leaf
 from loadax.protocols import Integers, Segments
 
 PACK_VERSION = 1
@@ -20,6 +20,79 @@ Method: TypeAlias = Literal["split", "best_fit", "first_fit"]
 Long: TypeAlias = Literal["error", "cut", "drop"]
 Packed: TypeAlias = "Split | Fitted"
 Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+ALL = ""
+"""The name of a length that all leaves of a document have."""
+
+
+class PackOptions(NamedTuple):
+    """What decides the packed rows, besides the lengths of the documents.
+
+    Args:
+        seq_lens: Entries of a row, by leaf; or one of the name `ALL`.
+        method: "split" (of one length only), "best_fit" or "first_fit".
+        long: What happens with documents that are longer than a row, unless `method` is "split"; "cut" needs one
+            length.
+        window: Number of documents that are packed together.
+        align: Divisor of the first column of every document, unless `method` is "split". It divides the rows.
+        most_documents: Largest number of documents of a row, unless `method` is "split"; None: no limit.
+        bos: Whether an entry is put before every document.
+    """
+
+    seq_lens: dict[str, int]
+    method: Method
+    long: Long
+    window: int
+    align: int = 1
+    most_documents: int | None = None
+    bos: bool = False
+
+    @property
+    def by_leaf(self) -> bool:
+        """Whether leaves have lengths of their own."""
+        return ALL not in self.seq_lens
+
+    @property
+    def seq_len(self) -> int | dict[str, int]:
+        """The argument of `Dataset.pack`."""
+        return self.seq_lens if self.by_leaf else self.seq_lens[ALL]
+
+    @property
+    def sizes(self) -> Integers:
+        """Entries of a row, int64[lengths]."""
+        return np.array([*self.seq_lens.values()], np.int64)
+
+    @property
+    def described(self) -> list[Any]:
+        """The options as JSON; later ones only where they are used, so that states of earlier runs stay as they are."""
+        first = [self.seq_len, self.method, self.long, self.window, *([self.most_documents] if self.by_leaf else [])]
+        return [*first, *([name, value] for name, value in self._later())]
+
+    @property
+    def name(self) -> str:
+        """Name of the plan in an index. Names of leaves may not be fit for that of a file."""
+        kind = ["by-leaf"] if self.by_leaf else []
+        first = [self.method, *self.seq_lens.values(), self.long, self.window]
+        most = [self.most_documents] if self.by_leaf else []
+        later = [part for option in self._later() for part in option]
+        return "-".join(map(str, [*kind, *first, *most, *later, *(["bos"] if self.bos else [])]))
+
+    def _later(self) -> list[tuple[str, Any]]:
+        later = {"align": self.align} | ({} if self.by_leaf else {"most_documents": self.most_documents})
+        return [(name, value) for name, value in later.items() if value != self._field_defaults[name]]
+
+    def lengths(self, documents: Integers) -> Integers:
+        """Lengths with the entries that are put before documents, int64[documents, lengths]."""
+        return documents + documents.any(axis=1, keepdims=True) if self.bos else documents
+
+    def counts(self, lengths: Integers) -> Integers:
+        """Number of parts of each document, from its lengths, int64[documents]; 0: it is empty, or left out."""
+        counts = (-(-lengths // self.sizes)).max(axis=1)
+        return np.where(counts > 1, 0, counts) if self.long == "drop" and self.method != "split" else counts
+
+    def aligned(self, lengths: Integers) -> Integers:
+        """Columns that parts of these lengths take."""
+        return -(-lengths // self.align) * self.align
 
 
 @final
@@ -110,140 +183,142 @@ class Fitted:
         return Segments(owners, self._documents[places].astype(np.int64), skips, columns, lengths, within + 1)
 
 
-def packed(method: Method, seq_len: int, arrays: Mapping[str, NDArray[Any]], align: int = 1) -> Packed:
-    """The plan with these arrays, which `plan_arrays` made."""
-    return Split(seq_len, arrays) if method == "split" else Fitted(align, arrays)
+def packed(options: PackOptions, arrays: Mapping[str, NDArray[Any]], lengths: Integers) -> list[Packed]:
+    """The plans with these arrays, which `plan_arrays` made: one for each length, with the same documents in each row.
+
+    Args:
+        options: Options of `plan_arrays`.
+        arrays: Its result.
+        lengths: Lengths of the documents, int64[documents, lengths].
+    """
+    if options.method == "split":
+        return [Split(options.seq_lens[ALL], arrays)]
+    if not options.by_leaf:
+        return [Fitted(options.align, arrays)]
+    known, documents = options.lengths(lengths), arrays["documents"]
+    return [Fitted(options.align, {**arrays, "lengths": leaf[documents]}) for leaf in known.T]
 
 
-def plan_arrays(
-    lengths: Integers,
-    seq_len: int,
-    method: Method,
-    long: Long,
-    window: int,
-    align: int = 1,
-    most_documents: int | None = None,
-    row_of: Callable[[int], int] = int,
-    noun: str = "document",
-) -> Arrays:
+def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int], int] = int) -> Arrays:
     """Arrays of a plan, by name.
 
     Args:
-        lengths: Lengths of the documents, int64[documents].
-        seq_len: Entries of a row.
-        method: "split", "best_fit" or "first_fit".
-        long: Handling of documents longer than a row, unless `method` is "split".
-        window: Number of documents that are packed together.
-        align: Divisor of the first column of every document, unless `method` is "split". It divides `seq_len`.
-        most_documents: Largest number of documents of a row, unless `method` is "split".
+        lengths: Lengths of the documents, int64[documents, lengths].
+        options: The other arguments.
         row_of: Function that returns the row of a document, for errors.
-        noun: What has these lengths, for errors.
 
     Raises:
         ArgumentError: When nothing is left to pack, or a document is longer than a row and `long` is "error".
     """
     if not lengths.any():
         raise ArgumentError(f"pack(): all {len(lengths)} documents are empty; pack a dataset with entries")
-    if method == "split":
-        return {"ends": np.cumsum(lengths, dtype=np.int64)}
-    too_long = lengths > seq_len
-    if long == "error" and too_long.any():
-        which = int(np.argmax(too_long))
+    lengths = options.lengths(lengths)
+    if options.method == "split":
+        return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
+    too_long = lengths > options.sizes
+    if options.long == "error" and too_long.any():
+        raise _too_long(lengths, too_long, options, row_of)
+    if not options.counts(lengths).any():
         raise ArgumentError(
-            f"row {row_of(which)} is a {noun} of {lengths[which]}, longer than seq_len={seq_len}, "
-            f"as are {int(too_long.sum()) - 1} more of {len(lengths)}; "
-            "pass long='cut' (cuts them into rows), long='drop' (leaves them out), or method='split'"
+            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={options.seq_len}; "
+            "pass a larger one"
         )
-    if long == "drop" and not (lengths[~too_long]).any():
-        raise ArgumentError(
-            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={seq_len}; pass a larger one"
-        )
-    most = seq_len if most_documents is None else most_documents
-
-    def rows_of(sizes: Integers) -> Integers:
-        return fit(-(-sizes // align) * align, seq_len, method == "best_fit", most)
-
-    return _fitted_arrays(lengths, seq_len, rows_of, long, window)
+    return _fitted_arrays(lengths, options)
 
 
-def check_arrays(
-    arrays: Mapping[str, NDArray[Any]], lengths: Integers, seq_len: int, method: Method, long: Long, align: int
-) -> None:
+def _too_long(
+    lengths: Integers, too_long: NDArray[np.bool_], options: PackOptions, row_of: Callable[[int], int]
+) -> ArgumentError:
+    document, leaf = np.argwhere(too_long)[0].tolist()
+    what = f"whose leaf {[*options.seq_lens][leaf]!r} has length" if options.by_leaf else "of"
+    with_bos = " with its bos entry" if options.bos else ""
+    ways = "long='drop' (leaves them out), or "
+    ways = (
+        f"{ways}truncate them in a map"
+        if options.by_leaf
+        else f"long='cut' (cuts them into rows), {ways}method='split'"
+    )
+    return ArgumentError(
+        f"row {row_of(document)} is a document{with_bos} {what} {lengths[document, leaf]}, longer than "
+        f"seq_len={options.seq_len}, as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}; "
+        f"pass {ways}"
+    )
+
+
+def check_arrays(arrays: Mapping[str, NDArray[Any]], lengths: Integers, options: PackOptions) -> None:
     """Checks that arrays are a plan of documents with these lengths: every entry in one row, and no row too long.
 
     Args:
         arrays: Arrays that may be of `plan_arrays`, by name.
-        lengths: Lengths of the documents, int64[documents].
-        seq_len: Entries of a row.
-        method: As in `plan_arrays`.
-        long: As in `plan_arrays`.
-        align: As in `plan_arrays`.
+        lengths: As in `plan_arrays`.
+        options: As in `plan_arrays`.
 
     Raises:
         ValueError: When they are not.
     """
-    if method == "split":
+    lengths = options.lengths(lengths)
+    if options.method == "split":
         if arrays["ends"].dtype != np.int64 or not np.array_equal(arrays["ends"], np.cumsum(lengths)):
             raise ValueError("the ends of the documents are not the sums of their lengths")
         return
-    bounds, documents, sizes = arrays["bounds"], arrays["documents"], arrays["lengths"]
-    skips = arrays.get("skips", np.zeros(1, np.int64)[:0])
-    if any(array.ndim != 1 or array.dtype not in (np.int32, np.int64) for array in (bounds, documents, sizes, skips)):
+    if any(array.ndim != 1 or array.dtype not in (np.int32, np.int64) for array in arrays.values()):
         raise ValueError("the arrays are not flat arrays of integers")
-    counts = -(-lengths // seq_len)
-    cut = bool(long == "cut" and counts.max(initial=0) > 1)
-    if long == "drop":
-        counts = np.where(counts > 1, 0, counts)
-    number = int(counts.sum())
+    counts = options.counts(lengths)
+    number, cut = int(counts.sum()), bool(options.long == "cut" and counts.max(initial=0) > 1)
+    bounds, documents = arrays["bounds"], arrays["documents"]
     if len(bounds) < 2 or bounds[0] or bounds[-1] != number or (np.diff(bounds) <= 0).any():
         raise ValueError(f"the bounds of the rows don't ascend from 0 to {number}")
-    if ("skips" in arrays) != cut or {len(documents), len(sizes), len(skips) if cut else number} != {number}:
+    if ("skips" in arrays) != cut or any(len(array) != number for name, array in arrays.items() if name != "bounds"):
         raise ValueError(f"the arrays don't have {number} values")
     if documents.min() < 0 or not np.array_equal(np.bincount(documents, minlength=len(lengths)), counts):
         raise ValueError("a document is missing, or in too many rows")
-    begins = skips.astype(np.int64) if cut else np.zeros(number, np.int64)
-    parts, rest = np.divmod(begins, seq_len)
-    if cut and (rest.any() or begins.min() < 0 or len(np.unique(documents * counts.max() + parts)) < number):
-        raise ValueError("the parts of a cut document overlap")
-    widths = -(-sizes.astype(np.int64) // align) * align
-    if (sizes != np.minimum(lengths[documents] - begins, seq_len)).any() or sizes.min() < 1:
-        raise ValueError("the lengths are not those of the documents")
-    if np.add.reduceat(widths, bounds[:-1]).max() > seq_len:
-        raise ValueError(f"a row is longer than {seq_len}")
-
-
-def _fitted_arrays(
-    lengths: Integers, seq_len: int, rows_of: Callable[[Integers], Integers], long: Long, window: int
-) -> Arrays:
-    small = np.int32 if len(lengths) < 1 << 31 else np.int64
-    cut = bool(long == "cut" and (lengths > seq_len).any())
-    parts: dict[str, list[NDArray[Any]]] = {"bounds": [np.zeros(1, np.int64)], "documents": [], "lengths": []}
+    sizes = lengths[documents]
     if cut:
+        begins, most = arrays["skips"].astype(np.int64)[:, None], options.sizes
+        parts, rest = np.divmod(begins, most)
+        if rest.any() or begins.min() < 0 or len(np.unique(documents * counts.max() + parts[:, 0])) < number:
+            raise ValueError("the parts of a cut document overlap")
+        sizes = np.minimum(sizes - begins, most)
+    if not options.by_leaf and ((arrays["lengths"] != sizes[:, 0]).any() or sizes.min() < 1):
+        raise ValueError("the lengths are not those of the documents")
+    if (np.add.reduceat(options.aligned(sizes), bounds[:-1]) > options.sizes).any():
+        raise ValueError(f"a row is longer than {options.seq_len}")
+
+
+def _fitted_arrays(lengths: Integers, options: PackOptions) -> Arrays:
+    small = np.int32 if len(lengths) < 1 << 31 else np.int64
+    parts: dict[str, list[NDArray[Any]]] = {"bounds": [np.zeros(1, np.int64)], "documents": []}
+    if not options.by_leaf:
+        parts["lengths"] = []
+    if options.long == "cut" and (lengths > options.sizes).any():
         parts["skips"] = []
     before = 0
-    for start in range(0, len(lengths), window):
-        documents, skips, sizes = _items(lengths[start : start + window], seq_len, drop=long == "drop")
+    for start in range(0, len(lengths), options.window):
+        near = lengths[start : start + options.window]
+        documents, within = _spread(options.counts(near))
         if not len(documents):
             continue
-        rows = rows_of(sizes)
+        skips = within[:, None] * options.sizes
+        sizes = np.minimum(near[documents] - skips, options.sizes)
+        rows = _fit(options.aligned(sizes), options)
         by_row = np.argsort(rows.astype(np.int32), kind="stable")
         parts["documents"].append((documents[by_row] + start).astype(small))
-        parts["lengths"].append(sizes[by_row].astype(np.int32))
-        if cut:
-            parts["skips"].append(skips[by_row])
+        if "lengths" in parts:
+            parts["lengths"].append(sizes[by_row, 0].astype(np.int32))
+        if "skips" in parts:
+            parts["skips"].append(skips[by_row, 0])
         parts["bounds"].append(before + np.cumsum(np.bincount(rows)))
         before += len(documents)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _items(lengths: Integers, seq_len: int, drop: bool) -> tuple[Integers, Integers, Integers]:
-    """Items to pack: their documents, first entries and lengths. Long documents are cut, or dropped if `drop`."""
-    counts = -(-lengths // seq_len)  # 0 for an empty document
-    if drop:
-        counts[counts > 1] = 0
-    documents, within = _spread(counts)
-    skips = within * seq_len
-    return documents, skips, np.minimum(lengths[documents] - skips, seq_len)
+def _fit(widths: Integers, options: PackOptions) -> Integers:
+    """Row of each part, from the columns that it takes."""
+    best, seq_lens = options.method == "best_fit", [*options.seq_lens.values()]
+    most = len(widths) if options.most_documents is None else options.most_documents
+    if options.by_leaf:
+        return fit_by_leaf(widths, seq_lens, best, most)
+    return fit(widths[:, 0], seq_lens[0], best, min(most, seq_lens[0]))
 
 
 def _spread(counts: Integers) -> tuple[Integers, Integers]:

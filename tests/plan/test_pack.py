@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError
 from loadax.plan.fit import fit
-from loadax.plan.pack import check_arrays, packed, plan_arrays
+from loadax.plan.pack import ALL, Arrays, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers
 from loadax.sources.io.index_folder import digest_values
 from tests.limits import examples
@@ -53,6 +53,18 @@ def test_a_histogram_gives_the_rows_that_one_by_one_gives(
     assert firsts == sorted(firsts)  # rows stand in the order of their first documents
 
 
+def arrays_of(lengths: Any, *options: Any, **how: Any) -> Arrays:
+    """The arrays of a plan for documents of one length each; `options` are `PackOptions`, from the row's length on."""
+    seq_len, *rest = options
+    return plan_arrays(np.asarray(lengths)[:, None], PackOptions({ALL: seq_len}, *rest), **how)
+
+
+def plan_of(lengths: Any, *options: Any) -> Any:
+    seq_len, *rest = options
+    (plan,) = packed(PackOptions({ALL: seq_len}, *rest), arrays_of(lengths, *options), np.asarray(lengths)[:, None])
+    return plan
+
+
 def rows_of(plan: Any, seq_len: int, lengths: list[int]) -> list[list[tuple[int, int, int]]]:
     """`(document, entry)` of every column of each row, with the number of the segment.
 
@@ -81,7 +93,7 @@ def rows_of(plan: Any, seq_len: int, lengths: list[int]) -> list[list[tuple[int,
 @settings(max_examples=examples(200), deadline=None)
 @given(LENGTHS, st.integers(1, 50))
 def test_split_is_the_stream_of_all_documents(lengths: list[int], seq_len: int) -> None:
-    plan = packed("split", seq_len, plan_arrays(np.array(lengths), seq_len, "split", "error", 0))
+    plan = plan_of(lengths, seq_len, "split", "error", 0)
     rows = rows_of(plan, seq_len, lengths)
     stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
     assert [each[:2] for row in rows for each in row] == stream
@@ -104,9 +116,9 @@ def test_fits_hold_every_entry_once_and_cut_nothing_that_fits(
 ) -> None:
     if long == "drop" and not any(0 < length <= seq_len for length in lengths):
         with pytest.raises(ArgumentError, match=r"all .* documents are empty or longer than seq_len"):
-            plan_arrays(np.array(lengths), seq_len, method, long, window)
+            arrays_of(lengths, seq_len, method, long, window)
         return
-    plan = packed(method, seq_len, plan_arrays(np.array(lengths), seq_len, method, long, window))
+    plan = plan_of(lengths, seq_len, method, long, window)
     rows = rows_of(plan, seq_len, lengths)
     kept = [document for document, length in enumerate(lengths) if long == "cut" or length <= seq_len]
     assert sorted(each[:2] for row in rows for each in row) == [
@@ -137,11 +149,11 @@ def test_a_million_documents_take_little_work_and_little_memory(method: Any) -> 
     """The work of a window is that of its distinct lengths, of which ten times as many documents have hardly more."""
     long: Any = "error" if method == "split" else "cut"
     lengths = lognormal(1_000_000, 4096)
-    plan = packed(method, 2048, plan_arrays(lengths, 2048, method, long, 1 << 18))
+    plan = plan_of(lengths, 2048, method, long, 1 << 18)
     assert lengths.sum() / (plan.size * 2048) > 0.999
-    assert peak_of(lambda: plan_arrays(lengths, 2048, method, long, 1 << 18)) < 100 * len(lengths)  # bytes a document
+    assert peak_of(lambda: arrays_of(lengths, 2048, method, long, 1 << 18)) < 100 * len(lengths)  # bytes a document
     few, many = (
-        lines_of(partial(plan_arrays, lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18)
+        lines_of(partial(arrays_of, lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18)
     )
     assert many < 2 * few
 
@@ -172,7 +184,7 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
 def test_what_can_not_be_packed(lengths: list[int], arguments: tuple[int, Any, Any, int], message: str) -> None:
     seq_len, method, long, window = arguments
     with pytest.raises(ArgumentError, match=message):
-        plan_arrays(np.array(lengths), seq_len, method, long, window, row_of=lambda document: document + 100)
+        arrays_of(lengths, seq_len, method, long, window, row_of=lambda document: document + 100)
 
 
 def test_plans_and_digests_stay_what_they_are() -> None:
@@ -181,9 +193,7 @@ def test_plans_and_digests_stay_what_they_are() -> None:
     assert digest_values(lengths) != digest_values(lengths[::-1])
     methods: list[Any] = ["split", "best_fit", "first_fit"]
     found = {
-        method: digest_values(
-            packed(method, 64, plan_arrays(lengths, 64, method, "error", 500)).segments(np.arange(50)).documents
-        )
+        method: digest_values(plan_of(lengths, 64, method, "error", 500).segments(np.arange(50)).documents)
         for method in methods
     }
     assert found == {"split": "a8dd11ebf0f06cc6", "best_fit": "c1e70cd072c15ede", "first_fit": "e603bffa3ac2279b"}
@@ -196,8 +206,10 @@ CHECKED: list[Any] = [("best_fit", "cut", 1), ("first_fit", "cut", 4), ("best_fi
 def test_arrays_from_elsewhere_are_checked(method: Any, long: Any, align: int) -> None:
     """What `plan_arrays` makes passes; any other value, order or number of values does not."""
     lengths = np.array([3, 0, 8, 20, 5, 1, 16, 2])
-    made = plan_arrays(lengths, 8, method, long, 100, align)
-    check_arrays(made, lengths, 8, method, long, align)
+    options = PackOptions({ALL: 8}, method, long, 100, align)
+    lengths = lengths[:, None]
+    made = plan_arrays(lengths, options)
+    check_arrays(made, lengths, options)
     for name, array in made.items():
         changes: list[Any] = [
             array[:-1],
@@ -212,6 +224,42 @@ def test_arrays_from_elsewhere_are_checked(method: Any, long: Any, align: int) -
             if np.array_equal(changed, array) and changed.dtype == array.dtype:
                 continue
             with pytest.raises(ValueError):
-                check_arrays({**made, name: changed}, lengths, 8, method, long, align)
+                check_arrays({**made, name: changed}, lengths, options)
     with pytest.raises(ValueError):
-        check_arrays(made, lengths[::-1], 8, method, long, align)
+        check_arrays(made, lengths[::-1], options)
+
+
+LENGTHS_BY_LEAF = np.array([[3, 1], [0, 0], [10, 1], [4, 4], [2, 0]])
+BY_LEAF = PackOptions({"inputs": 9, "targets": 5}, "best_fit", "drop", 100, most_documents=2)
+
+
+def test_a_plan_of_several_lengths_passes_its_own_check() -> None:
+    made = plan_arrays(LENGTHS_BY_LEAF, BY_LEAF)
+    assert {name: array.tolist() for name, array in made.items()} == {"bounds": [0, 2, 3], "documents": [0, 3, 4]}
+    check_arrays(made, LENGTHS_BY_LEAF, BY_LEAF)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"documents": np.array([0, 3, 3])}, "a document is missing, or in too many rows"),
+        ({"documents": np.array([0, 3, 2])}, "a document is missing, or in too many rows"),
+        ({"documents": np.array([0, 3, -1])}, "a document is missing, or in too many rows"),
+        ({"documents": np.array([0.0, 3.0, 4.0])}, "the arrays are not flat arrays of integers"),
+        ({"bounds": np.array([0, 2, 2, 3])}, "the bounds of the rows don't ascend from 0 to 3"),
+        ({"bounds": np.array([1, 3])}, "the bounds of the rows don't ascend from 0 to 3"),
+        ({"bounds": np.array([0, 2])}, "the bounds of the rows don't ascend from 0 to 3"),
+    ],
+)
+def test_plans_of_several_lengths_that_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_arrays({**plan_arrays(LENGTHS_BY_LEAF, BY_LEAF), **changed}, LENGTHS_BY_LEAF, BY_LEAF)
+
+
+def test_a_row_of_several_lengths_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a row is longer than \{'inputs': 8, 'targets': 4\}"):
+        check_arrays(
+            plan_arrays(LENGTHS_BY_LEAF, BY_LEAF),
+            LENGTHS_BY_LEAF,
+            BY_LEAF._replace(seq_lens={"inputs": 8, "targets": 4}),
+        )

@@ -18,6 +18,7 @@ from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec, normalise_spec
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.packing.packed import PackedSource
 from loadax.plan.batches import BatchPlan
 from loadax.plan.lanes import by_lane
 from loadax.protocols import Blocks, Columns, Integers, Order
@@ -26,7 +27,6 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.wrappers.concat import ConcatenatedSource
-from loadax.sources.wrappers.packed import PackedSource
 from loadax.sources.wrappers.zip import ZippedSource
 
 _SAMPLE = 64  # blocks to sample for the chunks that a block spans

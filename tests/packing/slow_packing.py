@@ -16,8 +16,27 @@ def pairs(sizes: list[tuple[int, int]]) -> list[Row]:
     ]
 
 
-def slowly(documents: list[Row], seq_lens: dict[str, int], method: str, window: int, most: int | None) -> list[Row]:
+def slowly(
+    documents: list[Row],
+    seq_lens: dict[str, int],
+    method: str,
+    window: int,
+    most: int | None,
+    align: int = 1,
+    bos: int | None = None,
+) -> list[Row]:
     """The packed rows, one document and one entry at a time."""
+    if bos is not None:
+        documents = [
+            {name: np.append(np.array([bos], leaf.dtype), leaf) for name, leaf in document.items()}
+            if any(map(len, document.values()))
+            else document
+            for document in documents
+        ]
+
+    def width(document: Row, name: str) -> int:
+        return -(-len(document[name]) // align) * align
+
     out: list[Row] = []
     for start in range(0, len(documents), window):
         kept = [
@@ -28,10 +47,10 @@ def slowly(documents: list[Row], seq_lens: dict[str, int], method: str, window: 
         bins: list[list[int]] = []
 
         def shares(number: int, kept: list[Row] = kept) -> list[float]:
-            return [len(kept[number][name]) / seq_lens[name] for name in seq_lens]
+            return [width(kept[number], name) / seq_lens[name] for name in seq_lens]
 
         def space(row: list[int], kept: list[Row] = kept) -> dict[str, int]:
-            return {name: seq_lens[name] - sum(len(kept[number][name]) for number in row) for name in seq_lens}
+            return {name: seq_lens[name] - sum(width(kept[number], name) for number in row) for name in seq_lens}
 
         for number in sorted(range(len(kept)), key=lambda number: -max(shares(number))):
             fits = [
@@ -47,18 +66,17 @@ def slowly(documents: list[Row], seq_lens: dict[str, int], method: str, window: 
             else:
                 least = min(fits, key=lambda row: sum(space(row)[name] / seq_lens[name] for name in seq_lens))
                 least.append(number)
-        out += [row_of([kept[number] for number in sorted(row)], seq_lens) for row in sorted(bins, key=min)]
+        out += [row_of([kept[number] for number in sorted(row)], seq_lens, align) for row in sorted(bins, key=min)]
     return out
 
 
-def row_of(documents: list[Row], seq_lens: dict[str, int]) -> Row:
+def row_of(documents: list[Row], seq_lens: dict[str, int], align: int) -> Row:
     row: Row = {}
     for name, seq_len in seq_lens.items():
-        entries = [
-            (value, number, position)
-            for number, document in enumerate(documents, 1)
-            for position, value in enumerate(document[name].tolist())
-        ]
+        entries: list[tuple[int, int, int]] = []
+        for number, document in enumerate(documents, 1):
+            entries += [(value, number, position) for position, value in enumerate(document[name].tolist())]
+            entries += [(-1, 0, 0)] * (-len(entries) % align)
         entries += [(-1, 0, 0)] * (seq_len - len(entries))
         row[name], row[f"{name}_segment_ids"], row[f"{name}_positions"] = map(np.array, zip(*entries, strict=True))
     return row

@@ -13,7 +13,7 @@ from loadax import Dataloader, Dataset, from_documents, from_source, plots
 from loadax.errors import ArgumentError, LeafError
 from loadax.testing import check_source
 from tests.limits import examples
-from tests.slow_packing import Row, pairs, slowly
+from tests.packing.slow_packing import Row, pairs, slowly
 
 SEQ_LENS = {"inputs": 9, "targets": 5}
 
@@ -37,15 +37,24 @@ def assert_rows(packed: Dataset, expected: list[Row]) -> None:
     method=st.sampled_from(["best_fit", "first_fit"]),
     window=st.sampled_from([1, 7, 100]),
     most=st.sampled_from([None, 1, 2]),
+    align=st.sampled_from([1, 3]),
+    bos=st.sampled_from([None, 7]),
 )
 def test_rows_are_those_of_a_slow_packer(
-    sizes: list[tuple[int, int]], method: Any, window: int, most: int | None
+    sizes: list[tuple[int, int]], method: Any, window: int, most: int | None, align: int, bos: int | None
 ) -> None:
-    documents = pairs([(4, 4), *sizes])
+    documents, seq_lens = pairs([(4, 4), *sizes]), {"inputs": 9, "targets": 6}
     packed = from_source(documents).pack(
-        SEQ_LENS, method=method, long="drop", window=window, most_documents=most, value=-1
+        seq_lens,
+        method=method,
+        long="drop",
+        window=window,
+        most_documents=most,
+        value=-1,
+        align=align,
+        bos=bos,
     )
-    assert_rows(packed, slowly(documents, SEQ_LENS, method, window, most))
+    assert_rows(packed, slowly(documents, seq_lens, method, window, most, align, bos))
 
 
 @pytest.mark.processes
@@ -146,8 +155,12 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         r"method='split': pass 'best_fit' or 'first_fit': with a length for each leaf, doc",
     ),
     (SEQ_LENS, {"long": "cut"}, r"long='cut': pass 'error' or 'drop': with a length for each leaf, documents are"),
-    (SEQ_LENS, {"align": 4}, r"align=4 is for one seq_len, not for a length for each leaf; leave it out"),
-    (SEQ_LENS, {"bos": 1}, r"bos=1 is for one seq_len"),
+    (SEQ_LENS, {"align": 4}, r"align=4 does not divide seq_len\['inputs'\]=9; pass a divisor of it"),
+    (
+        SEQ_LENS,
+        {"bos": {"x": 1}},
+        r"bos has the key 'x', which is not a leaf of the documents: \['inputs', 'targets'\]",
+    ),
     (
         {"inputs": 9},
         {},

@@ -590,7 +590,7 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, index=3), "index=3 is an int: pass the path of a local folder"),
         (
             lambda data: data.pack(16, index=__file__),
-            r"index='.*test_packing\.py' is a file; pass the path of a folder",
+            r"index='.*test_pack\.py' is a file; pass the path of a folder",
         ),
     ],
 )

@@ -1,0 +1,1 @@
+"""Packs documents into rows of fixed length."""

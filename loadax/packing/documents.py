@@ -1,0 +1,236 @@
+"""Documents: the rows of a dataset that are packed, as one-dimensional leaves of any length."""
+
+import copy
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import name_of
+from loadax.core.progress import progress_bar
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.packing.form import Form
+from loadax.plan.order import check_fixed_rows
+from loadax.protocols import Integers, Order, Visits
+from loadax.reader import Reader
+from loadax.sources.base import BaseSource
+from loadax.transforms import BatchMap, Transform
+from loadax.writing.identity import digest_of, identify, spread
+
+_INFINITE = 1 << 40  # documents, more than any dataset has
+_DOCUMENTS_PER_READ = 512  # documents per read of one thread
+_SAMPLE = 32  # documents whose contents are part of the identity of the data
+_LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
+
+
+class PartsRequest(NamedTuple):
+    """Parts of documents to read: numbers of the documents, first entries, lengths, and which leaves are wanted."""
+
+    numbers: Integers
+    skips: Integers
+    lengths: Integers
+    wanted: Sequence[bool]
+
+
+@final
+class Documents:
+    """The documents at the positions of an order, as in epoch 0, numbered from 0.
+
+    Args:
+        reader: Reader of the documents.
+        order: Order of the documents.
+        by_leaf: Whether the leaves of a document may have different lengths; such documents are read whole.
+
+    Raises:
+        ArgumentError: If there are no documents, or infinitely many, or a map is random.
+        LeafError: If a record is not a document. The message names its row.
+    """
+
+    def __init__(self, reader: Reader, order: Order, by_leaf: bool = False):
+        if not order.size:
+            raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
+        if order.size >= _INFINITE:
+            raise ArgumentError(
+                "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
+            )
+        check_fixed_rows(order, "pack()")
+        if reader.random:
+            raise ArgumentError(
+                "pack() reads documents once, as in epoch 0, but a map before it is random; "
+                "call pack() first, then the random map"
+            )
+        for transform in reader.maps:
+            if isinstance(transform, BatchMap):
+                raise ArgumentError(
+                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                    "but documents differ in length; use map before pack"
+                )
+        self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
+        self.flat = reader.reads_parts and not by_leaf
+        self.depth = reader.depth
+        self.form = self._find_form()
+        self.known: Integers | None = None
+        """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
+
+    @property
+    def source(self) -> BaseSource:
+        return self._reader.source
+
+    @property
+    def maps(self) -> Sequence[Transform]:
+        return self._reader.maps
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._reader.concurrent_reads
+
+    def with_source(self, source: BaseSource) -> "Documents":
+        other = copy.copy(self)
+        other._reader = self._reader.with_source(source)  # noqa: SLF001
+        return other
+
+    def visits(self, numbers: Integers) -> Visits:
+        """Visits of the documents with these numbers."""
+        return self.order.visits(np.zeros_like(numbers), numbers)
+
+    def row_of(self, numbers: Integers) -> Integers:
+        return self.visits(numbers).rows
+
+    def leaves(self, numbers: Integers) -> list[list[NDArray[Any]]]:
+        """The leaves of each document, read whole."""
+        visits = self.visits(numbers)
+        examples = self._reader.examples(visits)
+        return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
+
+    def parts(self, requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
+        """Reads parts of documents, concatenated, for every wanted leaf of each request."""
+        if self.flat:
+            read = self._reader.source.read_parts
+            return [
+                read(self.row_of(numbers), skips, lengths, wanted) if any(wanted) else [None] * len(wanted)
+                for numbers, skips, lengths, wanted in requests
+            ]
+        needed = [request.numbers for request in requests if any(request.wanted)]
+        numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
+        documents = self.leaves(numbers) if len(numbers) else []
+        self._check_unchanged(numbers, documents)
+        return [self._cut(request, numbers, documents) for request in requests]
+
+    def _cut(
+        self, request: PartsRequest, numbers: Integers, documents: list[list[NDArray[Any]]]
+    ) -> list[NDArray[Any] | None]:
+        which = np.searchsorted(numbers, request.numbers).tolist()
+        bounds = list(zip(which, request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True))
+        return [
+            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
+            if want
+            else None
+            for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, request.wanted, strict=True))
+        ]
+
+    def lengths(self, progress: bool | None) -> Integers:
+        """int64[n, lengths]: of every document, from the source, or else measured by reading all documents in threads.
+
+        One length, if all leaves are equally long.
+        """
+        known = None if self._by_leaf else self._known_lengths()
+        return self._measure_lengths(progress) if known is None else known[:, None]
+
+    def _known_lengths(self) -> Integers | None:
+        out = np.empty(self.size, np.int64)
+        for start in range(0, self.size, _LENGTHS_PER_CALL):
+            numbers = np.arange(start, min(start + _LENGTHS_PER_CALL, self.size))
+            lengths = self._reader.lengths(self.row_of(numbers))
+            if lengths is None:
+                return None
+            out[numbers] = lengths
+        if (out < 0).any():
+            wrong = np.flatnonzero(out < 0)[:1]
+            raise SourceError(
+                f"{self.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
+                "return the length of each document, 0 or more"
+            )
+        return out
+
+    @property
+    def num_lengths(self) -> int:
+        """Number of lengths of a document."""
+        return len(self.form.dtypes) if self._by_leaf else 1
+
+    def _measure_lengths(self, progress: bool | None) -> Integers:
+        out = np.empty((self.size, self.num_lengths), np.int64)
+        over = threading.Event()
+        workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
+
+        def measure(start: int) -> int:
+            numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
+            if over.is_set():
+                return 0
+            out[numbers] = [self._measured(leaves) for leaves in self.leaves(numbers)]
+            return len(numbers)
+
+        with (
+            progress_bar("reading lengths", self.size, "document", progress) as done,
+            ThreadPoolExecutor(workers, "loadax-lengths") as pool,
+        ):
+            try:
+                for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
+                    done(count)
+            finally:
+                over.set()
+        return out
+
+    def identity(self) -> dict[str, Any]:
+        """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
+        sample = self.leaves(spread(self.size, _SAMPLE))
+        return {
+            "documents": self.size,
+            "order": self.order.describe(),
+            "maps": self.describe_maps(),
+            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps],
+            "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
+            "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
+            **identify(self._reader.source),
+        }
+
+    def describe_order(self) -> list[Any]:
+        """The order of the documents, as JSON."""
+        return self.order.describe()
+
+    def describe_maps(self) -> list[Any]:
+        """The maps before packing, as JSON."""
+        return self._reader.describe()
+
+    def _find_form(self) -> Form:
+        """The form of the first document without an empty leaf, or of the first one."""
+        forms: list[Form] = []
+        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
+            visits = self.visits(np.array([index]))
+            example, row = self._reader.examples(visits)[0], int(visits.rows[0])
+            forms.append(Form(example, row, self._by_leaf))
+            if all(map(len, forms[-1].leaves(example, row))):
+                return forms[-1]
+        return forms[0]
+
+    def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
+        """Lengths of a document: of each leaf, or the one that all leaves have."""
+        return [len(leaf) for leaf in (leaves if self._by_leaf else leaves[:1])]
+
+    def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
+        if self.known is None:
+            return
+        known = self.known[numbers].tolist()
+        for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
+            found = self._measured(leaves)
+            if found != lengths:
+                raise LeafError(
+                    f"row {int(self.row_of(np.array([index]))[0])} has length {', '.join(map(str, found))}, "
+                    f"but had length {', '.join(map(str, lengths))} when it was packed; "
+                    "data and maps must return the same on every read: "
+                    "call pack() again, and apply random maps after it"
+                )

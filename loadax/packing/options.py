@@ -1,0 +1,82 @@
+"""The arguments of `Dataset.pack`, checked."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from loadax.core.arguments import choice, integer
+from loadax.errors import ArgumentError
+from loadax.plan.pack import ALL, Long, Method, PackOptions
+
+_WINDOW = 1 << 20  # default number of documents that are packed together
+_WINDOW_BY_LEAF = 1 << 12  # fewer, since each document is compared with all open rows
+
+
+def pack_options(
+    seq_len: Any, method: Any, long: Any, window: Any, align: Any, most_documents: Any, bos: Any
+) -> PackOptions:
+    """The arguments of `Dataset.pack` as options.
+
+    Raises:
+        ArgumentError: When one can't be used, alone or beside the others.
+    """
+    by_leaf = isinstance(seq_len, Mapping)
+    seq_lens = _seq_lens(seq_len)
+    align = integer("align", align, 1)
+    most = None if most_documents is None else integer("most_documents", most_documents, 1)
+    _check_method(method, long, by_leaf)
+    if method == "split":
+        _check_split(long, window, align, most)
+    for name, length in seq_lens.items():
+        argument = f"seq_len[{name!r}]" if by_leaf else "seq_len"
+        if length % align:
+            raise ArgumentError(
+                f"align={align} does not divide {argument}={length}; pass a divisor of it", argument="align"
+            )
+        if length >= 1 << 31:
+            raise ArgumentError(f"{argument}={length}: pass less than 2^31")
+    default = 0 if method == "split" else _WINDOW_BY_LEAF if by_leaf else _WINDOW
+    window = default if window is None else integer("window", window, 1)
+    return PackOptions(seq_lens, method, long, window, align, most, bos is not None)
+
+
+def _seq_lens(seq_len: Any) -> dict[str, int]:
+    if not isinstance(seq_len, Mapping):
+        return {ALL: integer("seq_len", seq_len, 1)}
+    if not seq_len:
+        raise ArgumentError(
+            "seq_len={} has no leaves; pass a length for each leaf of the documents", argument="seq_len"
+        )
+    return {name: integer(f"seq_len[{name!r}]", length, 1) for name, length in seq_len.items()}
+
+
+def _check_method(method: Any, long: Any, by_leaf: bool) -> None:
+    if by_leaf:
+        never = "with a length for each leaf, documents are never cut"
+        choice("method", method, ("best_fit", "first_fit"), f"'best_fit' or 'first_fit': {never}")
+        choice("long", long, ("error", "drop"), f"'error' or 'drop': {never}")
+        return
+    methods = "'split' (documents are cut), 'best_fit' or 'first_fit' (documents are not cut)"
+    choice("method", method, get_args(Method), methods)
+    choice("long", long, get_args(Long), "'error', 'cut' or 'drop': what to do with documents longer than seq_len")
+
+
+def _check_split(long: Any, window: Any, align: int, most_documents: int | None) -> None:
+    """Refuses what is for documents that are fitted."""
+    because = {
+        "long": "always cuts documents",
+        "window": "needs none",
+        "align": "fills every row with whatever comes next",
+        "most_documents": "fills every row with whatever comes next",
+    }
+    given = {
+        "long": (long, "error"),
+        "window": (window, None),
+        "align": (align, 1),
+        "most_documents": (most_documents, None),
+    }
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ArgumentError(
+                f"{name}={value!r} is for best_fit and first_fit: method='split' {because[name]}; leave it out",
+                argument=name,
+            )

@@ -1,0 +1,150 @@
+"""Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from loadax.core.fingerprint import unrecognised
+from loadax.core.formatting import count_text
+from loadax.errors import ArgumentError
+from loadax.packing.documents import Documents
+from loadax.packing.packed import Group, PackedSource
+from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
+from loadax.protocols import Integers, Order
+from loadax.reader import Reader
+from loadax.sources.io.index_folder import Entry, IndexFolder, check_array, check_digest, digest_values
+
+_LARGEST = 1 << 62  # bytes, more than any file has
+
+# The counts that the summary mentions, and their descriptions.
+_COUNT_TEXTS = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
+
+_log = logging.getLogger("loadax")
+
+
+def pack(
+    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any, bos: Any
+) -> PackedSource:
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
+    folder = _open_index(reader, index)
+    documents = Documents(reader, order, options.by_leaf)
+    options = _in_order_of_leaves(options, documents)
+    lengths, digest = _cached_lengths(documents, options, folder, progress)
+    if not documents.flat:
+        documents.known = lengths
+    plans = packed(options, _cached_arrays(documents, lengths, digest, options, folder), lengths)
+    described = [
+        "pack by leaf" if options.by_leaf else "pack",
+        PACK_VERSION,
+        *options.described,
+        digest,
+        documents.describe_order(),
+        documents.describe_maps(),
+        # States of runs without these stay as they are.
+        *([value] if options.by_leaf else [["value", value]] if value else []),
+        *([["bos", bos]] if bos is not None else []),
+    ]
+    groups = [Group(name, size, plan) for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)]
+    return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos)
+
+
+def _open_index(reader: Reader, index: Any) -> IndexFolder | None:
+    """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
+    if index is None:
+        return None
+    folder = IndexFolder(index)
+    reason = unrecognised(transform.function for transform in reader.maps)
+    if reason is None:
+        return folder
+    _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
+    return None
+
+
+def _in_order_of_leaves(options: PackOptions, documents: Documents) -> PackOptions:
+    """The options with lengths in the order of the documents' leaves.
+
+    Raises:
+        ArgumentError: When the lengths are not of these leaves.
+    """
+    if not options.by_leaf:
+        return options
+    form, seq_lens = documents.form, options.seq_lens
+    leaves = form.build(list(range(len(form.dtypes))))
+    if set(leaves) != set(seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
+        raise ArgumentError(
+            f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}; "
+            "pass a length for each of them, or drop the others in a map",
+            argument="seq_len",
+        )
+    return options._replace(seq_lens={name: seq_lens[name] for name in sorted(leaves, key=leaves.__getitem__)})
+
+
+def _cached_lengths(
+    documents: Documents, options: PackOptions, folder: IndexFolder | None, progress: bool | None
+) -> tuple[Integers, str]:
+    """Lengths of the documents, int64[n, lengths], and their digest."""
+
+    def check(entry: Entry) -> None:
+        lengths = check_array(entry, "lengths", np.int64, documents.size * documents.num_lengths, 0)
+        check_digest(entry, "lengths")
+        if np.sum(lengths, dtype=np.float64) >= _LARGEST:
+            raise ValueError("all lengths together are larger than any file")
+
+    name = "lengths-by-leaf" if options.by_leaf else "lengths"
+    identity = {} if folder is None else documents.identity()
+    entry = None if folder is None else folder.get(name, identity, check)
+    if entry is None:
+        lengths = documents.lengths(progress).reshape(-1)
+        entry = Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
+        if folder is not None:
+            folder.put(name, identity, entry)
+    return entry.arrays["lengths"].reshape(documents.size, documents.num_lengths), entry.facts["digest"]
+
+
+def _cached_arrays(
+    documents: Documents, lengths: Integers, digest: str, options: PackOptions, folder: IndexFolder | None
+) -> Any:
+    """The arrays of the plan. They depend only on its name and the lengths, so plans share a folder."""
+    identity = {"lengths": digest, "version": PACK_VERSION}
+    if folder is not None:
+        known = folder.get(options.name, identity, lambda entry: check_arrays(entry.arrays, lengths, options))
+        if known is not None:
+            return known.arrays
+    arrays = plan_arrays(lengths, options, lambda number: int(documents.row_of(np.array([number]))[0]))
+    counts = _counts(lengths, options)
+    for name, meaning in {"empty": "empty", "dropped": f"longer than {options.seq_len}, and dropped"}.items():
+        if counts[name]:
+            _log.info("pack: %d of %d documents are %s", counts[name], documents.size, meaning)
+    if folder is not None:
+        folder.put(options.name, identity, Entry(arrays, counts))
+    return arrays
+
+
+def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
+    """Numbers of documents that are not as they were given."""
+    full = options.lengths(lengths)
+    too_long = int((full > options.sizes).any(axis=1).sum())
+    return {
+        "empty": int((~full.any(axis=1)).sum()),
+        "cut": too_long if options.method != "split" and options.long == "cut" else 0,
+        "dropped": too_long if options.method != "split" and options.long == "drop" else 0,
+    }
+
+
+def _summary(documents: Documents, lengths: Integers, options: PackOptions, plans: list[Packed]) -> str:
+    full = {
+        name: f"{plan.entries / plan.size / size:.1%}"
+        for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)
+    }
+    shares = ", ".join(f"{name} {share}" for name, share in full.items())
+    counts = "".join(
+        f", {count_text(count, 'document')} {_COUNT_TEXTS[name]}"
+        for name, count in _counts(lengths, options).items()
+        if count
+    )
+    return (
+        f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
+        + (f"full: {shares}" if options.by_leaf else f"{shares.strip()} full")
+        + counts
+    )

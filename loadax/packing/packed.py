@@ -1,0 +1,361 @@
+"""PackedSource: several documents in each row of fixed length, with segment ids and positions."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.casting import fill_value
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError
+from loadax.packing.documents import Documents, PartsRequest
+from loadax.plan.pack import ALL
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.io.byte_stream import indices
+
+_AT_ONCE = 1 << 20  # rows per step of a scan over all rows
+
+_MASK = "loss_mask"
+_ADDED = {"segment_ids": np.dtype(np.int32), "positions": np.dtype(np.int32)}
+
+
+class Part(NamedTuple):
+    """Part of a document in a packed row: source row, first entry, length, and first column."""
+
+    row: int
+    start: int
+    length: int
+    column: int
+
+
+class PackedDocument(NamedTuple):
+    """A document in a packed row: source row, and length and first column by leaf."""
+
+    row: int
+    lengths: dict[str, int]
+    columns: dict[str, int]
+
+    @property
+    def length(self) -> int:
+        """Entries of all leaves."""
+        return sum(self.lengths.values())
+
+
+class Plan(Protocol):
+    """Assignment of documents to rows; see `loadax.plan.pack`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether consecutive rows hold consecutive documents."""
+        ...
+
+    @property
+    def reads_per_document(self) -> float:
+        """Reads per document in one pass over the rows, if documents are read whole."""
+        ...
+
+    def first_documents(self, rows: Integers) -> Integers:
+        """First document of each row, int64[n]."""
+        ...
+
+    def segments(self, rows: Integers) -> Segments: ...
+
+
+class Group(NamedTuple):
+    """Leaves of one length.
+
+    Args:
+        name: Name of the leaf; `ALL`: these are all leaves.
+        seq_len: Entries of a row.
+        plan: Assignment of their entries to rows, with the same documents in each row for all groups.
+    """
+
+    name: str
+    seq_len: int
+    plan: Plan
+
+
+class _Shown(NamedTuple):
+    """What a leaf of the rows shows: a leaf of the documents by its index, or an added one by its name."""
+
+    group: int
+    what: int | str
+
+
+class _Cut(NamedTuple):
+    """Columns of the rows of one group: the segments in them, and the leaves to write."""
+
+    segments: Segments
+    begun: Integers
+    """Entries of each segment before the first column."""
+    lengths: Integers
+    places: Integers
+    """Index of each entry among the columns."""
+    own: NDArray[np.bool_]
+    """Whether an entry is the document's own."""
+    request: PartsRequest
+    out: dict[int, NDArray[Any]]
+
+
+@final
+class PackedSource(BaseSource):
+    """Row i: the documents of row i of a plan, each leaf padded to the length of its group.
+
+    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: padding), `positions`
+    (from 0 in every segment) and `loss_mask` (whether the previous entry is of the same segment, so that this one can
+    be predicted; and, if documents have a leaf of that name, whether that is true). If leaves have lengths of their
+    own, each leaf `x` has `x_segment_ids` and `x_positions`, and there is no `loss_mask`.
+
+    Args:
+        documents: Documents to pack.
+        groups: Groups of leaves: one of all leaves, or one for each leaf of the documents in their order.
+        described: Everything that determines the rows, as JSON.
+        summary: Text for `repr`.
+        value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
+        bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
+
+    Raises:
+        ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
+    """
+
+    spec: Tree = None
+    owns_memory = True
+
+    def __init__(
+        self,
+        documents: Documents,
+        groups: Sequence[Group],
+        described: list[Any],
+        summary: str,
+        value: Any = 0,
+        bos: Any = None,
+    ):
+        self._documents, self._groups, self._plan = documents, groups, groups[0].plan
+        self._described, self._summary, self._value, self._bos = described, summary, value, bos
+        self._by_leaf = groups[0].name != ALL
+        form = documents.form
+        numbered = form.build(list(range(len(form.dtypes))))
+        self._own_mask: int | None = None if self._by_leaf else self._find_own_mask(numbered)
+        shows, spec = self._own_leaves()
+        for index, group in enumerate(groups):
+            for name, dtype in {**_ADDED, **({} if self._by_leaf else {_MASK: np.dtype(np.bool_)})}.items():
+                leaf = f"{group.name}_{name}" if self._by_leaf else name
+                if leaf in numbered and leaf != _MASK:
+                    raise ArgumentError(
+                        f"the documents have a leaf {leaf!r}, which pack() adds; rename or drop it in a map"
+                    )
+                shows[leaf], spec[leaf] = _Shown(index, name), ArraySpec((group.seq_len,), dtype)
+        self.spec = spec
+        self._specs, self._structure = flatten_spec(spec)
+        self._shows: list[_Shown] = flatten(shows, is_leaf=lambda node: isinstance(node, _Shown))[0]
+        self._fills = self._fill_values("value", value)
+        self._bos_values: Any = None if bos is None else self._fill_values("bos", bos)
+
+    def _own_leaves(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """What the documents' leaves show, and their specs."""
+        form = self._documents.form
+        owners = range(len(form.dtypes)) if self._by_leaf else [0] * len(form.dtypes)
+        shows = form.build([_Shown(group, leaf) for leaf, group in enumerate(owners)])
+        spec = form.build(
+            [ArraySpec((self._groups[group].seq_len,), dtype) for group, dtype in zip(owners, form.dtypes, strict=True)]
+        )
+        return {**shows}, {**spec}
+
+    def _find_own_mask(self, numbered: dict[Any, Any]) -> int | None:
+        """Index of the documents' own loss mask, if they have one."""
+        own = numbered.get(_MASK)
+        if own is not None and (not isinstance(own, int) or self._documents.form.dtypes[own].kind != "b"):
+            raise ArgumentError(
+                f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
+                "cast it in a map, or rename it if it is something else"
+            )
+        return own
+
+    def _fill_values(self, argument: str, value: Any) -> list[Any]:
+        """Value of every leaf where no document has an entry."""
+        names = [path[2:-2] for path in self._structure.paths]
+        own = [name for name, shown in zip(names, self._shows, strict=True) if isinstance(shown.what, int)]
+        for name in value if isinstance(value, dict) else ():
+            if name not in own:
+                raise ArgumentError(
+                    f"{argument} has the key {name!r}, which is not a leaf of the documents: {own}; leave it out",
+                    argument=argument,
+                )
+        return [
+            fill_value(name, value, spec.dtype, argument) if isinstance(shown.what, int) else 0
+            for name, spec, shown in zip(names, self._specs, self._shows, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return self._plan.size
+
+    def __repr__(self) -> str:
+        return self._summary
+
+    @property
+    def children(self) -> Sequence[Child]:
+        documents = self._documents
+        times = self._plan.reads_per_document * documents.size / max(1, len(documents.source))
+        return (Child("", documents.source, None, times),)
+
+    def map_children(self, wrap: MapChild) -> "PackedSource":
+        documents = self._documents.with_source(wrap(self.children[0]))
+        return PackedSource(documents, self._groups, self._described, self._summary, self._value, self._bos)
+
+    @property
+    def order(self) -> Order:
+        """Order of the packed documents in the source."""
+        return self._documents.order
+
+    @property
+    def in_order(self) -> bool:
+        """Whether consecutive rows hold consecutive documents of `order`."""
+        return self._plan.in_order
+
+    @property
+    def runs_python(self) -> bool:
+        return not self._documents.flat or self._documents.source.runs_python  # whole documents are read one by one
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._documents.concurrent_reads
+
+    @property
+    def num_maps(self) -> int:
+        return self._documents.depth + 1
+
+    def describe(self) -> list[Any]:
+        return [self._described]
+
+    @cached_property
+    def chunks(self) -> Integers | None:
+        """First packed rows per chunk of documents, if documents are packed in source order; None otherwise."""
+        starts = chunk_starts(self._documents.source)
+        if starts is None or not self._plan.in_order:
+            return None
+        begins, last = [], -1
+        for low in range(0, len(self), _AT_ONCE):
+            rows = np.arange(low, min(low + _AT_ONCE, len(self)))
+            firsts = self._documents.row_of(self._plan.first_documents(rows))
+            chunk = (
+                firsts // starts.step
+                if isinstance(starts, range)
+                else np.searchsorted(starts, firsts, side="right") - 1
+            )
+            turns = np.diff(chunk, prepend=last)
+            if (turns < 0).any():
+                return None
+            begins.append(rows[turns > 0])
+            last = int(chunk[-1])
+        return np.concatenate(begins)
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        segments = self._plan.segments(rows)
+        return segments.rows, self._documents.row_of(segments.documents)
+
+    def locate(self, row: int) -> list[Location]:
+        """Files of the documents in a packed row, as far as they are known."""
+        _, rows = self.rows_below(check_rows([row], len(self)))
+        return [location for inner in rows.tolist() for location in self._documents.source.locate(inner)]
+
+    def documents(self, row: int) -> list[Part] | list[PackedDocument]:
+        segments = [group.plan.segments(check_rows([row], len(self))) for group in self._groups]
+        rows = self._documents.row_of(segments[0].documents).tolist()
+        parts = [
+            [skips.tolist(), lengths.tolist(), (segment.columns + begins).tolist()]
+            for segment in segments
+            for skips, lengths, begins in [self._without_bos(segment.skips, segment.lengths)]
+        ]
+        if not self._by_leaf:
+            return [Part(*fields) for fields in zip(rows, *parts[0], strict=True)]
+        names = [group.name for group in self._groups]
+        return [
+            PackedDocument(
+                inner,
+                *({name: part[field][index] for name, part in zip(names, parts, strict=True)} for field in (1, 2)),
+            )
+            for index, inner in enumerate(rows)
+        ]
+
+    def read(self, rows: Integers) -> Tree:
+        rows = check_rows(rows, len(self))
+        out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
+        self.read_into(rows, [((0, spec.shape[0]),) for spec in self._specs], out)
+        return self._structure.build(out)
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._documents.flat  # documents that are read whole cost the same for any columns
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, len(self))
+        together: dict[tuple[int, int, int], dict[int, NDArray[Any]]] = {}
+        for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True)):
+            if box is not None and destination is not None:
+                destination[...] = self._fills[leaf]
+                together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
+        cuts = [self._cut(rows, *columns, leaves) for columns, leaves in together.items()]
+        for cut, parts in zip(cuts, self._documents.parts([cut.request for cut in cuts]), strict=True):
+            self._write(cut, parts)
+
+    def _cut(self, rows: Integers, group: int, low: int, high: int, out: dict[int, NDArray[Any]]) -> _Cut:
+        segments = self._groups[group].plan.segments(rows)
+        first = np.maximum(segments.columns, low)
+        lengths = np.minimum(segments.columns + segments.lengths, high) - first
+        visible = lengths > 0
+        segments, first, lengths = Segments(*(field[visible] for field in segments)), first[visible], lengths[visible]
+        begun = first - segments.columns
+        wanted = [False] * len(self._documents.form.dtypes)
+        for leaf in out:
+            number = self._own_mask if self._shows[leaf].what == _MASK else self._shows[leaf].what
+            if isinstance(number, int):
+                wanted[number] = True
+        skips, read, begins = self._without_bos(segments.skips + begun, lengths)
+        places = indices(segments.rows * (high - low) + first - low, lengths)
+        own = np.ones(len(places), np.bool_)
+        own[(np.cumsum(lengths) - lengths)[begins]] = False
+        return _Cut(segments, begun, lengths, places, own, PartsRequest(segments.documents, skips, read, wanted), out)
+
+    def _write(self, cut: _Cut, parts: list[NDArray[Any] | None]) -> None:
+        """Writes leaves to destinations, which contain padding."""
+        for leaf, destination in cut.out.items():
+            match self._shows[leaf].what:
+                case "segment_ids":
+                    values: Any = np.repeat(cut.segments.numbers, cut.lengths)
+                case "positions":
+                    values = indices(cut.begun, cut.lengths)
+                case "loss_mask":
+                    values = indices(cut.begun, cut.lengths) > 0
+                    if self._own_mask is not None:
+                        values[cut.own] &= parts[self._own_mask]
+                case number:
+                    assert isinstance(number, int)
+                    values = parts[number]
+                    if self._bos_values is not None:
+                        values = np.full(len(cut.places), self._bos_values[leaf], destination.dtype)
+                        values[cut.own] = parts[number]
+            _scatter(values, cut.places, destination)
+
+    def _without_bos(self, skips: Integers, lengths: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """First entries and lengths of parts in the documents themselves, and which parts begin with `bos`."""
+        if self._bos_values is None:
+            return skips, lengths, np.zeros(len(skips), np.bool_)
+        begins = skips == 0
+        return np.maximum(skips - 1, 0), lengths - begins, begins
+
+
+def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:
+    if len(places) == destination.size:  # no padding
+        destination[...] = values.reshape(destination.shape)
+    elif destination.flags.c_contiguous:
+        destination.reshape(-1)[places] = values
+    else:
+        destination[np.unravel_index(places, destination.shape)] = values
