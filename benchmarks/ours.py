@@ -98,7 +98,7 @@ def dataset(workload: Workload, folder: Path) -> "loadax.Dataset":
     if isinstance(workload, Jpegs):
         return loadax.from_images(workload.folder(folder), size=SIZE)
     if isinstance(workload, Records):
-        return loadax.from_array_record([str(path) for path in workload.paths(folder)], dtype=np.uint16, pad_to=LENGTH)
+        return loadax.from_array_record([str(path) for path in workload.paths(folder)], dtype=np.uint16).pad(LENGTH)
     if isinstance(workload, Stored) and workload.name != "windows":
         return loadax.from_zarr(folder / "store")
     return _tokens(workload, folder)

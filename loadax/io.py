@@ -45,34 +45,21 @@ def from_arrays(tree: Tree) -> Dataset:
         raise SourceError(f"{error}; if this is a list of examples, open it with loadax.from_source") from None
 
 
-def from_array_record(
-    paths: Any,
-    *,
-    dtype: Any = None,
-    decode: Callable[[bytes], Tree] | None = None,
-    pad_to: int | Mapping[str, int] | None = None,
-    truncate: bool = False,
-) -> Dataset:
+def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
     """Opens the records of ArrayRecord files, in the order of the files.
 
     Examples are `bytes`, to be decoded by a map: `from_array_record(paths).map(decode)`. With `dtype`, examples are
-    arrays of that dtype; they must have equal lengths, unless a map pads or crops them or `pack` packs them. With
-    `dtype` and `pad_to`, they are `{"data": dtype[pad_to], "length": int32[]}`, padded with zeros.
+    arrays of that dtype; they must have equal lengths, unless `pad` pads them, `pack` packs them or a map crops them.
 
     Args:
         paths: File, folder (its files with `array_record` in their names), or glob pattern (both sorted by name), or a
             list of these, in its order.
         dtype: Dtype of records that are flat arrays without a header.
-        decode: Function from the bytes of a record to a dict of arrays, some of which may be ragged.
-        pad_to: Length of padded rows: an int with `dtype`; a dict of leaves and lengths with `decode`. Each leaf "x" of
-            the dict is padded with zeros, and its original length becomes the leaf "x_length".
-        truncate: Whether to truncate longer records to `pad_to`. Otherwise they are an error.
 
     Raises:
-        ArgumentError: If an argument can't be used, or requires another one.
+        ArgumentError: If an argument can't be used.
         SourceError: If a file is missing, damaged, of another kind, or has no records. Names it.
-        LeafError: On reading records of different lengths without `pad_to`, or longer than it. Names the row and its
-            file.
+        LeafError: On reading records of different lengths. Names the row and its file.
         UnsupportedError: If a path is a URL, or `array_record` is not installed.
 
     Examples:
@@ -86,13 +73,13 @@ def from_array_record(
         >>> writer.close()
         >>> from_array_record(path)[2]
         b'three'
-        >>> from_array_record(path, dtype="uint8", pad_to=4, truncate=True)[0]
+        >>> from_array_record(path, dtype="uint8").pad(4, truncate=True)[0]
         {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
     """
     from loadax.sources.array_record.source import open_array_record
 
     with other_formats_refused("from_array_record", paths):
-        return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+        return from_source(open_array_record(paths, dtype=dtype))
 
 
 def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:

@@ -71,8 +71,10 @@ class Opener(NamedTuple):
         """The call as Python code, without secrets of a URL."""
         if self.path is None:
             return f"{self.function.replace(':', '.')}()"
-        arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in self.arguments.items())]
-        return f"loadax.{self.function}({', '.join(arguments)})".replace("<class 'bytes'>", "bytes")
+        own = {name: value for name, value in self.arguments.items() if name != "pad_to"}
+        arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in own.items())]
+        call = f"loadax.{self.function}({', '.join(arguments)})".replace("<class 'bytes'>", "bytes")
+        return f"{call}.pad({self.arguments['pad_to']})" if "pad_to" in self.arguments else call
 
     def open(self) -> Dataset:
         """Opens the dataset.
@@ -82,8 +84,10 @@ class Opener(NamedTuple):
             SourceError: When the data can't be read.
         """
         if self.path is not None:
-            dataset: Dataset = getattr(io, self.function)(self.path, **self.arguments)
-            return dataset
+            arguments = {**self.arguments}
+            length = arguments.pop("pad_to", None)
+            dataset: Dataset = getattr(io, self.function)(self.path, **arguments)
+            return dataset if length is None else dataset.pad(length)
         dataset = import_function(self.function, "SRC")()
         if not isinstance(dataset, Dataset):
             raise ArgumentError(f"{self.function}() returned {dataset!r:.80}, not a loadax.Dataset; return one")

@@ -463,7 +463,7 @@ def records(random: Random, stores: Stores, _: int) -> Given:
         return Given("records", loadax.from_array_record(stores.records, dtype="uint16"), stores.texts, one_by_one=True)
     pad = padded(8)
     rows = [{"data": pad(each), "length": np.int32(len(each))} for each in stores.texts]
-    return Given("records padded", loadax.from_array_record(stores.records, dtype="uint16", pad_to=8), rows)
+    return Given("records padded", loadax.from_array_record(stores.records, dtype="uint16").pad(8), rows)
 
 
 def columns(random: Random, _: Stores, count: int) -> Given:

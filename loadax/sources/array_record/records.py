@@ -1,20 +1,17 @@
-"""Sources of ArrayRecord records: bytes, arrays of one dtype (padded or equally long), or decoded by a function."""
+"""Sources of ArrayRecord records: bytes, or arrays of one dtype, padded or equally long."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.casting import fill_value
-from loadax.core.formatting import type_text, with_article
-from loadax.core.spec import own, spec_of, stack
+from loadax.core.formatting import with_article
 from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource
-from loadax.sources.checks import check_rows
 
 DATA, LENGTH = "data", "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
@@ -123,8 +120,7 @@ class PaddedRecords(BaseSource):
             worst = int(np.argmax(lengths))
             raise LeafError(
                 f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than {self._pad_to}, the "
-                "length of padded rows; pass a larger length, or truncate=True to drop the excess entries",
-                argument="pad_to",
+                "length of padded rows; pass a larger length, or truncate=True to drop the excess entries"
             )
         return lengths
 
@@ -193,8 +189,7 @@ class AlikeRecords(BaseSource):
             row = int(rows[wrong[0]])
             raise LeafError(
                 f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
-                "the rows are ragged; pad them with .pad(length), crop them in a map, or pack them with .pack(seq_len)",
-                argument="pad_to",
+                "the rows are ragged; pad them with .pad(length), crop them in a map, or pack them with .pack(seq_len)"
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
         return flat.astype(self._dtype.newbyteorder("="))
@@ -206,94 +201,6 @@ class AlikeRecords(BaseSource):
         records = self._files.read(rows)
         _entries(records, self._dtype, rows, self._files)
         return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
-
-
-@final
-class DecodedRecords(BaseSource):
-    """Records decoded by a function, with some leaves padded to a fixed length.
-
-    Args:
-        files: Files of the records.
-        decode: Function from bytes to a dict of arrays.
-        pad_to: Length of the first dimension for leaves of that dict; adds the leaf `x_length` (int32) for `x`.
-        truncate: Whether to truncate longer leaves; False: they are an error.
-    """
-
-    owns_memory = True
-    reads_examples = True
-    runs_python = True
-    rows_probed = 1  # `spec` is inferred from one record
-
-    def __init__(self, files: RecordFiles, decode: Callable[[bytes], Tree], pad_to: dict[str, int], truncate: bool):
-        self._files, self._decode, self._pad_to, self._truncate = files, decode, pad_to, truncate
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __repr__(self) -> str:
-        return f"{self._files!r}, padded to {self._pad_to}"
-
-    @property
-    def addresses(self) -> list[str]:
-        """The files."""
-        return self._files.addresses
-
-    def locate(self, row: int) -> list[Location]:
-        """The file of a row, and which of its records it is."""
-        return self._files.locate(row)
-
-    @cached_property
-    def spec(self) -> Tree:
-        return spec_of(self._examples(np.zeros(1, np.int64))[0])
-
-    def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`."""
-        rows = check_rows(rows, len(self))
-        return stack(self._examples(rows), self.spec, rows.tolist())
-
-    def read_examples(self, visits: Visits) -> list[Tree]:
-        """Copies the examples: the arrays that `decode` returns may be read-only views of the record."""
-        return list(map(own, self._examples(check_rows(visits.rows, len(self)))))
-
-    def _examples(self, rows: Integers) -> list[Tree]:
-        return [self._example(record, row) for record, row in zip(self._files.read(rows), rows.tolist(), strict=True)]
-
-    def _example(self, record: bytes, row: int) -> Tree:
-        try:
-            example = self._decode(record)
-        except Exception as error:
-            error.add_note(f"loadax: in decode, on {self._files.name(row)}")
-            raise
-        if not isinstance(example, dict):
-            raise LeafError(
-                f"{self._files.name(row)}: decode returned {type_text(example)}; pad_to= names leaves of a dict"
-            )
-        padded = dict(example)
-        for key, most in self._pad_to.items():
-            if key not in example or f"{key}_{LENGTH}" in example:
-                raise LeafError(
-                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; "
-                    f"pad_to={{{key!r}: {most}}} needs a leaf {key!r}, and adds '{key}_{LENGTH}' with its length, "
-                    "which must not exist yet"
-                )
-            padded[key], padded[f"{key}_{LENGTH}"] = self._pad(np.asarray(example[key]), key, most, row)
-        return padded
-
-    def _pad(self, array: NDArray[Any], key: str, most: int, row: int) -> tuple[NDArray[Any], np.int32]:
-        if array.ndim == 0 or array.dtype.kind in "OSU":
-            raise LeafError(
-                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, but pad_to= pads the "
-                "first dimension of numeric arrays; leave it out of pad_to="
-            )
-        if len(array) > most and not self._truncate:
-            raise LeafError(
-                f"{self._files.name(row)}: leaf {key!r} has {len(array)} entries, more than "
-                f"pad_to={{{key!r}: {most}}}; pass a larger length, or truncate=True to drop the excess entries"
-            )
-        kept = array[:most]
-        padded = np.zeros((most, *array.shape[1:]), array.dtype)
-        padded[: len(kept)] = kept
-        return padded, np.int32(len(kept))
 
 
 def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles) -> Integers:

@@ -1,6 +1,5 @@
 """ArrayRecord files: records of bytes, of numbers padded to one length, and of what a function makes of them."""
 
-import itertools
 import pickle
 import resource
 import subprocess
@@ -63,9 +62,10 @@ RECORDS = tokens(120)
 ROWS = np.random.default_rng(1).integers(0, 120, 500)
 
 
-def open_source(paths: Any, **arguments: Any) -> Any:
+def open_source(paths: Any, pad: int | None = None, truncate: bool = False, **arguments: Any) -> Any:
     """The source, whose methods beyond `Source` are looked at too."""
-    return loadax.from_array_record(paths, **arguments).source
+    data = loadax.from_array_record(paths, **arguments)
+    return (data if pad is None else data.pad(pad, truncate=truncate)).source
 
 
 @pytest.mark.parametrize("slow", [1e9, 0.0], ids=["one by one", "together"])
@@ -75,7 +75,7 @@ def test_random_rows_with_repeats(slow: float, folder: Path, monkeypatch: pytest
     assert source.read(ROWS).tolist() == [RECORDS[row] for row in ROWS]
     for row in (0, 39, 40, 79, 80, 119):
         assert source.read(np.array([row])).tolist() == [RECORDS[row]]
-    source = open_source(folder, dtype=np.uint16, pad_to=np.int64(PAD))
+    source = open_source(folder, dtype=np.uint16, pad=PAD)
     jax.tree.map(np.testing.assert_array_equal, source.read(ROWS), padded(RECORDS, ROWS.tolist()))
 
 
@@ -106,7 +106,7 @@ def test_what_is_slow_is_read_together_unless_the_file_has_far_more_chunks_than_
 @pytest.mark.parametrize("pad_to", [PAD, 5, 1, 100])
 @pytest.mark.parametrize("dtype", [np.uint16, ">u2", np.uint8, np.float16, "bool"])
 def test_padding_and_cutting(pad_to: int, dtype: Any, folder: Path) -> None:
-    data = loadax.from_array_record(folder, dtype=dtype, pad_to=pad_to, truncate=True)
+    data = loadax.from_array_record(folder, dtype=dtype).pad(pad_to, truncate=True)
     batch = data.source.read(ROWS)
     expected = padded(RECORDS, ROWS.tolist(), pad_to, dtype)
     assert batch["data"].dtype.isnative
@@ -118,7 +118,7 @@ def test_padding_and_cutting(pad_to: int, dtype: Any, folder: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"dtype": np.uint16, "pad_to": PAD}, {"dtype": ">u2", "pad_to": 7, "truncate": True}],
+    [{}, {"dtype": np.uint16, "pad": PAD}, {"dtype": ">u2", "pad": 7, "truncate": True}],
     ids=["bytes", "padded", "big-endian, cut"],
 )
 @pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
@@ -126,28 +126,8 @@ def test_the_contract(arguments: dict[str, Any], folder: Path) -> None:
     check_source(open_source(folder, **arguments), loader="dtype" in arguments)
 
 
-def count_and_entries(record: bytes) -> dict[str, Any]:
-    entries = np.frombuffer(record, np.uint16)
-    return {"tokens": entries, "pairs": np.stack([entries, entries], axis=1), "sum": entries.sum(dtype=np.int32)}
-
-
-@pytest.mark.processes
-@pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
-def test_decoded_records_have_their_leaves_padded(folder: Path) -> None:
-    data = loadax.from_array_record(folder, decode=count_and_entries, pad_to={"tokens": PAD, "pairs": 4}, truncate=True)
-    check_source(data.source)
-    batch = data.source.read(ROWS)
-    expected, short = padded(RECORDS, ROWS.tolist()), padded(RECORDS, ROWS.tolist(), 4)
-    np.testing.assert_array_equal(batch["tokens"], expected["data"])
-    np.testing.assert_array_equal(batch["tokens_length"], expected["length"])
-    np.testing.assert_array_equal(batch["pairs"], np.stack([short["data"]] * 2, axis=2))
-    np.testing.assert_array_equal(batch["pairs_length"], short["length"])
-    assert batch["sum"].tolist() == [np.frombuffer(RECORDS[row], np.uint16).sum(dtype=np.int32) for row in ROWS]
-    assert data[3]["tokens_length"].dtype == np.int32
-
-
 def test_a_loader_yields_every_row_once_an_epoch(folder: Path) -> None:
-    data = loadax.from_array_record(folder, dtype=np.uint16, pad_to=PAD)
+    data = loadax.from_array_record(folder, dtype=np.uint16).pad(PAD)
     loader = loadax.Dataloader(data.shuffle(seed=0, block="chunks"), batch_size=40)
     batches = [jax.tree.map(np.asarray, batch) for batch in loader]
     rows = np.concatenate([loader.rows(step) for step in range(3)])
@@ -212,22 +192,22 @@ def test_files_without_records_among_others(tmp_path: Path) -> None:
     source = open_source(paths)
     assert source.read(np.arange(10)).tolist() == records
     assert source.read(np.empty(0, np.int64)).tolist() == []
-    grouped = open_source(write(tmp_path / "g", records, "group_size:4"), dtype=np.uint16, pad_to=PAD)
+    grouped = open_source(write(tmp_path / "g", records, "group_size:4"), dtype=np.uint16, pad=PAD)
     assert grouped.chunks.tolist() == [0, 4, 8]
 
 
 def test_chunks_are_told_of_where_records_are_decoded_together(folder: Path) -> None:
     paths = [folder / f"t.array_record-{number}-of-3" for number in range(3)]
-    assert open_source(paths, dtype=np.uint16, pad_to=PAD).chunks.tolist() == [
+    assert open_source(paths, dtype=np.uint16, pad=PAD).chunks.tolist() == [
         *range(40),
         *range(40, 80, 8),
         *range(80, 120),
     ]
-    assert open_source(paths[0], dtype=np.uint16, pad_to=PAD).chunks is None
+    assert open_source(paths[0], dtype=np.uint16, pad=PAD).chunks is None
 
 
 def test_threads_side_by_side(folder: Path) -> None:
-    source = open_source(folder, dtype=np.uint16, pad_to=PAD)
+    source = open_source(folder, dtype=np.uint16, pad=PAD)
     wrong: list[Any] = []
 
     def work(seed: int) -> None:
@@ -268,7 +248,7 @@ def test_a_pickle_is_small_and_opens_the_files_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
-    source = open_source(Path(folder.name), dtype=np.uint16, pad_to=PAD)  # relative
+    source = open_source(Path(folder.name), dtype=np.uint16, pad=PAD)  # relative
     source.read(ROWS)
     pickled = pickle.dumps(source)
     assert len(pickled) < 3000
@@ -278,7 +258,7 @@ def test_a_pickle_is_small_and_opens_the_files_anew(
 
 @pytest.mark.processes
 def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: Path) -> None:
-    source = open_source(folder, dtype=np.uint16, pad_to=PAD)
+    source = open_source(folder, dtype=np.uint16, pad=PAD)
     (tmp_path / "source").write_bytes(pickle.dumps(source))
     code = (
         "import pickle, sys, numpy; source = pickle.load(open('source', 'rb')); "
@@ -293,8 +273,8 @@ def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: P
 
 
 def test_rows_that_are_not_there(folder: Path) -> None:
-    for arguments in ({}, {"dtype": np.uint16}, {"decode": count_and_entries, "pad_to": {"tokens": PAD}}):
-        source = open_source(folder, **arguments)
+    for dtype in (None, np.uint16):
+        source = open_source(folder, dtype=dtype)
         for row in (120, -1):
             with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
                 source.read(np.array([0, row]))
@@ -308,24 +288,9 @@ def test_rows_that_are_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* such as dtype='uint16'"),
-        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves of .*; pass decode= too, or one length and dtype="),
-        ({"dtype": "u2", "pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves"),
-        ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass the number of entries of a row, an int of 1 or more"),
-        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass the number of entries"),
-        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass the number of entries"),
         ({"dtype": "many"}, r"dtype='many' is not a dtype; pass for example 'uint16'"),
         ({"dtype": "U4"}, r"dtype='U4' is <U4, but entries are numbers; .*decode the bytes in a map"),
         ({"dtype": object}, r"is object, but entries are numbers"),
-        (
-            {"decode": bytes},
-            r"decode= needs pad_to=, the leaves to pad; without padding, write from_array_record\(paths\)\.map",
-        ),
-        ({"decode": bytes, "pad_to": 8}, r"pad_to=8: beside decode=, pass a dict of leaves and their lengths"),
-        ({"decode": bytes, "pad_to": {}}, r"pad_to=\{\}: beside decode="),
-        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass the number of entries"),
-        ({"decode": bytes, "dtype": "u2", "pad_to": 8}, r"dtype='u2' and decode= were both passed"),
-        ({"truncate": True}, r"truncate=True truncates records to pad_to=, which was not passed; pass pad_to= too"),
     ],
 )
 def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str, folder: Path) -> None:
@@ -478,72 +443,21 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
 
 def test_records_longer_than_they_may_be(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [bytes(length) for length in (2, 6, 12, 8)])
-    data = loadax.from_array_record(path, dtype="uint16", pad_to=4)
+    data = loadax.from_array_record(path, dtype="uint16").pad(4)
     assert data[3]["length"] == 4
     message = (
         r"row 2 \(.*/x, record 2\) has 6 entries, more than 4, the length of padded rows; pass a larger length, or tru"
     )
     with pytest.raises(LeafError, match=message):
         data.read([0, 3, 2])
-    decoded = loadax.from_array_record(path, decode=count_and_entries, pad_to={"pairs": 9, "tokens": 4})
-    with pytest.raises(
-        LeafError, match=r"row 2 \(.*\): leaf 'tokens' has 6 entries, more than pad_to=\{'tokens': 4\}; .*truncate="
-    ):
-        decoded.read([2])
 
 
 def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [bytes(4), bytes(7)])
-    for arguments in ({"dtype": "u2"}, {"dtype": "u2", "pad_to": 9}):
-        data = loadax.from_array_record(path, **arguments)
+    plain = loadax.from_array_record(path, dtype="u2")
+    for data in (plain, plain.pad(9)):
         with pytest.raises(
             SourceError,
             match=r"row 1 \(.*/x, record 1\) has 7 bytes, not a multiple of 2, the size of a uint16 entry; check",
         ):
             data[1]
-
-
-@pytest.mark.parametrize(
-    ("decode", "message"),
-    [
-        (len, r"row 1 \(.*/x, record 1\): decode returned an int; pad_to= names leaves of a dict"),
-        (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], but pad_to= pads the first dimension of numeric arrays"),
-        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], but pad_to="),
-        (
-            lambda record: {"y": len(record)},
-            r"decode returned the leaves \['y'\]; pad_to=\{'x': 8\} needs a leaf 'x'",
-        ),
-        (
-            lambda record: {"x": [1], "x_length": 1},
-            r"needs a leaf 'x', and adds 'x_length' with its length, which must not exist yet",
-        ),
-    ],
-)
-def test_what_decode_may_not_return(decode: Any, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "x", [b"one", b"two"])
-    with pytest.raises(LeafError, match=message):
-        open_source(path, decode=decode, pad_to={"x": 8})._examples(np.array([1]))
-
-
-def test_what_decode_raises_is_noted(tmp_path: Path) -> None:
-    counter = itertools.count()
-
-    def decode(record: bytes) -> Any:
-        if next(counter):
-            raise KeyError("no such thing")
-        return {"x": np.zeros(3)}
-
-    data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"two"]), decode=decode, pad_to={"x": 8})
-    with pytest.raises(KeyError) as raised:
-        data.read([1])
-    assert any("in decode, on row 1 (" in note and "record 1)" in note for note in raised.value.__notes__)
-
-
-def test_leaves_that_nobody_pads_must_be_alike(tmp_path: Path) -> None:
-    def decode(record: bytes) -> Any:
-        entries = np.frombuffer(record, np.uint8)
-        return {"x": entries, "y": entries}
-
-    data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"three"]), decode=decode, pad_to={"x": 8})
-    with pytest.raises(LeafError, match=r"row 1 \(.*/x, record 1\): leaf \['y'\] is uint8\[5\], .*rows are ragged"):
-        data.read([0, 1])
