@@ -1,6 +1,5 @@
 """Laws of `Source.read_into`: it writes the requested columns of the requested leaves, and nothing else."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,80 +24,53 @@ NOT_WANTED = Law("leaves that are not wanted", "a leaf whose box and destination
 _TRIALS = 24
 _GUARD = 0xA5  # fill byte of each destination and its surroundings
 _MARGIN = 64  # bytes before and after it: a usual alignment
-
-ReadInto = Callable[..., Any]
+_KINDS = ("contiguous", "not contiguous", "not aligned")
 
 
 def check_columns(subject: Subject) -> None:
     """Checks the laws of `read_into`, if the source has it."""
     if not subject.source.reads_columns:
         return
-    read_into = subject.source.read_into
     nothing: list[None] = [None] * len(subject.leaves)
-    _call(subject, read_into, subject.draw(2), nothing, nothing, NOT_WANTED, "")
-    kinds = ("contiguous", "not contiguous", "not aligned")
+    _read_into(subject, subject.draw(2), nothing, nothing, NOT_WANTED, "")
+    full: list[Any] = [tuple((0, extent) for extent in leaf.shape) for leaf in subject.leaves]
     for trial in range(_TRIALS):
-        rows = _rows(subject, trial)
-        # The first trials read all columns of all leaves, as every loader does.
-        boxes = [_full(leaf) if trial < len(kinds) else _box(subject, leaf) for leaf in subject.leaves]
-        _check(subject, read_into, rows, boxes, kinds[trial % len(kinds)])
-    all_columns = [_full(leaf) for leaf in subject.leaves]
+        rows = subject.sample if trial % 4 == 0 else subject.draw(trial * len(subject.sample) // 8)
+        # The first trials read all columns of all leaves, as every loader does; the last one no rows.
+        boxes = full if trial < len(_KINDS) else [_box(subject, leaf) for leaf in subject.leaves]
+        _check(subject, rows[:0] if trial == _TRIALS - 1 else rows, boxes, _KINDS[trial % len(_KINDS)])
     out = [np.empty((1, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
     for row in absent_rows(subject):
-        check_absent(subject, [row], lambda rows: read_into(rows, all_columns, out), "read_into")
+        check_absent(subject, [row], lambda rows: subject.source.read_into(rows, full, out), "read_into")
 
 
-def _rows(subject: Subject, trial: int) -> Integers:
-    if trial % 4 == 0:
-        return subject.sample
-    if trial == _TRIALS - 1:
-        return np.empty(0, np.int64)
-    return subject.draw(int(subject.random.integers(1, 2 * len(subject.sample) + 1)))
-
-
-def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Columns | None], kind: str) -> None:
+def _check(subject: Subject, rows: Integers, boxes: list[Columns | None], kind: str) -> None:
     guarded = [
         None if box is None else _guarded(kind, (len(rows), *(stop - start for start, stop in box)), leaf.dtype)
         for box, leaf in zip(boxes, subject.leaves, strict=True)
     ]
     shown = f" with the boxes {boxes} and destinations that are {kind}"
-    _call(subject, read_into, rows, boxes, [None if pair is None else pair[0] for pair in guarded], COLUMNS, shown)
+    _read_into(subject, rows, boxes, [None if pair is None else pair[0] for pair in guarded], COLUMNS, shown)
     whole = subject.expected(rows) if len(rows) else [np.empty((0, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
     for path, box, leaf, pair in zip(subject.paths, boxes, whole, guarded, strict=True):
         if box is None or pair is None:
             continue
         array, memory = pair
-        wanted = leaf[(slice(None), *(slice(*column) for column in box))]
-        mismatch = difference([array], [wanted], [path], rows)
+        mismatch = difference([array], [leaf[(slice(None), *(slice(*column) for column in box))]], [path], rows)
         if mismatch:
             raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {mismatch}")
-        if memory is not None:
-            array[...] = _guard(array.dtype)
-            if (memory != _GUARD).any():
-                raise OUTSIDE.broken(
-                    subject.name,
-                    f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}",
-                )
+        array[...] = np.frombuffer(bytes([_GUARD]) * array.itemsize, array.dtype) if len(memory) else array
+        if (memory != _GUARD).any():
+            beside = f"wrote beside the destination of leaf {path or 'given'}"
+            raise OUTSIDE.broken(subject.name, f"read_into({show_rows(rows)}){shown} {beside}")
 
 
-def _call(
-    subject: Subject,
-    read_into: ReadInto,
-    rows: Integers,
-    boxes: list[Any],
-    out: list[Any],
-    law: Law,
-    shown: str,
-) -> None:
+def _read_into(subject: Subject, rows: Integers, boxes: list[Any], out: list[Any], law: Law, shown: str) -> None:
     asked = rows.copy()
     with law.during(subject.name, f"read_into({show_rows(asked)}){shown}"):
-        read_into(rows, boxes, out)
+        subject.source.read_into(rows, boxes, out)
     if not np.array_equal(rows, asked):
         raise ROWS_STAY.broken(subject.name, f"read_into({show_rows(asked)}) changed them to {show_rows(rows)}")
-
-
-def _full(leaf: ArraySpec) -> Columns:
-    return tuple((0, extent) for extent in leaf.shape)
 
 
 def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
@@ -107,33 +79,21 @@ def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
     if choice == 0:
         return None
     if choice == 1 or 0 in leaf.shape:
-        return _full(leaf)
+        return tuple((0, extent) for extent in leaf.shape)
     starts = [int(subject.random.integers(extent)) for extent in leaf.shape]
-    if choice == 2:
-        return tuple((start, start + 1) for start in starts)
     return tuple(
-        (start, int(subject.random.integers(start + 1, extent + 1)))
+        (start, start + 1 if choice == 2 else int(subject.random.integers(start + 1, extent + 1)))
         for start, extent in zip(starts, leaf.shape, strict=True)
     )
 
 
-def _guarded(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+def _guarded(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """A destination within guard bytes, and the whole memory."""
     if dtype.hasobject or not dtype.itemsize:  # guard bytes would be invalid references
-        return np.empty(shape, dtype), None
-    outer, inner = _part(shape) if kind == "not contiguous" else (shape, ())
-    begin = _MARGIN + (kind == "not aligned")
-    size = int(np.prod(outer, dtype=np.int64)) * dtype.itemsize
+        return np.empty(shape, dtype), np.empty(0, np.uint8)
+    gaps = kind == "not contiguous"  # on all sides, and between entries
+    outer = (*(extent + 2 for extent in shape), 2) if gaps else shape
+    inner: Any = (*(slice(1, -1) for _ in shape), 0) if gaps else ...
+    begin, size = _MARGIN + (kind == "not aligned"), int(np.prod(outer, dtype=np.int64)) * dtype.itemsize
     memory = np.full(size + 2 * _MARGIN + 1, _GUARD, np.uint8)
     return memory[begin : begin + size].view(dtype).reshape(outer)[inner], memory
-
-
-def _guard(dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.full(dtype.itemsize, _GUARD, np.uint8).view(dtype)
-
-
-def _part(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """A larger shape, and the index of a part of `shape` in it, with a margin on all sides."""
-    if len(shape) == 1:
-        return (shape[0] + 2, 2), (slice(1, -1), 0)
-    return (shape[0] + 2, *(extent + 3 for extent in shape[1:])), (slice(1, -1), *(slice(1, -2) for _ in shape[1:]))

@@ -1,7 +1,6 @@
 """Checks that a source can be pickled and read in a fresh process, as in worker processes."""
 
 import contextlib
-import json
 import os
 import pickle
 import signal
@@ -22,6 +21,12 @@ PROCESS = Law(
 )
 
 _ROWS = 16
+_REMEDIES = {
+    "__main__": "it is defined in the running script or notebook; move it to a module of its own, which another "
+    "process can import",
+    "local object": "it is defined inside a function; move it to the top level of a module",
+    "<locals>": "it is defined inside a function; move it to the top level of a module",
+}
 
 
 def check_process(subject: Subject, timeout: float) -> None:
@@ -30,38 +35,31 @@ def check_process(subject: Subject, timeout: float) -> None:
     try:
         parcel = pickle.dumps((subject.source, subject.spec, rows, subject.expected(rows)))
     except Exception as error:
-        raise PROCESS.broken(subject.name, f"pickling it raised {show_error(error)}{_remedy(str(error))}") from error
-    failure = _ask(subject.name, parcel, timeout)
+        raise _broken(subject, f"pickling it raised {show_error(error)}") from error
+    failure = _ask(parcel, timeout)
     if failure:
-        raise PROCESS.broken(subject.name, f"{failure}{_remedy(failure)}")
+        raise _broken(subject, failure)
 
 
 def answer() -> None:
-    """Main function of the fresh process: unpickles the check from stdin, and writes its error, or null, as JSON."""
+    """Main function of the fresh process: unpickles the check from stdin, and writes its error, if any, to stdout."""
     # Prints of the source must not get into the reply.
-    reply = os.fdopen(os.dup(1), "w")
+    reply = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    failure: str | None
+    doing = "unpickling it"
     try:
         source, spec, rows, expected = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
-    except Exception as error:  # noqa: BLE001 - reported to the parent
-        failure = f"unpickling it in a fresh process raised {show_error(error)}"
-    else:
-        failure = _read(source, spec, rows, expected)
-    with reply:
-        json.dump(failure, reply)
-
-
-def _read(source: Any, spec: Any, rows: Any, expected: Any) -> str | None:
-    try:
+        doing = "reading"
         got, structure = flatten(check_batch(source.read(rows), len(rows), spec, "read"))
+        differing = difference(got, expected, structure.paths, rows)
+        failure = f"in a fresh process, {differing}" if differing else ""
     except Exception as error:  # noqa: BLE001 - reported to the parent
-        return f"reading in a fresh process raised {show_error(error)}"
-    differing = difference(got, expected, structure.paths, rows)
-    return f"in a fresh process, {differing}" if differing else None
+        failure = f"{doing} in a fresh process raised {show_error(error)}"
+    with reply:
+        pickle.dump(failure, reply)
 
 
-def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
+def _ask(parcel: bytes, timeout: float) -> str:
     """Sends the pickled check to a fresh process; returns its error, if any."""
     # Not multiprocessing, which would run the caller's script again. The search path is this process's.
     program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.processes import answer; answer()"
@@ -81,24 +79,15 @@ def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise PROCESS.broken(
-                    name, f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass a larger timeout)"
-                ) from None
+                return f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass a larger timeout)"
             raise
     if child.returncode or not reply:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:]
-        return (
-            f"a fresh process that read it ended with code {child.returncode} {': '.join(['', *last]).strip()}".strip()
-        )
-    return json.loads(reply)
+        return ": ".join([f"a fresh process that read it ended with code {child.returncode}", *last])
+    failure: str = pickle.loads(reply)  # noqa: S301 - written by `answer`
+    return failure
 
 
-def _remedy(text: str) -> str:
-    if "__main__" in text:
-        return (
-            " (it is defined in the running script or notebook; "
-            "move it to a module of its own, which another process can import)"
-        )
-    if "local object" in text or "<locals>" in text:
-        return " (it is defined inside a function; move it to the top level of a module)"
-    return ""
+def _broken(subject: Subject, failure: str) -> Any:
+    remedy = next((f" ({remedy})" for sign, remedy in _REMEDIES.items() if sign in failure), "")
+    return PROCESS.broken(subject.name, f"{failure}{remedy}")
