@@ -24,7 +24,7 @@ class ByteRange(NamedTuple):
 
 
 class FileInfo(NamedTuple):
-    """Size of a file in bytes, and its generation (ETag), empty if the server sends none."""
+    """Size of a file in bytes, and its generation: ETag or time of change, empty if the server sends neither."""
 
     size: int
     generation: bytes

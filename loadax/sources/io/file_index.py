@@ -1,6 +1,5 @@
 """Indexes files whose format has no index of its own: finds the records of every file once, and keeps the result."""
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
+from loadax.sources.io.identity import digest_of
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, check_array
 from loadax.sources.io.paths import local_path
 
@@ -64,7 +64,7 @@ def index_files(
     """
     sizes = files.sizes(locations)
     folder = None if index is None else IndexFolder(index)
-    identity = {} if folder is None else {"format": kind, **_identity(files, locations, sizes)}
+    identity = {} if folder is None else {"format": kind, **_identity(files, locations)}
     entry = None if folder is None else folder.get(_ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
     if entry is None:
         processes = this_process().count
@@ -166,18 +166,13 @@ def _memory(path: Path) -> memoryview:
     return memoryview(view)
 
 
-def _identity(files: Files, locations: Sequence[str], sizes: Sequence[int]) -> dict[str, str | None]:
-    """Digests of the names, sizes and generations of files; the location of local files is ignored."""
-    generations = files.generations(locations)
+def _identity(files: Files, locations: Sequence[str]) -> dict[str, str | None]:
+    """Digests of the identities of files, of what local copies of them share, and of the places and times of those."""
+    known = files.identities(locations)
     local = [local_path(location) is not None for location in locations]
-    named = [
-        (file_name(location), size, "" if near else generation.decode())
-        for location, size, near, generation in zip(locations, sizes, local, generations, strict=True)
-    ]
     # Each process may have its own copies of local files.
-    times = [generation for near, generation in zip(local, generations, strict=True) if near]
-    return {"names and sizes": _digest(named), FILES: None if this_process().count > 1 else _digest(times)}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+    shared = [
+        (file_name(one.location), one.size, one.ends) if near else one for near, one in zip(local, known, strict=True)
+    ]
+    copies = [(one.location, one.generation) for near, one in zip(local, known, strict=True) if near]
+    return {"contents": digest_of(shared), FILES: None if this_process().count > 1 else digest_of(copies)}

@@ -26,10 +26,9 @@ class Records:
     """
 
     def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None):
-        known = zip(locations, files.sizes(locations), files.generations(locations), strict=True)
         segments = [
-            Segment(location, 0, size, int(generation) if local_path(location) is not None else None)
-            for location, size, generation in known
+            Segment(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
+            for location, info in zip(locations, files.infos(locations), strict=True)
         ]
         self._stream = open_stream(segments, files, cache)
 
