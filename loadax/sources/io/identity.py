@@ -47,6 +47,15 @@ def digest_of(identity: object) -> str:
     return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
 
+def stat_identity(path: str) -> tuple[str, int, int] | tuple[str, str]:
+    """Location, size and time of change of a local file at a path without links."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return path, "missing"
+    return path, status.st_size, status.st_mtime_ns
+
+
 def resolved(location: str) -> str:
     """The location of a file in its identity: without links, or without credentials, which are renewed."""
     path = local_path(location)
