@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -118,15 +119,9 @@ def _files_of(source: BaseSource) -> Iterable[Any]:
 
 
 def _remote_identities(locations: list[str]) -> list[Any]:
-    files = Files()
-    try:
-        there = files.exists(locations)
-        return [
-            files.identities([location])[0] if exists else resolved(location)
-            for location, exists in zip(locations, there, strict=True)
-        ]
-    except LoadaxError:  # a store of another kind, or one that can only be listed
-        return list(map(resolved, locations))
+    with suppress(LoadaxError):  # a store of another kind, or one whose objects have other names
+        return [*Files().identities(locations)]
+    return list(map(resolved, locations))
 
 
 def _of_folder(folder: Path) -> list[str]:

@@ -66,3 +66,11 @@ def too_short(byte_range: ByteRange) -> SourceError:
         f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
         "the file is cut short, or of another kind; copy it again"
     )
+
+
+def changed(location: str) -> SourceError:
+    """Error for a file that was written again, or replaced, since it was opened."""
+    return SourceError(
+        f"{location}: the file has changed since it was opened; data must not change while it is read: "
+        "restore the file, or open the dataset again"
+    )

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, NamedTuple, final
 
 from loadax.core.arguments import integer
@@ -43,7 +43,7 @@ the cache has few files.
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4
 _LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
-_PATIENCE = 5.0  # seconds to wait for the lock; a block that can't be stored is fetched again
+_TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can't be stored is fetched again
 _NAME = re.compile("[0-9a-f]{40}")  # of blocks
 
 _log = logging.getLogger("loadax")
@@ -71,7 +71,6 @@ class DiskCache:
         self._parent = Path(folder).absolute()
         self._folder = private_folder(self._parent, _FOLDER)
         self._limit = limit
-        self._patience = _PATIENCE
         self._warned = False
 
     def __reduce__(self) -> Any:
@@ -180,18 +179,16 @@ class DiskCache:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Opens and locks the usage file, for one process and thread at a time."""
-        usage, end = self._open_usage(), monotonic() + self._patience
+        usage = self._open_usage()
         try:
-            while True:
+            for tries in range(_TRIES):
                 try:
                     fcntl.flock(usage, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:
-                    if monotonic() > end:
-                        self._patience = 0.0  # its holder may be stopped for long: reads don't wait for it again
+                except BlockingIOError:  # its holder may be stopped for long
+                    if tries == _TRIES - 1:
                         raise
-                sleep(0.01)
-            self._patience = _PATIENCE
+                sleep(_PAUSE)
             yield usage
         finally:
             os.close(usage)

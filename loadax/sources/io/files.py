@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, final
 from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 from loadax.redaction import redact
-from loadax.sources.io.byte_ranges import ByteRange, FileInfo, no_such_file, too_short
+from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
 from loadax.sources.io.identity import FileIdentity, digest_parts, ends_of, resolved
 from loadax.sources.io.paths import local_path
 
@@ -94,12 +94,11 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        local = [local_path(location) is not None for location in locations]
-        self._look_up([location for location, near in zip(locations, local, strict=True) if not near])
-        return [
-            _identity(location) if near else self._identity(location)
-            for location, near in zip(locations, local, strict=True)
-        ]
+        new = [each for each in locations if each not in self._identities and local_path(each) is None]
+        for location, info in zip(new, self.infos(new), strict=True):
+            generation = info.generation or self._digest(location, info.size)
+            self._identities[location] = FileIdentity(resolved(location), info.size, generation)
+        return [self._identities.get(location) or _identity(location) for location in locations]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Reads the bytes of each range; nearby ranges of a remote file by one request.
@@ -114,10 +113,7 @@ class Files:
         answers, infos = self._remote.read([ranges[index] for index in far]) if far else ([], {})
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
-                raise SourceError(
-                    f"{location}: the file has changed since it was opened; data must not change while it is read: "
-                    "restore the file, or open the dataset again"
-                )
+                raise changed(location)
         for index, content in zip(far, answers, strict=True):
             contents[index] = content
         for index in asked:
@@ -152,14 +148,6 @@ class Files:
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
         return any(local_path(location) is None for location in locations)
-
-    def _identity(self, location: str) -> FileIdentity:
-        """Identity of a remote file, by a digest of its content if the server sends neither ETag nor time."""
-        if location not in self._identities:
-            (info,) = self.infos([location])
-            generation = info.generation or self._digest(location, info.size)
-            self._identities[location] = FileIdentity(resolved(location), info.size, generation)
-        return self._identities[location]
 
     def _digest(self, location: str, size: int) -> bytes:
         _log.warning(
@@ -210,15 +198,18 @@ def _path(location: str) -> Path:
 
 def _look_up(location: str) -> FileInfo:
     with _opened(location) as file:
-        status = os.fstat(file.fileno())
-        return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+        return _info(file)
+
+
+def _info(file: BinaryIO) -> FileInfo:
+    status = os.fstat(file.fileno())
+    return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
 
 
 def _identity(location: str) -> FileIdentity:
     with _opened(location) as file:
-        status = os.fstat(file.fileno())
-        generation = str(status.st_mtime_ns).encode()
-        return FileIdentity(resolved(location), status.st_size, generation, ends_of(file, status.st_size))
+        info = _info(file)
+        return FileIdentity(resolved(location), *info, ends_of(file, info.size))
 
 
 def _start(location: str, size: int) -> bytes:

@@ -7,19 +7,13 @@ files have checksums there. Where a server sends neither ETag nor time, a digest
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
+from loadax.redaction import redact
 from loadax.sources.io.paths import local_path
 
 _END = 4096  # bytes at each end of a local file
-_SIGNATURES = re.compile(
-    r"(x-(amz|goog|oss)-|(signature|sig|se|sp|sv|sr|st|ss|srt|spr|sip|sk\w+|expires|policy|token|access_token|"
-    r"awsaccesskeyid|googleaccessid|key-pair-id)=)",
-    re.IGNORECASE,
-)
 
 
 class FileIdentity(NamedTuple):
@@ -59,13 +53,7 @@ def stat_identity(path: str) -> tuple[str, int, int] | tuple[str, str]:
 def resolved(location: str) -> str:
     """The location of a file in its identity: without links, or without credentials, which are renewed."""
     path = local_path(location)
-    if path is not None:
-        return os.path.realpath(path)
-    if "://" not in location:
-        return location
-    parts = urlsplit(location)
-    query = "&".join(item for item in parts.query.split("&") if not _SIGNATURES.match(item))
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+    return redact(location) if path is None else os.path.realpath(path)
 
 
 def ends_of(file: BinaryIO, size: int) -> str:

@@ -9,22 +9,18 @@ import fcntl
 import grp
 import os
 import pwd
-import re
 import secrets
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import time
 from typing import BinaryIO
 
 from loadax.errors import ArgumentError
 from loadax.sources.io.files import open_regular
 
-_HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"
-_TEMPORARY = re.compile(r"\.loadax-([0-9a-f]{8})-[0-9a-f]{16}")
-_ABANDONED = 86400.0  # seconds without a change after which the writer on another host is presumed dead
+_TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
 
 
 def private_folder(path: Path, name: str) -> Path:
@@ -118,7 +114,7 @@ def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
 def temporary_file(folder: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]]:
     """A block that writes a new file in a folder, and may rename it; otherwise it is deleted."""
     while True:
-        path = folder / f".loadax-{_HOST}-{secrets.token_hex(8)}"
+        path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
         with suppress(OSError):  # not every file system has locks
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -143,27 +139,18 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def sweep(folder: Path) -> None:
-    """Deletes temporary files of a folder whose writers are dead."""
-    with suppress(OSError), os.scandir(folder) as entries:  # no such folder, or one that can't be written
-        for entry in entries:
-            match = _TEMPORARY.fullmatch(entry.name)
-            if match:
-                with suppress(OSError):  # another process was faster, or it is another user's
-                    _sweep(Path(entry.path), match[1] == _HOST)
+    """Deletes temporary files of a folder whose writers on this host are dead."""
+    with suppress(OSError):  # no such folder, or one that can't be read
+        for name in os.listdir(folder):  # noqa: PTH208
+            if name.startswith(_TEMPORARY):
+                with suppress(OSError):  # it is locked, or another process was faster
+                    _sweep(folder / name)
 
 
-def _sweep(path: Path, is_local: bool) -> None:
+def _sweep(path: Path) -> None:
     file = open_kept(path)
     try:
-        # Locks of other hosts may be invisible here.
-        known = is_local
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError:
-            known = False
-        if known or time() - os.fstat(file).st_mtime > _ABANDONED:
-            path.unlink()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
     finally:
         os.close(file)
