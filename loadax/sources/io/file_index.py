@@ -21,7 +21,8 @@ from loadax.sources.io.paths import local_path
 
 _WINDOW = 8 << 20  # bytes of a remote file that are read at once
 _AT_ONCE = 16  # remote files that are read at once
-_ENTRY = "records"  # name of the entry in the index folder
+ENTRY = "records"
+"""Name of the entry in the index folder."""
 
 Found = TypeVar("Found")
 Scan = Generator[tuple[int, int], memoryview, Found]
@@ -65,11 +66,11 @@ def index_files(
     sizes = files.sizes(locations)
     folder = None if index is None else IndexFolder(index)
     identity = {} if folder is None else {"format": kind, **_identity(files, locations)}
-    entry = None if folder is None else folder.get(_ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
+    entry = None if folder is None else folder.get(ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
     if entry is None:
         processes = this_process().count
         if processes > 1 and files.far(locations):
-            missing = "without index=" if folder is None else f"without its index at {folder.path(_ENTRY)}"
+            missing = "without index=" if folder is None else f"without its index at {folder.path(ENTRY)}"
             raise ArgumentError(
                 f"remote files {missing}, in a run of {processes} processes: each would read all {len(locations)} "
                 "files; build the index before the run by opening the dataset once in one process, and pass index=PATH"
@@ -82,7 +83,7 @@ def index_files(
             _run_remote([one for one in scans if one.far], files, done)
         entry = merge([one.found for one in scans])
         if folder is not None:
-            folder.put(_ENTRY, identity, entry)
+            folder.put(ENTRY, identity, entry)
     return entry
 
 
@@ -172,7 +173,7 @@ def _identity(files: Files, locations: Sequence[str]) -> dict[str, str | None]:
     local = [local_path(location) is not None for location in locations]
     # Each process may have its own copies of local files.
     shared = [
-        (file_name(one.location), one.size, one.ends) if near else one for near, one in zip(local, known, strict=True)
+        (file_name(one.location), one.size, one.sample) if near else one for near, one in zip(local, known, strict=True)
     ]
     copies = [(one.location, one.generation) for near, one in zip(local, known, strict=True) if near]
     return {"contents": digest_of(shared), FILES: None if this_process().count > 1 else digest_of(copies)}

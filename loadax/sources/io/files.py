@@ -14,7 +14,7 @@ from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
-from loadax.sources.io.identity import FileIdentity, digest_parts, ends_of, resolved
+from loadax.sources.io.identity import FileIdentity, digest_parts, resolved, sample_of
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _info(file: BinaryIO) -> FileInfo:
 def _identity(location: str) -> FileIdentity:
     with _opened(location) as file:
         info = _info(file)
-        return FileIdentity(resolved(location), *info, ends_of(file, info.size))
+        return FileIdentity(resolved(location), *info, sample_of(file, info.size))
 
 
 def _start(location: str, size: int) -> bytes:

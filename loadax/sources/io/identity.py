@@ -1,8 +1,9 @@
 """Identity of files: what tells a file from another one, by which caches and indices find what they keep of it.
 
 A file is identified by its location, its size, and its time of change or ETag. Times of change are often whole seconds
-or set by a program that copies (`tar -x`, `rsync -t`), so the first and last bytes of local files count too; compressed
-files have checksums there. Where a server sends neither ETag nor time, a digest of the content takes their place.
+or set by a program that copies (`tar -x`, `rsync -t`), so a sample of the bytes of local files counts too, also of the
+last ones, where compressed files have checksums. Where a server sends neither ETag nor time, a digest of the content
+takes their place.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from loadax.redaction import redact
 from loadax.sources.io.paths import local_path
 
-_END = 4096  # bytes at each end of a local file
+_PART = 4096  # bytes of a local file in each part of the sample
 
 
 class FileIdentity(NamedTuple):
@@ -23,13 +24,13 @@ class FileIdentity(NamedTuple):
         location: Absolute path without links, or URL without credentials.
         size: Bytes.
         generation: ETag or time of change.
-        ends: Digest of the first and last bytes of a local file; empty for a remote one.
+        sample: Digest of a few parts of a local file; empty for a remote one.
     """
 
     location: str
     size: int
     generation: bytes
-    ends: str = ""
+    sample: str = ""
 
     def digest(self) -> str:
         """Hash of the identity, as text."""
@@ -56,11 +57,12 @@ def resolved(location: str) -> str:
     return redact(location) if path is None else os.path.realpath(path)
 
 
-def ends_of(file: BinaryIO, size: int) -> str:
-    """Digest of the first and last bytes of a file."""
-    digest = hashlib.sha256(file.read(_END))
-    file.seek(max(0, size - _END))
-    digest.update(file.read(_END))
+def sample_of(file: BinaryIO, size: int) -> str:
+    """Digest of a few parts of a file, the first and the last among them."""
+    digest = hashlib.sha256()
+    for begin, end in digest_parts(size, 4 * _PART, _PART):
+        file.seek(begin)
+        digest.update(file.read(end - begin))
     return digest.hexdigest()[:16]
 
 

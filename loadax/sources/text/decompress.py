@@ -99,7 +99,7 @@ def _describe(path: Path, digest: str) -> None:
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _is_whole(path: Path) -> bool:
@@ -108,12 +108,14 @@ def _is_whole(path: Path) -> bool:
         with os.fdopen(open_kept(path.with_name(f"{path.name}.sha256")), "rb") as described:
             digest, *stamp = json.loads(described.read(_LONGEST))
         with os.fdopen(open_kept(path), "rb") as file:
-            if stamp == [*_stamp(os.fstat(file.fileno()))]:
+            now = [*_stamp(os.fstat(file.fileno()))]
+            if stamp == now:
                 return True
-            problem = "" if hashlib.file_digest(file, "sha256").hexdigest() == digest else "its digest is wrong"
+            same = stamp[:1] == now[:1] and hashlib.file_digest(file, "sha256").hexdigest() == digest
+            problem = "" if same else "its size or digest is wrong"
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         problem = str(error)
     if problem:
         _log.warning("%s: this decompressed content is damaged (%s) and is made again", path, problem)
