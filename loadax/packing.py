@@ -22,7 +22,7 @@ from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, p
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.sources.io.index_folder import Entry, IndexFolder, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
@@ -350,19 +350,11 @@ def open_index(reader: Reader, index: Any) -> IndexFolder | None:
 
 
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
-    if folder is None:
-        return _compute_lengths(documents, progress)
-    identity = documents.identity()
-    entry = folder.get("lengths", identity, lambda entry: _check_lengths(entry, documents.size))
-    if entry is None:
-        entry = _compute_lengths(documents, progress)
-        folder.put("lengths", identity, entry)
-    return entry
+    def make() -> Entry:
+        lengths = documents.lengths(progress)
+        return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
-
-def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
-    lengths = documents.lengths(progress)
-    return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
+    return cached(folder, "lengths", documents.identity, partial(_check_lengths, documents=documents.size), make)
 
 
 def _cached_plan(
@@ -370,32 +362,25 @@ def _cached_plan(
 ) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     later = [part for option in options.described[4:] for part in option]
-    name = "-".join(
-        map(
-            str, (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
-        )
-    )
+    parts = (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     known = lengths.arrays["lengths"]
     if with_bos:
         known = known + (known > 0)
-    cached = None if folder is None else folder.get(name, identity, partial(_check_plan, known=known, options=options))
-    if cached is not None:
-        return cached
-    noun = "document with its bos entry" if with_bos else "document"
-    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
-    entry = Entry(arrays, _counts(known, options))
-    for count_name, count in entry.facts.items():
-        if count_name in ("empty", "dropped") and count:
-            _log.info(
-                "pack: %d of %d documents are %s",
-                count,
-                documents.size,
-                "empty" if count_name == "empty" else f"longer than {options.seq_len}, and dropped",
-            )
-    if folder is not None:
-        folder.put(name, identity, entry)
-    return entry
+
+    def make() -> Entry:
+        noun = "document with its bos entry" if with_bos else "document"
+        arrays = plan_arrays(
+            known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun
+        )
+        counts = _counts(known, options)
+        for name, text in (("empty", "empty"), ("dropped", f"longer than {options.seq_len}, and dropped")):
+            if counts[name]:
+                _log.info("pack: %d of %d documents are %s", counts[name], documents.size, text)
+        return Entry(arrays, counts)
+
+    check = partial(_check_plan, known=known, options=options)
+    return cached(folder, "-".join(map(str, parts)), lambda: identity, check, make)
 
 
 def _check_lengths(entry: Entry, documents: int) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from loadax.core.arguments import integer
 from loadax.sources.io.byte_ranges import ByteRange
@@ -47,12 +47,6 @@ _TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can
 _NAME = re.compile("[0-9a-f]{40}")  # of blocks
 
 _log = logging.getLogger("loadax")
-
-
-class _Block(NamedTuple):
-    used: float
-    path: Path
-    size: int
 
 
 @final
@@ -158,23 +152,24 @@ class DiskCache:
     def _evict(self, size: int) -> int:
         """Makes room for `size` more bytes and returns the remaining total."""
         blocks = sorted(self._blocks())
-        total = sum(block.size for block in blocks)
+        total = sum(stored for _, _, stored in blocks)
         if total + size <= self._limit:
             return total
-        for block in blocks:
+        for _, path, stored in blocks:
             if total + size <= self._limit * _LEFT:
                 break
-            block.path.unlink(missing_ok=True)
-            total -= block.size
+            path.unlink(missing_ok=True)
+            total -= stored
         return total
 
-    def _blocks(self) -> Iterator[_Block]:
+    def _blocks(self) -> Iterator[tuple[float, Path, int]]:
+        """Yields when each block was used, its path and its size."""
         for folder in self._folder.iterdir():
             for path in folder.iterdir() if stat.S_ISDIR(folder.lstat().st_mode) else ():
                 with suppress(FileNotFoundError):  # another process deleted a damaged block
                     status = path.lstat()
                     if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
-                        yield _Block(status.st_mtime, path, status.st_size)
+                        yield status.st_mtime, path, status.st_size
 
     @contextmanager
     def _locked(self) -> Iterator[int]:

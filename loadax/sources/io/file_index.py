@@ -16,7 +16,7 @@ from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import digest_of
-from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, check_array
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, cached, check_array
 from loadax.sources.io.paths import local_path
 
 _WINDOW = 8 << 20  # bytes of a remote file that are read at once
@@ -65,9 +65,8 @@ def index_files(
     """
     sizes = files.sizes(locations)
     folder = None if index is None else IndexFolder(index)
-    identity = {} if folder is None else {"format": kind, **_identity(files, locations)}
-    entry = None if folder is None else folder.get(ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
-    if entry is None:
+
+    def make() -> Entry:
         processes = this_process().count
         if processes > 1 and files.far(locations):
             missing = "without index=" if folder is None else f"without its index at {folder.path(ENTRY)}"
@@ -81,10 +80,10 @@ def index_files(
                 if not one.far:
                     done(one.run_local())
             _run_remote([one for one in scans if one.far], files, done)
-        entry = merge([one.found for one in scans])
-        if folder is not None:
-            folder.put(ENTRY, identity, entry)
-    return entry
+        return merge([one.found for one in scans])
+
+    known = partial(_identity, kind, files, locations)
+    return cached(folder, ENTRY, known, partial(check, sizes=np.array(sizes, np.int64)), make)
 
 
 def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:
@@ -167,7 +166,7 @@ def _memory(path: Path) -> memoryview:
     return memoryview(view)
 
 
-def _identity(files: Files, locations: Sequence[str]) -> dict[str, str | None]:
+def _identity(kind: str, files: Files, locations: Sequence[str]) -> dict[str, str | None]:
     """Digests of the identities of files, of what local copies of them share, and of the places and times of those."""
     known = files.identities(locations)
     local = [local_path(location) is not None for location in locations]
@@ -176,4 +175,8 @@ def _identity(files: Files, locations: Sequence[str]) -> dict[str, str | None]:
         (file_name(one.location), one.size, one.sample) if near else one for near, one in zip(local, known, strict=True)
     ]
     copies = [(one.location, one.generation) for near, one in zip(local, known, strict=True) if near]
-    return {"contents": digest_of(shared), FILES: None if this_process().count > 1 else digest_of(copies)}
+    return {
+        "format": kind,
+        "contents": digest_of(shared),
+        FILES: None if this_process().count > 1 else digest_of(copies),
+    }

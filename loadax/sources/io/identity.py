@@ -32,10 +32,6 @@ class FileIdentity(NamedTuple):
     generation: bytes
     sample: str = ""
 
-    def digest(self) -> str:
-        """Hash of the identity, as text."""
-        return digest_of(self)
-
 
 def digest_of(identity: object) -> str:
     """Hash of identities, as text."""

@@ -149,6 +149,24 @@ class IndexFolder:
                 (self._folder / file).unlink(missing_ok=True)
 
 
+def cached(
+    folder: IndexFolder | None,
+    name: str,
+    identity: Callable[[], Mapping[str, Any]],
+    check: Callable[[Entry], object],
+    make: Callable[[], Entry],
+) -> Entry:
+    """Returns an entry of a folder, or makes it and writes it there; see `IndexFolder`. None: makes it."""
+    if folder is None:
+        return make()
+    known = identity()
+    entry = folder.get(name, known, check)
+    if entry is None:
+        entry = make()
+        folder.put(name, known, entry)
+    return entry
+
+
 def check_array(
     entry: Entry, name: str, dtype: Any, length: int | None, low: int | None = None, high: int | None = None
 ) -> NDArray[Any]:

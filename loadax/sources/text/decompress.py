@@ -23,7 +23,7 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import MAGIC_BYTES, compression_of, decompress
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.files import Files
-from loadax.sources.io.identity import FileIdentity
+from loadax.sources.io.identity import FileIdentity, digest_of
 from loadax.sources.io.kept_files import make_private_folder, not_writable, open_kept, private_folder, sweep, whole_file
 from loadax.sources.io.paths import local_folder
 from loadax.sources.io.range_file import RangeFile
@@ -78,7 +78,7 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
 
 def _name(identity: FileIdentity) -> str:
     name = file_name(identity.location)
-    return f"{identity.digest()}-{name.rpartition('.')[0][:_LONGEST_NAME] or 'file'}"
+    return f"{digest_of(identity)}-{name.rpartition('.')[0][:_LONGEST_NAME] or 'file'}"
 
 
 def _decompress(files: Files, location: str, size: int, path: Path) -> None:
