@@ -104,6 +104,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def _is_whole(path: Path) -> bool:
     """Whether a content is there and undamaged; says so if it is damaged."""
+    digest = ""
     try:
         with os.fdopen(open_kept(path.with_name(f"{path.name}.sha256")), "rb") as described:
             digest, *stamp = json.loads(described.read(_LONGEST))
