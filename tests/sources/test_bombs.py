@@ -1,8 +1,10 @@
 """Small files that claim to be huge, and folders of caches: limits that name the file, and rights of the user alone."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import stat
 import struct
@@ -106,10 +108,11 @@ def test_many_brackets_side_by_side_are_not_deep(tmp_path: Path) -> None:
     assert loadax.from_jsonl(tmp_path / "a.jsonl", progress=False)[2]["t"] == rows[2]["t"]
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("kind", ["gz", "zst", "bz2", "xz"])
 def test_a_file_that_becomes_too_large(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b'{"a": 1}\n' * 1_000_000
-    packed = gzip.compress(content) if kind == "gz" else pa.compress(content, "zstd", asbytes=True)
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}[kind]
+    packed = pack(content)
     path = tmp_path / f"a.jsonl.{kind}"
     path.write_bytes(packed)
     monkeypatch.setattr(compression, "_MOST", 1 << 20)
@@ -118,6 +121,10 @@ def test_a_file_that_becomes_too_large(kind: str, tmp_path: Path, monkeypatch: p
     assert not any(path.is_file() for path in (tmp_path / "cache" / "loadax-decompressed").iterdir())
     (tmp_path / "a.jsonl").write_bytes(content)
     assert len(loadax.from_jsonl(tmp_path / "a.jsonl", progress=False)) == 1_000_000
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, "zstd", asbytes=True))
 
 
 def rights(path: Path) -> str:

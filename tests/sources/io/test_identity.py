@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
+from pyarrow import parquet
 
 import loadax
 from loadax.core.distributed import Process
+from loadax.core.tree import flatten
+from loadax.dataset import Dataset
 from loadax.errors import SourceError
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import resolved
@@ -221,3 +225,58 @@ def test_list_of_kept_rows_of_a_file_in_another_folder(tmp_path: Path) -> None:
 
 def is_even(value: Any) -> bool:
     return bool(value % 2 == 0)
+
+
+def write_images(folder: Path, values: list[int]) -> None:
+    for row, value in enumerate(values):
+        Image.new("L", (2, 2), value).save(folder / f"{row}.bmp")
+
+
+OTHERS: dict[str, tuple[Callable[[Path, list[int]], object], Callable[[Path], Dataset]]] = {
+    "npy": (
+        lambda folder, values: np.save(folder / "a.npy", np.array(values)),
+        lambda folder: loadax.from_npy(folder / "a.npy"),
+    ),
+    "tokens": (
+        lambda folder, values: np.array([*values, 9], np.uint16).tofile(folder / "a.bin"),
+        lambda folder: loadax.from_tokens(folder / "a.bin", 1, dtype="uint16"),
+    ),
+    "parquet": (
+        lambda folder, values: parquet.write_table(pa.table({"x": values}), folder / "a.parquet", use_dictionary=False),
+        lambda folder: loadax.from_parquet(folder / "a.parquet"),
+    ),
+    "csv": (
+        lambda folder, values: (folder / "a.csv").write_text("x\n{}\n{}\n".format(*values)),
+        lambda folder: loadax.from_csv(folder / "a.csv"),
+    ),
+    "zarr": (
+        lambda folder, values: loadax.write_zarr({"x": np.array(values)}, folder / "a", overwrite=True, progress=False),
+        lambda folder: loadax.from_zarr(folder / "a"),
+    ),
+    "images": (write_images, loadax.from_images),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_file_replaced_between_two_opens_of_one_process(kind: str, tmp_path: Path) -> None:
+    """By one of equal size and time, while a dataset of the first one is still open."""
+    write_files, open_files = OTHERS[kind]
+    opened = []
+    for values in ([1, 2], [3, 4]):
+        write_files(tmp_path, values)
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        opened.append(open_files(tmp_path))
+        leaf = flatten(opened[-1].read([0, 1]))[0][0]
+        assert leaf.reshape(2, -1)[:, 0].tolist() == values
+
+
+def test_rows_that_are_kept_of_a_remote_file_that_was_replaced(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """The rows that differ are between the sampled ones."""
+    for offset in range(2):
+        values = np.arange(10_000)
+        values[5::1000] += offset
+        np.save(tmp_path / "a.npy", values)
+        data = loadax.from_npy(f"{http_proxy.url}/a.npy")
+        kept = data.filter(is_even, key="even", index=tmp_path / "index", progress=False)
+        assert kept.read(range(len(kept))).tolist() == values[values % 2 == 0].tolist()

@@ -60,7 +60,13 @@ def doors(tmp_path: Path, http_proxy: FaultProxy) -> dict[str, Open]:
         data = loadax.from_jsonl(tmp_path / "a.jsonl.gz", cache=cache, progress=False)
         return data.read(range(50_000))["x"].tolist()
 
-    return {"loadax-blocks": remote, "loadax-decompressed": compressed}
+    def indexed(folder: Path) -> list[int]:
+        (tmp_path / "a.jsonl").write_bytes(content)
+        os.utime(tmp_path / "a.jsonl", (1, 1))
+        data = loadax.from_jsonl(tmp_path / "a.jsonl", index=folder / "index", progress=False)
+        return data.read(range(50_000))["x"].tolist()
+
+    return {"loadax-blocks": remote, "loadax-decompressed": compressed, "index": indexed}
 
 
 @pytest.fixture
@@ -167,12 +173,13 @@ def plant(path: Path, what: str, docs: Path) -> None:
 @pytest.mark.parametrize(
     "what", ["link to a file", "link to a folder", "link to nothing", "pipe", "folder", "sparse file"]
 )
-@pytest.mark.parametrize("where", ["usage", "block", "blocks", "content", "digest"])
+@pytest.mark.parametrize("where", ["usage", "block", "blocks", "content", "digest", "description", "array"])
 def test_planted_file_is_not_followed(
     where: str, what: str, tmp_path: Path, docs: Path, doors: dict[str, Open]
 ) -> None:
     """In a folder that is right now, after others could write to it."""
-    kind = KINDS[where in ("content", "digest")]
+    kind = {"usage": "loadax-blocks", "block": "loadax-blocks", "blocks": "loadax-blocks"}.get(where, "index")
+    kind = "loadax-decompressed" if where in ("content", "digest") else kind
     assert doors[kind](tmp_path / "c") == list(range(50_000))
     folder = tmp_path / "c" / kind
     paths = {
@@ -181,6 +188,8 @@ def test_planted_file_is_not_followed(
         "blocks": [path for path in folder.iterdir() if path.is_dir()],
         "content": [path for path in folder.iterdir() if path.suffix != ".sha256"],
         "digest": list(folder.glob("*.sha256")),
+        "description": list(folder.glob("*.json")),
+        "array": list(folder.glob("*.npy")),
     }[where]
     assert paths
     for path in paths:
