@@ -189,7 +189,7 @@ def from_jsonl(
             rows.
         nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
         index: Local folder of the index of lines, written on the first open and checked on all others: another size,
-            name, time of change or ETag of a file makes it again. None: no index is kept.
+            place, time of change or ETag of a file makes it again. None: no index is kept.
         cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
             are decompressed once. Processes may share it.
         cache_bytes: Size limit of the cache of remote bytes. The least recently used bytes are evicted first.
@@ -522,7 +522,7 @@ def from_tfrecord(
     Args:
         paths: Path or URL of a file, folder (its files with `.tfrecord` in their names), or glob pattern (both sorted
             by name), or a list of these, in its order.
-        index: Local folder of the index, written on the first open and checked on all others: another size, name, time
+        index: Local folder of the index, written on the first open and checked on all others: another size, place, time
             of change or ETag of a file makes it again. None: no index is kept.
         features: Features to parse, by name. Each is `bytes`; a dtype, for one number; or `(dtype, shape)`, for an
             array. The shape is an int, a tuple, or None for flat arrays of any length, which a map must make equal or
@@ -587,7 +587,7 @@ def from_webdataset(
     Args:
         paths: Path or URL of a file, folder (its `.tar` files), or glob pattern (both sorted by name), or a list of
             these, in its order.
-        index: Local folder of the index, written on the first open and checked on all others: another size, name, time
+        index: Local folder of the index, written on the first open and checked on all others: another size, place, time
             of change or ETag of a file makes it again. None: no index is kept.
         columns: Extensions to read; others are neither read nor required. `"__key__"` adds the name of the example
             without extension. None: all extensions.

@@ -14,6 +14,7 @@ from loadax.core.formatting import percent_text, size_text
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.redaction import redact
 
+_LONGEST = 16 << 20  # bytes of an answer that are read
 _TIMEOUT = 10.0  # seconds
 _STAGES = ("read", "transform", "assemble", "place")
 _EXAMPLES = """\
@@ -78,7 +79,7 @@ def scrape(url: str) -> dict[str, float]:
         ) from error
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310 - http(s), as checked
-            text = answer.read().decode("utf-8", "replace")
+            text = answer.read(_LONGEST).decode("utf-8", "replace")
         families = list(text_string_to_metric_families(text))
     except (OSError, HTTPException) as error:
         raise ArgumentError(

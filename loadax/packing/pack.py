@@ -13,7 +13,7 @@ from loadax.packing.packed import Group, PackedSource
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.sources.io.index_folder import Entry, IndexFolder, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
 
 _LARGEST = 1 << 62  # bytes, more than any file has
 
@@ -91,14 +91,12 @@ def _cached_lengths(
         if np.sum(lengths, dtype=np.float64) >= _LARGEST:
             raise ValueError("all lengths together are larger than any file")
 
-    name = "lengths-by-leaf" if options.by_leaf else "lengths"
-    identity = {} if folder is None else documents.identity()
-    entry = None if folder is None else folder.get(name, identity, check)
-    if entry is None:
+    def make() -> Entry:
         lengths = documents.lengths(progress).reshape(-1)
-        entry = Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
-        if folder is not None:
-            folder.put(name, identity, entry)
+        return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
+
+    name = "lengths-by-leaf" if options.by_leaf else "lengths"
+    entry = cached(folder, name, documents.identity, check, make)
     return entry.arrays["lengths"].reshape(documents.size, documents.num_lengths), entry.facts["digest"]
 
 
@@ -107,18 +105,19 @@ def _cached_arrays(
 ) -> Any:
     """The arrays of the plan. They depend only on its name and the lengths, so plans share a folder."""
     identity = {"lengths": digest, "version": PACK_VERSION}
-    if folder is not None:
-        known = folder.get(options.name, identity, lambda entry: check_arrays(entry.arrays, lengths, options))
-        if known is not None:
-            return known.arrays
-    arrays = plan_arrays(lengths, options, lambda number: int(documents.row_of(np.array([number]))[0]))
-    counts = _counts(lengths, options)
-    for name, meaning in {"empty": "empty", "dropped": f"longer than {options.seq_len}, and dropped"}.items():
-        if counts[name]:
-            _log.info("pack: %d of %d documents are %s", counts[name], documents.size, meaning)
-    if folder is not None:
-        folder.put(options.name, identity, Entry(arrays, counts))
-    return arrays
+
+    def make() -> Entry:
+        arrays = plan_arrays(lengths, options, lambda number: int(documents.row_of(np.array([number]))[0]))
+        counts = _counts(lengths, options)
+        for name, meaning in {"empty": "empty", "dropped": f"longer than {options.seq_len}, and dropped"}.items():
+            if counts[name]:
+                _log.info("pack: %d of %d documents are %s", counts[name], documents.size, meaning)
+        return Entry(arrays, counts)
+
+    def check(entry: Entry) -> None:
+        check_arrays(entry.arrays, lengths, options)
+
+    return cached(folder, options.name, lambda: identity, check, make).arrays
 
 
 def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:

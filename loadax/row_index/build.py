@@ -20,7 +20,7 @@ from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
-from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached, digest_values
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
@@ -111,13 +111,14 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         values = _look(question, reader, met, options)
         return Answers(values, digest_values(values))
     identity = {"function or key": known_as, **_identity(reader, met)}
-    entry = folder.get(question.verb, identity, lambda entry: question.check(entry, met))
-    if entry is None:
+
+    def make() -> Entry:
         if process.count > 1:
             raise _not_built(question, process, f"without its index at {folder.path(question.verb)}")
         values = _look(question, reader, met, options)
-        entry = Entry({"answers": values}, {"digest": digest_values(values)})
-        folder.put(question.verb, identity, entry)
+        return Entry({"answers": values}, {"digest": digest_values(values)})
+
+    entry = cached(folder, question.verb, lambda: identity, lambda entry: question.check(entry, met), make)
     return Answers(entry.arrays["answers"], entry.facts["digest"])
 
 

@@ -35,7 +35,7 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # the folder of any z
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' markers: "." follows "-"
 _DELETING = {"version": VERSION, "deleting": True}
 _MEANT = {
-    f"data.{FILES}": " (the names, sizes and times of change of the files that are read)",
+    f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
     "data.functions": " (functions are compared by their code and the values that they use)",
 }
 _SHOWN = 200  # characters of a value in a message

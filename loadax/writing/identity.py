@@ -1,18 +1,19 @@
-"""Fingerprints of data: sizes and modification times of its files, and a sample of its rows.
+"""Fingerprints of data: locations, sizes and times or ETags of its files, and a sample of its rows.
 
-A change of a local file is detected by its size or modification time (for 16,384 evenly spaced files if there are
-more). Data in memory is compared whole up to 64 MiB, and beyond that by 64 MiB of evenly spaced rows. Everything else,
-such as remote files and users' sources, is compared by the sample of rows that each caller takes. The location of
-files is ignored, so data may be moved.
+A change of a file is detected by its size, and its modification time or ETag (for 16,384 evenly spaced files if there
+are more). Data in memory is compared whole up to 64 MiB, and beyond that by 64 MiB of evenly spaced rows. Everything
+else, such as remote stores and users' sources, is compared by the sample of rows that each caller takes.
 """
 
 import hashlib
 import itertools
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 from uuid import UUID
@@ -20,9 +21,13 @@ from uuid import UUID
 import numpy as np
 
 from loadax.core.distributed import this_process
+from loadax.errors import LoadaxError
 from loadax.protocols import Integers
 from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
+from loadax.sources.io.files import Files
+from loadax.sources.io.identity import digest_of as digest_of_files
+from loadax.sources.io.identity import resolved, stat_identity
 from loadax.sources.io.index_folder import FILES
 from loadax.sources.io.paths import local_path
 from loadax.writing.own_files import keys_below, own_keys
@@ -85,36 +90,38 @@ def _memory(source: BaseSource) -> str | None:
 
 
 def _files(source: BaseSource) -> str | None:
-    digest, any_file = hashlib.sha256(), False
-    for name, path in itertools.chain.from_iterable(map(_files_of, walk(source))):
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except OSError:
-            digest.update(repr((name, "missing")).encode())
-        else:
-            digest.update(repr((name, status.st_size, status.st_mtime_ns)).encode())
-        any_file = True
-    return digest.hexdigest()[:16] if any_file else None
+    known = list(itertools.chain.from_iterable(map(_files_of, walk(source))))
+    return digest_of_files(known) if known else None
 
 
-def _files_of(source: BaseSource) -> Iterable[tuple[str, str]]:
-    """Sample of the local files of a source, each with a name that does not depend on its location."""
+def _files_of(source: BaseSource) -> Iterable[Any]:
+    """Identities of a sample of the files of a source."""
     sample = source.some_files(_MOST_FILES)
     if sample is not None:
-        return [(path.rpartition("/")[2], path) for path in sample]
-    files: list[tuple[str, str]] = []
+        real = cache(os.path.realpath)  # links of a folder are resolved once
+        return [
+            stat_identity(f"{real(folder)}/{name}") for folder, _, name in (path.rpartition("/") for path in sample)
+        ]
+    files: list[Any] = []
+    remote: list[str] = []
     addresses = source.addresses
     for index in spread(len(addresses), _MOST_FILES).tolist():
         path = local_path(addresses[index].partition("|")[0])
-        if path is not None and path.is_dir():
-            keys = _of_folder(path)
-            files += [
-                (keys[position], str(path / keys[position]))
-                for position in spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
-            ]
-        elif path is not None:
-            files.append((path.name, str(path)))
-    return files
+        if path is None:
+            remote.append(addresses[index])
+        elif path.is_dir():
+            keys, root = _of_folder(path), os.path.realpath(path)
+            chosen = spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
+            files += [stat_identity(f"{root}/{keys[position]}") for position in chosen]
+        else:
+            files.append(stat_identity(os.path.realpath(path)))
+    return files + _remote_identities(remote)
+
+
+def _remote_identities(locations: list[str]) -> list[Any]:
+    with suppress(LoadaxError):  # a store of another kind, or one whose objects have other names
+        return [*Files().identities(locations)]
+    return list(map(resolved, locations))
 
 
 def _of_folder(folder: Path) -> list[str]:

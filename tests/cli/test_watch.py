@@ -1,6 +1,7 @@
 """`loadax watch`: lines about a running job."""
 
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader
-from loadax.cli import main
+from loadax.cli import main, watch
 from loadax.cli.watch import status_line
 from loadax.interop.prometheus import serve
 from tests.limits import HANG
@@ -73,6 +74,25 @@ def test_other_servers(path: str, message: str, capsys: Any) -> None:
         server.shutdown()
         thread.join(HANG)
     assert message in capsys.readouterr().err
+
+
+def test_endless_answer_is_read_to_a_limit(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Other):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):  # the reader has enough
+                while True:
+                    self.wfile.write(b"python_info 1.0\n" * 1000)
+
+    monkeypatch.setattr(watch, "_LONGEST", 100_000)
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        assert main(["watch", f"http://127.0.0.1:{server.server_port}/"]) == 2
+        server.shutdown()
+        thread.join(HANG)
+    assert "has no metrics of loadax" in capsys.readouterr().err
 
 
 def test_what_is_no_url(capsys: Any) -> None:

@@ -96,12 +96,14 @@ class FaultProxy:
 
     Attributes:
         url: to use in the server's place.
+        hidden: names of headers, in lower case, that are left out of answers.
         log: every exchange, in the order of the answers; written before the answer's last byte, so who has that, sees
             it here.
     """
 
     def __init__(self, upstream: str, headers: Mapping[str, str] | None = None):
-        self.headers = headers or {}
+        self.headers: Mapping[str, str] = headers or {}
+        self.hidden: set[str] = set()
         address = urlsplit(upstream)
         self.address = (str(address.hostname), int(address.port or 80))
         self.log: list[Exchange] = []
@@ -201,7 +203,9 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             self.upstream.endheaders(body or None)
             response = self.upstream.getresponse()
             content = response.read()
-            headers = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
+            headers = [
+                (name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP | proxy.hidden
+            ]
             headers += [item for item in proxy.headers.items() if response.getheader(item[0]) is None]
             length = response.getheader("Content-Length") if self.command == "HEAD" else None
             return _Reply(response.status, [*headers, ("Content-Length", length or str(len(content)))], content)

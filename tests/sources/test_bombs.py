@@ -1,8 +1,10 @@
 """Small files that claim to be huge, and folders of caches: limits that name the file, and rights of the user alone."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import stat
 import struct
@@ -19,9 +21,9 @@ from pyarrow import parquet as pq
 import loadax
 from loadax.core import memory
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io import compression
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.npy.header import parse_npy
-from loadax.sources.text import decompress
 from tests.sources.shards.corpora import write_tar
 
 
@@ -106,18 +108,23 @@ def test_many_brackets_side_by_side_are_not_deep(tmp_path: Path) -> None:
     assert loadax.from_jsonl(tmp_path / "a.jsonl", progress=False)[2]["t"] == rows[2]["t"]
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("kind", ["gz", "zst", "bz2", "xz"])
 def test_a_file_that_becomes_too_large(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b'{"a": 1}\n' * 1_000_000
-    packed = gzip.compress(content) if kind == "gz" else pa.compress(content, "zstd", asbytes=True)
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}[kind]
+    packed = pack(content)
     path = tmp_path / f"a.jsonl.{kind}"
     path.write_bytes(packed)
-    monkeypatch.setattr(decompress, "_MOST", 1 << 20)
+    monkeypatch.setattr(compression, "_MOST", 1 << 20)
     with pytest.raises(SourceError, match=rf"a\.jsonl\.{kind}: its .* more than 200 times as many.*decompress it your"):
         loadax.from_jsonl(path, cache=tmp_path / "cache", progress=False)
     assert not any(path.is_file() for path in (tmp_path / "cache" / "loadax-decompressed").iterdir())
     (tmp_path / "a.jsonl").write_bytes(content)
     assert len(loadax.from_jsonl(tmp_path / "a.jsonl", progress=False)) == 1_000_000
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, "zstd", asbytes=True))
 
 
 def rights(path: Path) -> str:
@@ -132,10 +139,11 @@ def test_what_caches_hold_is_for_the_user_alone(tmp_path: Path) -> None:
         DiskCache(tmp_path / "c", 1 << 20).put("0123", b"data")
     finally:
         os.umask(before)
-    (decompressed,) = (tmp_path / "c" / "loadax-decompressed").iterdir()
+    kept = list((tmp_path / "c" / "loadax-decompressed").iterdir())
+    assert len(kept) == 2
     assert rights(tmp_path / "c" / "loadax-decompressed") == rights(tmp_path / "c" / "loadax-blocks") == "rwx------"
     blocks = [path for path in (tmp_path / "c" / "loadax-blocks").rglob("*") if path.is_file()]
-    assert {rights(path) for path in (decompressed, *blocks)} == {"rw-------"}
+    assert {rights(path) for path in (*kept, *blocks)} == {"rw-------"}
 
 
 def test_lists_of_rows_are_flat(tmp_path: Path) -> None:

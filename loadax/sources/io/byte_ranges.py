@@ -24,7 +24,7 @@ class ByteRange(NamedTuple):
 
 
 class FileInfo(NamedTuple):
-    """Size of a file in bytes, and its generation (ETag), empty if the server sends none."""
+    """Size of a file in bytes, and its generation: ETag or time of change, empty if the server sends neither."""
 
     size: int
     generation: bytes
@@ -65,4 +65,12 @@ def too_short(byte_range: ByteRange) -> SourceError:
     return SourceError(
         f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
         "the file is cut short, or of another kind; copy it again"
+    )
+
+
+def changed(location: str) -> SourceError:
+    """Error for a file that was written again, or replaced, since it was opened."""
+    return SourceError(
+        f"{location}: the file has changed since it was opened; data must not change while it is read: "
+        "restore the file, or open the dataset again"
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
-from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.byte_ranges import ByteRange, changed
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
 
@@ -245,14 +245,6 @@ def _check_long_enough(segment: Segment, size: int) -> None:
             f"{segment.location}: the file has {size} bytes, but had at least {segment.begin + segment.size} when it "
             "was opened; data must not change while it is read: restore the file, or open the dataset again"
         )
-
-
-def changed(location: str) -> SourceError:
-    """Error for a local file that was written again, or replaced, since its records were found."""
-    return SourceError(
-        f"{location}: the file has changed since it was opened; data must not change while it is read: "
-        "restore the file, or open the dataset again"
-    )
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

@@ -14,24 +14,27 @@ _JOINED = 64  # most blocks in one request: 8 MiB
 class CachedFiles:
     """Reads byte ranges from the cache; on a miss, fetches whole blocks and stores them.
 
-    The key of a block includes the file's generation (ETag), so that a replaced file is fetched again. If the server
-    sends no ETags, a replaced file is noticed only when its size has changed.
+    The key of a block includes the file's identity, so that a replaced file is fetched again.
 
     Args:
         files: Reader of the files.
         cache: Cache of their blocks.
         extents: Number of readable bytes of each file, by location.
+
+    Raises:
+        ArgumentError: When the cache can't be written.
     """
 
     def __init__(self, files: Files, cache: DiskCache, extents: Mapping[str, int]):
         self._files, self._cache, self._extents = files, cache, dict(extents)
+        cache.create()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         locations = sorted({location for location, _ in wanted})
-        generations = dict(zip(locations, self._files.generations(locations), strict=True))
+        identities = dict(zip(locations, self._files.identities(locations), strict=True))
         names = {
-            (location, block): self._cache.name(location, self._extents[location], generations[location], block)
+            (location, block): self._cache.name(identities[location], self._range(location, block))
             for location, block in wanted
         }
         contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}

@@ -7,21 +7,32 @@ Reads take no lock: blocks are written under a temporary name and renamed, and a
 fetched again.
 """
 
+import errno
 import fcntl
 import hashlib
 import logging
 import os
-import tempfile
+import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import time
-from typing import Any, NamedTuple, final
+from time import sleep
+from typing import Any, final
 
 from loadax.core.arguments import integer
-from loadax.errors import ArgumentError
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.identity import FileIdentity
+from loadax.sources.io.kept_files import (
+    check_folder,
+    make_private_folder,
+    not_writable,
+    open_kept,
+    private_folder,
+    sweep,
+    temporary_file,
+)
 from loadax.sources.io.paths import local_folder
 
 BLOCK = 128 << 10
@@ -29,18 +40,13 @@ BLOCK = 128 << 10
 the cache has few files.
 """
 
+_FOLDER = "loadax-blocks"
 _CHECKSUM = 4
 _LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
-_ABANDONED = 3600.0  # seconds after which the writer of a temporary file is presumed dead
-_TEMPORARY = "writing-"
+_TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can't be stored is fetched again
+_NAME = re.compile("[0-9a-f]{40}")  # of blocks
 
 _log = logging.getLogger("loadax")
-
-
-class _Block(NamedTuple):
-    used: float
-    path: Path
-    size: int
 
 
 @final
@@ -52,30 +58,38 @@ class DiskCache:
         limit: Maximum total size of the blocks, in bytes. Processes that share the folder must pass the same limit.
 
     Raises:
-        ArgumentError: When the folder can't be written.
+        ArgumentError: When the folder belongs to another user, or others can write to it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int):
-        self._folder = Path(folder).absolute() / "loadax-blocks"
+        self._parent = Path(folder).absolute()
+        self._folder = private_folder(self._parent, _FOLDER)
         self._limit = limit
         self._warned = False
-        try:
-            self._folder.mkdir(0o700, parents=True, exist_ok=True)  # blocks are data, which others may not read
-            with self._locked():
-                pass
-        except OSError as error:
-            raise ArgumentError(
-                f"cache={os.fspath(folder)!r} can't be written: {error}; pass a folder of your own"
-            ) from error
 
     def __reduce__(self) -> Any:
-        return DiskCache, (self._folder.parent, self._limit)
+        return DiskCache, (self._parent, self._limit)
+
+    def create(self) -> None:
+        """Creates the folder; blocks are data, which others may not read.
+
+        Raises:
+            ArgumentError: When it can't be created.
+        """
+        try:
+            make_private_folder(self._parent, _FOLDER)
+            os.close(self._open_usage())
+        except OSError as error:
+            if error.errno != errno.EROFS or not self._folder.is_dir():
+                raise not_writable(self._parent, error) from error
+            self._warn(str(error))
+        sweep(self._folder)
 
     @staticmethod
-    def name(location: str, size: int, generation: bytes, block: int) -> str:
-        """Returns the cache key of a block of a file with this size and generation."""
-        identity = repr((location, size, generation, BLOCK, block)).encode()
-        return hashlib.blake2b(identity, digest_size=20).hexdigest()
+    def name(identity: FileIdentity, byte_range: ByteRange) -> str:
+        """Returns the cache key of a block of a file."""
+        key = identity, byte_range.start, byte_range.stop
+        return hashlib.blake2b(repr(key).encode(), digest_size=20).hexdigest()
 
     def get(self, name: str, byte_range: ByteRange) -> bytes | None:
         """Returns the content of a block; None if it is missing or damaged.
@@ -86,19 +100,22 @@ class DiskCache:
         """
         path = self._path(name)
         try:
-            stored = path.read_bytes()
+            check_folder(path.parent)
+            content = _read(path, _CHECKSUM + byte_range.stop - byte_range.start)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"{path}: {error}")
+            _log.warning("%s: this cached block can't be read (%s); fetching %s again", path, error, byte_range)
+            content = None
+        else:
+            if content is None:
+                _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
+        if content is None:
+            with suppress(OSError):
+                path.unlink()
             return None
-        content = stored[_CHECKSUM:]
-        if len(content) != byte_range.stop - byte_range.start or stored[:_CHECKSUM] != _checksum(content):
-            _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
-            path.unlink(missing_ok=True)
-            return None
-        with suppress(FileNotFoundError):
-            os.utime(path)
+        with suppress(OSError):
+            os.utime(path, follow_symlinks=False)
         return content
 
     def put(self, name: str, content: bytes) -> None:
@@ -108,14 +125,14 @@ class DiskCache:
         if size > self._limit:
             return
         try:
-            path.parent.mkdir(exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_checksum(content) + content)
-                self._admit(Path(temporary), path, size)
-            finally:
-                Path(temporary).unlink(missing_ok=True)
+            if not self._folder.exists():
+                make_private_folder(self._parent, _FOLDER)
+            path.parent.mkdir(0o700, exist_ok=True)
+            check_folder(path.parent)
+            with temporary_file(self._folder, 0o600) as (file, temporary):
+                file.write(_checksum(content) + content)
+                file.flush()
+                self._admit(temporary, path, size)
         except OSError as error:
             # A full disk must not stop training: blocks that can't be stored are fetched again.
             self._warn(f"{path}: {error}")
@@ -135,37 +152,44 @@ class DiskCache:
     def _evict(self, size: int) -> int:
         """Makes room for `size` more bytes and returns the remaining total."""
         blocks = sorted(self._blocks())
-        total = sum(block.size for block in blocks)
+        total = sum(stored for _, _, stored in blocks)
         if total + size <= self._limit:
             return total
-        for block in blocks:
+        for _, path, stored in blocks:
             if total + size <= self._limit * _LEFT:
                 break
-            block.path.unlink(missing_ok=True)
-            total -= block.size
+            path.unlink(missing_ok=True)
+            total -= stored
         return total
 
-    def _blocks(self) -> Iterator[_Block]:
+    def _blocks(self) -> Iterator[tuple[float, Path, int]]:
+        """Yields when each block was used, its path and its size."""
         for folder in self._folder.iterdir():
-            for path in folder.iterdir() if folder.is_dir() else ():
-                with suppress(
-                    FileNotFoundError
-                ):  # another process deleted a damaged block, or renamed a temporary file
-                    status = path.stat()
-                    if not path.name.startswith(_TEMPORARY):
-                        yield _Block(status.st_mtime, path, status.st_size)
-                    elif time() - status.st_mtime > _ABANDONED:
-                        path.unlink()
+            for path in folder.iterdir() if stat.S_ISDIR(folder.lstat().st_mode) else ():
+                with suppress(FileNotFoundError):  # another process deleted a damaged block
+                    status = path.lstat()
+                    if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+                        yield status.st_mtime, path, status.st_size
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Opens and locks the usage file, for one process and thread at a time."""
-        usage = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        usage = self._open_usage()
         try:
-            fcntl.flock(usage, fcntl.LOCK_EX)
+            for tries in range(_TRIES):
+                try:
+                    fcntl.flock(usage, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:  # its holder may be stopped for long
+                    if tries == _TRIES - 1:
+                        raise
+                sleep(_PAUSE)
             yield usage
         finally:
             os.close(usage)
+
+    def _open_usage(self) -> int:
+        return open_kept(self._folder / "usage", os.O_RDWR | os.O_CREAT)
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name
@@ -180,12 +204,20 @@ def open_cache(folder: Any, limit: Any) -> DiskCache | None:
     """Opens the cache in a folder; None: no cache.
 
     Raises:
-        ArgumentError: When the limit is too small, or the folder can't be written.
+        ArgumentError: When the limit is too small, or others can write to the folder.
     """
     limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
-    if folder is None:
-        return None
-    return DiskCache(local_folder("cache", folder), limit)
+    return None if folder is None else DiskCache(local_folder("cache", folder), limit)
+
+
+def _read(path: Path, size: int) -> bytes | None:
+    """Content of a block, whose file has `size` bytes; None: it is damaged."""
+    with os.fdopen(open_kept(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size != size:
+            return None
+        stored = file.read(size)
+    content = stored[_CHECKSUM:]
+    return content if len(stored) == size and stored[:_CHECKSUM] == _checksum(content) else None
 
 
 def _checksum(content: bytes) -> bytes:

@@ -1,6 +1,5 @@
 """Indexes files whose format has no index of its own: finds the records of every file once, and keeps the result."""
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,14 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, check_array
+from loadax.sources.io.identity import digest_of
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, cached, check_array
 from loadax.sources.io.paths import local_path
 
 _WINDOW = 8 << 20  # bytes of a remote file that are read at once
 _AT_ONCE = 16  # remote files that are read at once
-_ENTRY = "records"  # name of the entry in the index folder
+ENTRY = "records"
+"""Name of the entry in the index folder."""
 
 Found = TypeVar("Found")
 Scan = Generator[tuple[int, int], memoryview, Found]
@@ -64,12 +65,11 @@ def index_files(
     """
     sizes = files.sizes(locations)
     folder = None if index is None else IndexFolder(index)
-    identity = {} if folder is None else {"format": kind, **_identity(files, locations, sizes)}
-    entry = None if folder is None else folder.get(_ENTRY, identity, partial(check, sizes=np.array(sizes, np.int64)))
-    if entry is None:
+
+    def make() -> Entry:
         processes = this_process().count
         if processes > 1 and files.far(locations):
-            missing = "without index=" if folder is None else f"without its index at {folder.path(_ENTRY)}"
+            missing = "without index=" if folder is None else f"without its index at {folder.path(ENTRY)}"
             raise ArgumentError(
                 f"remote files {missing}, in a run of {processes} processes: each would read all {len(locations)} "
                 "files; build the index before the run by opening the dataset once in one process, and pass index=PATH"
@@ -80,10 +80,10 @@ def index_files(
                 if not one.far:
                     done(one.run_local())
             _run_remote([one for one in scans if one.far], files, done)
-        entry = merge([one.found for one in scans])
-        if folder is not None:
-            folder.put(_ENTRY, identity, entry)
-    return entry
+        return merge([one.found for one in scans])
+
+    known = partial(_identity, kind, files, locations)
+    return cached(folder, ENTRY, known, partial(check, sizes=np.array(sizes, np.int64)), make)
 
 
 def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:
@@ -166,18 +166,17 @@ def _memory(path: Path) -> memoryview:
     return memoryview(view)
 
 
-def _identity(files: Files, locations: Sequence[str], sizes: Sequence[int]) -> dict[str, str | None]:
-    """Digests of the names, sizes and generations of files; the location of local files is ignored."""
-    generations = files.generations(locations)
+def _identity(kind: str, files: Files, locations: Sequence[str]) -> dict[str, str | None]:
+    """Digests of the identities of files, of what local copies of them share, and of the places and times of those."""
+    known = files.identities(locations)
     local = [local_path(location) is not None for location in locations]
-    named = [
-        (file_name(location), size, "" if near else generation.decode())
-        for location, size, near, generation in zip(locations, sizes, local, generations, strict=True)
-    ]
     # Each process may have its own copies of local files.
-    times = [generation for near, generation in zip(local, generations, strict=True) if near]
-    return {"names and sizes": _digest(named), FILES: None if this_process().count > 1 else _digest(times)}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+    shared = [
+        (file_name(one.location), one.size, one.sample) if near else one for near, one in zip(local, known, strict=True)
+    ]
+    copies = [(one.location, one.generation) for near, one in zip(local, known, strict=True) if near]
+    return {
+        "format": kind,
+        "contents": digest_of(shared),
+        FILES: None if this_process().count > 1 else digest_of(copies),
+    }

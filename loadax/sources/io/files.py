@@ -1,6 +1,8 @@
 """Files: reads sizes and byte ranges of many files at once, local and remote."""
 
 import errno
+import hashlib
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -8,12 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, final
 
+from loadax.core.formatting import size_text
 from loadax.errors import SourceError
-from loadax.sources.io.byte_ranges import ByteRange, FileInfo, no_such_file, too_short
+from loadax.redaction import redact
+from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
+from loadax.sources.io.identity import FileIdentity, digest_parts, resolved, sample_of
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
     from loadax.sources.io.remote import RemoteFiles
+
+_DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
+_PART = 1 << 20
+
+_log = logging.getLogger("loadax")
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -36,6 +46,7 @@ class Files:
     def __init__(self) -> None:
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
+        self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_remote"}
@@ -60,15 +71,34 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        return [info.size for info in self._infos(locations)]
+        return [info.size for info in self.infos(locations)]
 
-    def generations(self, locations: Sequence[str]) -> list[bytes]:
-        """Returns what tells a file from another one in its place: ETag or time of change; empty if unknown.
+    def infos(self, locations: Sequence[str]) -> list[FileInfo]:
+        """Returns size and generation of files.
 
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        return [info.generation for info in self._infos(locations)]
+        remote = self._look_up([location for location in locations if local_path(location) is None])
+        infos = []
+        for location in locations:
+            info = remote[location] if location in remote else _look_up(location)
+            if info is None:
+                raise no_such_file(location)
+            infos.append(info)
+        return infos
+
+    def identities(self, locations: Sequence[str]) -> list[FileIdentity]:
+        """Returns what tells each file from other ones, also from one that replaces it.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        new = [each for each in locations if each not in self._identities and local_path(each) is None]
+        for location, info in zip(new, self.infos(new), strict=True):
+            generation = info.generation or self._digest(location, info.size)
+            self._identities[location] = FileIdentity(resolved(location), info.size, generation)
+        return [self._identities.get(location) or _identity(location) for location in locations]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Reads the bytes of each range; nearby ranges of a remote file by one request.
@@ -83,10 +113,7 @@ class Files:
         answers, infos = self._remote.read([ranges[index] for index in far]) if far else ([], {})
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
-                raise SourceError(
-                    f"{location}: the file has changed since it was opened; data must not change while it is read: "
-                    "restore the file, or open the dataset again"
-                )
+                raise changed(location)
         for index, content in zip(far, answers, strict=True):
             contents[index] = content
         for index in asked:
@@ -122,15 +149,17 @@ class Files:
         """Whether a file is remote, so that reads wait for a network."""
         return any(local_path(location) is None for location in locations)
 
-    def _infos(self, locations: Sequence[str]) -> list[FileInfo]:
-        remote = self._look_up([location for location in locations if local_path(location) is None])
-        infos = []
-        for location in locations:
-            info = remote[location] if location in remote else _look_up(location)
-            if info is None:
-                raise no_such_file(location)
-            infos.append(info)
-        return infos
+    def _digest(self, location: str, size: int) -> bytes:
+        _log.warning(
+            "%s: the server sends neither ETag nor Last-Modified, so up to %s of the file are read to tell whether "
+            "it has changed",
+            redact(location),
+            size_text(_DIGESTED),
+        )
+        digest = hashlib.sha256()
+        for begin, end in digest_parts(size, _DIGESTED, _PART):
+            digest.update(self.read([ByteRange(location, begin, end)])[0])
+        return digest.hexdigest().encode()
 
     def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
         new = [
@@ -143,13 +172,13 @@ class Files:
         return {location: self._known.get(location) for location in locations}
 
 
-def open_regular(path: str | os.PathLike[str]) -> int:
-    """Opens a regular file for reading and returns its descriptor; never blocks on a pipe, device or socket.
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Opens a regular file and returns its descriptor; never blocks on a pipe, device or socket.
 
     Raises:
         OSError: When the file can't be opened, or is not a regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
@@ -169,8 +198,18 @@ def _path(location: str) -> Path:
 
 def _look_up(location: str) -> FileInfo:
     with _opened(location) as file:
-        status = os.fstat(file.fileno())
-        return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+        return _info(file)
+
+
+def _info(file: BinaryIO) -> FileInfo:
+    status = os.fstat(file.fileno())
+    return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+
+
+def _identity(location: str) -> FileIdentity:
+    with _opened(location) as file:
+        info = _info(file)
+        return FileIdentity(resolved(location), *info, sample_of(file, info.size))
 
 
 def _start(location: str, size: int) -> bytes:

@@ -3,27 +3,30 @@
 Used by `filter`, `split_by` and `pack`, and by sources whose files have no index of their own.
 """
 
+import errno
 import hashlib
 import json
 import logging
 import os
-import secrets
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.files import open_regular
+from loadax.sources.io.kept_files import open_kept, sweep, whole_file
 from loadax.sources.io.paths import local_folder
-from loadax.sources.npy.header import NPY_FAILURES, load_npy
+from loadax.sources.npy.header import NPY_FAILURES, parse_npy
 
 FILES = "files"
 """Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
 _VERSION = 3
+_LONGEST = 64 << 20  # bytes of a description
 _NAME = "loadax index"
 _MAGIC = f'{{\n "{_NAME}": '.encode()  # first bytes of a description
 
@@ -41,9 +44,9 @@ class Entry(NamedTuple):
 class IndexFolder:
     """A folder of entries. Processes may write the same entry concurrently, because they write the same contents.
 
-    Each array is a file named by its content hash, so a memory-mapped file is never overwritten. The `.json`
-    description of an entry is written last and replaced atomically. Both are verified on every read: an entry with a
-    wrong checksum counts as missing.
+    Each array is a file named by its content hash, so a file that is read is never overwritten. The `.json` description
+    of an entry is written last and replaced atomically. Both are verified on every read: an entry with a wrong checksum
+    counts as missing. Arrays are read into memory: truncating a mapped file would kill the process.
 
     Args:
         path: Path of the local folder; created on the first write.
@@ -66,7 +69,7 @@ class IndexFolder:
         return self._folder / f"{name}.json"
 
     def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
-        """Returns an entry, memory-mapped, if it was computed from `identity`; else None, and logs why if it exists.
+        """Returns an entry if it was computed from `identity`; else None, and logs why if it exists.
 
         Args:
             name: Name of the entry.
@@ -97,7 +100,7 @@ class IndexFolder:
                     ", ".join(others),
                 )
                 return None
-            arrays = {key: _mapped(self._folder / Path(file).name) for key, file in content["arrays"].items()}
+            arrays = {key: _array(self._folder / Path(file).name) for key, file in content["arrays"].items()}
             for key, file in content["arrays"].items():
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")
@@ -121,22 +124,47 @@ class IndexFolder:
         text = json.dumps({**content, "check": _check(content)}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            before = self._files_of(path)
-            for key, file in files.items():
-                _write(self._folder / file, lambda out, key=key: np.save(out, entry.arrays[key], allow_pickle=False))  # type: ignore[misc]
-            _write(path, lambda out: out.write(text.encode()))
-            for file in before - set(files.values()):
-                if file.startswith(f"{name}-") and file.endswith(".npy"):
-                    (self._folder / file).unlink(missing_ok=True)
+            sweep(self._folder)
+            try:
+                for key, file in files.items():
+                    with whole_file(self._folder / file) as out:
+                        np.save(out, entry.arrays[key], allow_pickle=False)
+                with whole_file(path) as out:
+                    out.write(text.encode())
+            finally:  # also after a full disk: no array stays without a description
+                self._delete_others(name, entry.arrays)
         except OSError as error:
             raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
         _log.info("index %s: written", path)
 
-    def _files_of(self, path: Path) -> set[str]:
+    def _delete_others(self, name: str, keys: Iterable[str]) -> None:
+        """Deletes arrays of an entry that its description does not name, such as those of the entry before it."""
         try:
-            return {Path(file).name for file in json.loads(_read(path) or "")["arrays"].values()}
+            named = set(json.loads(_read(self.path(name)) or "")["arrays"].values())
         except NPY_FAILURES:
-            return set()
+            named = set()
+        one = re.compile(rf"{re.escape(name)}-({'|'.join(map(re.escape, keys))})-[0-9a-f]{{16}}\.npy")
+        for file in os.listdir(self._folder):  # noqa: PTH208
+            if one.fullmatch(file) and file not in named:
+                (self._folder / file).unlink(missing_ok=True)
+
+
+def cached(
+    folder: IndexFolder | None,
+    name: str,
+    identity: Callable[[], Mapping[str, Any]],
+    check: Callable[[Entry], object],
+    make: Callable[[], Entry],
+) -> Entry:
+    """Returns an entry of a folder, or makes it and writes it there; see `IndexFolder`. None: makes it."""
+    if folder is None:
+        return make()
+    known = identity()
+    entry = folder.get(name, known, check)
+    if entry is None:
+        entry = make()
+        folder.put(name, known, entry)
+    return entry
 
 
 def check_array(
@@ -179,8 +207,7 @@ def digest_values(values: NDArray[Any]) -> str:
 
 def _read(path: Path) -> bytes | None:
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            content = file.read()
+        content = _whole(path, _LONGEST)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -190,10 +217,17 @@ def _read(path: Path) -> bytes | None:
     return content
 
 
-def _mapped(path: Path) -> NDArray[Any]:
-    # A plain view: every operation on a memmap pays the cost of the subclass.
-    array: NDArray[Any] = load_npy(path, mapped=True).view(np.ndarray)
-    return array
+def _array(path: Path) -> NDArray[Any]:
+    return parse_npy(_whole(path, machine_memory() // 2))
+
+
+def _whole(path: Path, most: int) -> bytes:
+    """All bytes of a file."""
+    with os.fdopen(open_kept(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} is the most", os.fspath(path))
+        return file.read(size)
 
 
 def _file_name(name: str, key: str, array: NDArray[Any]) -> str:
@@ -211,18 +245,3 @@ def _check(content: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     """Round-trips a value through JSON."""
     return json.loads(json.dumps(value))
-
-
-def _write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes a file atomically."""
-    # Not by `tempfile`, whose files other users can't read.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

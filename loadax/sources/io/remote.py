@@ -141,7 +141,8 @@ async def _head(store: Any, key: str) -> Any:
 
 
 def _info(meta: Any) -> FileInfo:
-    return FileInfo(meta["size"], (meta["e_tag"] or "").encode())
+    changed = meta["last_modified"].timestamp()  # 0 if the server does not send it
+    return FileInfo(meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode())
 
 
 async def _second_try(ask: Callable[[], Awaitable[Any]], name: str) -> Any:

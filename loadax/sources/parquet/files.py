@@ -18,8 +18,7 @@ from pyarrow.types import is_primitive as is_fixed_width
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError
 from loadax.protocols import Location
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.byte_stream import changed
+from loadax.sources.io.byte_ranges import ByteRange, changed
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files

@@ -10,7 +10,9 @@ from loadax.core.spec import stack
 from loadax.protocols import ArraySpec, Integers, Location
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.file_index import ENTRY
 from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote_stream import open_stream
 
@@ -23,13 +25,16 @@ class Records:
         files: Reader of the files.
         locations: Paths and URLs of the files.
         cache: Local cache of remote blocks; None: no cache.
+        index: Path of the index folder that says where the ranges are; None: no index.
     """
 
-    def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None):
-        known = zip(locations, files.sizes(locations), files.generations(locations), strict=True)
+    def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None, index: Any = None):
+        path = "" if index is None else IndexFolder(index).path(ENTRY)
+        self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
+        """Part of the name of a record in errors: the index may be of another file."""
         segments = [
-            Segment(location, 0, size, int(generation) if local_path(location) is not None else None)
-            for location, size, generation in known
+            Segment(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
+            for location, info in zip(locations, files.infos(locations), strict=True)
         ]
         self._stream = open_stream(segments, files, cache)
 
@@ -67,7 +72,7 @@ class Records:
     def name(self, begin: int) -> str:
         """File and byte, for messages."""
         (location,) = self.locate(begin, 1)
-        return f"{location.file}, byte {location.first}"
+        return f"{location.file}, byte {location.first}{self.by_index}"
 
 
 def stack_examples(examples: Sequence[dict[str, Any]], spec: Mapping[str, ArraySpec], rows: Integers) -> dict[str, Any]:

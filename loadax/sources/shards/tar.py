@@ -7,6 +7,7 @@ Source of the format: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Hea
 from typing import NamedTuple
 
 from loadax.errors import SourceError, UnsupportedError
+from loadax.sources.io.compression import compression_of
 from loadax.sources.io.file_index import Scan
 
 _BLOCK = 512
@@ -16,12 +17,7 @@ _LONGEST = 1 << 20  # bytes of a long name or of pax records; the longest path o
 _REGULAR = (b"0", b"\0", b"7")
 _LINK = (b"1", b"2")
 _RECORD = 20 * _BLOCK  # tar files are filled with zeros to a multiple of it, so that the next one of `cat` begins there
-_COMPRESSED = (
-    (b"\x1f\x8b", "gzip", "gunzip"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
-    (b"BZh", "bzip2", "bunzip2"),
-    (b"\xfd7zXZ", "xz", "unxz"),
-)
+_COMMANDS = {"gzip": "gunzip", "zstd": "unzstd", "bz2": "bunzip2", "xz": "unxz"}
 
 
 class Member(NamedTuple):
@@ -94,12 +90,12 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
 
 
 def _refuse_compressed(header: bytes, location: str) -> None:
-    for magic, name, command in _COMPRESSED:
-        if header.startswith(magic):
-            raise SourceError(
-                f"{location} is compressed by {name}, so that no member can be read without those before it; "
-                f"decompress it: {command} {location}"
-            )
+    codec = compression_of(header)
+    if codec is not None:
+        raise SourceError(
+            f"{location} is compressed by {codec}, so that no member can be read without those before it; "
+            f"decompress it: {_COMMANDS[codec]} {location}"
+        )
 
 
 def _check(header: bytes, location: str, at: int, after: str) -> None:

@@ -155,7 +155,7 @@ def open_tfrecord(
     if not len(begins):
         more = f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""
         raise SourceError(f"{locations[0]}{more} has no records; was its writer closed too early? Write it again")
-    records = Records(files, locations, blocks)
+    records = Records(files, locations, blocks, index)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
 
 

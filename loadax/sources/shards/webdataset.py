@@ -178,7 +178,7 @@ def open_webdataset(
     files = Files()
     locations = expand(paths, _FILES, files)
     entry = index_files("tar 1", files, locations, scan_examples, merge_examples, check_examples, index, progress)
-    records = Records(files, locations, blocks)
+    records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     images = decode and any(map(is_image, names))
     rendering = open_rendering(size, fit, quality, damaged) if images else None

@@ -1,44 +1,52 @@
-"""Decompresses files once, into a local folder."""
+"""Decompresses files once, into a local folder.
 
-import gzip
+    folder/loadax-decompressed/3f9a…-name         the content
+    folder/loadax-decompressed/3f9a…-name.sha256  its digest, and the size and times of the file when that was taken
+
+A file whose size and times are as they were is not read again to be checked: another content has another `ctime`, which
+no program can set.
+"""
+
 import hashlib
 import io
+import json
+import logging
 import os
-import secrets
-import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from loadax.core.formatting import size_text
 from loadax.core.progress import progress_bar
-from loadax.errors import ArgumentError, SourceError
-from loadax.sources.file_names import compression
+from loadax.errors import ArgumentError
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.compression import MAGIC_BYTES, compression_of, decompress
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.files import Files
+from loadax.sources.io.identity import FileIdentity, digest_of
+from loadax.sources.io.kept_files import make_private_folder, not_writable, open_kept, private_folder, sweep, whole_file
 from loadax.sources.io.paths import local_folder
 from loadax.sources.io.range_file import RangeFile
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20
-_MOST = 1 << 30  # bytes that any file may have decompressed
-_RATIO = 200  # of larger ones to their compressed size; JSON is compressed five to twenty times
+_LONGEST = 1 << 12  # bytes of a digest's file
+_LONGEST_NAME = 180  # characters of a file's own name in that of its content
+
+_log = logging.getLogger("loadax")
 
 
 def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: bool | None) -> list[str]:
     """Paths of the decompressed contents of files; files that are not compressed are returned as they are.
 
-    Each file is written whole under another name, and then renamed; a file of another size or generation gets another
-    name.
+    Each file is written whole under another name, and then renamed; a file of another identity gets another name.
 
     Raises:
-        ArgumentError: When a file is compressed, and there is no cache, or it can't be written.
+        ArgumentError: When a file is compressed, and there is no cache, or it can't be written or trusted.
         SourceError: When a file is damaged; names it.
     """
-    compressed = [location for location in locations if compression(location)]
+    starts = files.read_starts(locations, MAGIC_BYTES)
+    compressed = [location for location, start in zip(locations, starts, strict=True) if compression_of(start)]
     if not compressed:
         return list(locations)
     if cache is None:
@@ -47,53 +55,72 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
             "local folder for its decompressed content, or decompress it",
             argument="cache",
         )
-    folder = local_folder("cache", cache) / _FOLDER
-    try:
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(
-            f"cache={os.fspath(cache)!r} can't be written: {error}; pass a folder of your own"
-        ) from error
-    identities = zip(compressed, files.sizes(compressed), files.generations(compressed), strict=True)
-    paths = {location: folder / _name(location, size, generation) for location, size, generation in identities}
-    missing = [location for location in paths if not paths[location].exists()]
-    with progress_bar("decompress", sum(files.sizes(missing)), "B", progress) as done:
-        for location, size in zip(missing, files.sizes(missing), strict=True):
-            _decompress(files, location, size, paths[location])
+    parent = local_folder("cache", cache)
+    folder = private_folder(parent, _FOLDER)
+    sweep(folder)
+    known = files.identities(compressed)
+    paths = {location: folder / _name(identity) for location, identity in zip(compressed, known, strict=True)}
+    missing = [
+        (location, identity.size)
+        for location, identity in zip(compressed, known, strict=True)
+        if not _is_whole(paths[location])
+    ]
+    with progress_bar("decompress", sum(size for _, size in missing), "B", progress) as done:
+        for location, size in missing:
+            try:
+                make_private_folder(parent, _FOLDER)
+                _decompress(files, location, size, paths[location])
+            except OSError as error:
+                raise not_writable(parent, error) from error
             done(size)
     return [str(paths.get(location, location)) for location in locations]
 
 
-def _name(location: str, size: int, generation: bytes) -> str:
-    name = file_name(location)
-    digest = hashlib.sha256(repr((name, size, generation)).encode()).hexdigest()[:16]
-    return f"{digest}-{name.rpartition('.')[0]}"
+def _name(identity: FileIdentity) -> str:
+    name = file_name(identity.location)
+    return f"{digest_of(identity)}-{name.rpartition('.')[0][:_LONGEST_NAME] or 'file'}"
 
 
 def _decompress(files: Files, location: str, size: int, path: Path) -> None:
     def fetch(start: int, stop: int) -> bytes:
         return files.read([ByteRange(location, start, stop)])[0]
 
-    file: Any = io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    digest = hashlib.sha256()
+    with whole_file(path, 0o600) as out:
+        for block in decompress(io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW), location, size):
+            digest.update(block)
+            out.write(block)
+    _describe(path, digest.hexdigest())
+
+
+def _describe(path: Path, digest: str) -> None:
+    with whole_file(path.with_name(f"{path.name}.sha256"), 0o600) as out:
+        out.write(json.dumps([digest, *_stamp(path.lstat())]).encode())
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a content is there and undamaged; says so if it is damaged."""
+    digest = ""
     try:
-        is_gzip = compression(location) == "gzip"
-        stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else pa.CompressedInputStream(pa.PythonFile(file), "zstd")
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            while content := stream.read(_WINDOW):
-                out.write(content)
-                if out.tell() > max(_MOST, _RATIO * size):
-                    raise SourceError(
-                        f"{location}: its {size_text(size)} become more than {size_text(out.tell())}, more than "
-                        f"{_RATIO} times as many, which looks like an attack; if it is right, decompress it yourself "
-                        "and pass the decompressed file"
-                    )
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
-    except (EOFError, OSError, MemoryError, zlib.error, pa.ArrowException) as error:
-        raise SourceError(
-            f"{location}: the file can't be decompressed: {error}; copy it again, or free space in the cache"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        with os.fdopen(open_kept(path.with_name(f"{path.name}.sha256")), "rb") as described:
+            digest, *stamp = json.loads(described.read(_LONGEST))
+        with os.fdopen(open_kept(path), "rb") as file:
+            now = [*_stamp(os.fstat(file.fileno()))]
+            if stamp == now:
+                return True
+            same = stamp[:1] == now[:1] and hashlib.file_digest(file, "sha256").hexdigest() == digest
+            problem = "" if same else "its size or digest is wrong"
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        problem = str(error)
+    if problem:
+        _log.warning("%s: this decompressed content is damaged (%s) and is made again", path, problem)
+        return False
+    with suppress(OSError):
+        _describe(path, digest)
+    return True

@@ -180,7 +180,7 @@ def open_jsonl(
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
-    records = Records(files, locations, blocks)
+    records = Records(files, locations, blocks, index)
     begins = begins + np.repeat(records.file_begins, counts)
     schema = _infer(records, begins, sizes, types)
     names = column_names(columns, schema.names)
@@ -308,7 +308,7 @@ def line_text(records: Records, begin: int) -> str:
     for low in range(start, begin, _WINDOW):
         (window,) = records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
         before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
-    return f"{location.file}, line {before + 1}"
+    return f"{location.file}, line {before + 1}{records.by_index}"
 
 
 def _infer(records: Records, begins: Integers, sizes: Integers, typed: Collection[str]) -> Any:

@@ -17,6 +17,7 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import BLOCK, DiskCache, open_cache
 from loadax.sources.io.files import Files
+from loadax.sources.io.identity import FileIdentity
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.windows import open_tokens
 from tests.limits import HANG, until
@@ -39,7 +40,7 @@ def content(number: int, size: int = BLOCK) -> bytes:
 
 
 def name(number: int) -> str:
-    return DiskCache.name("http://x/y", 10 * BLOCK, b"tag", number)
+    return DiskCache.name(FileIdentity("http://x/y", 10 * BLOCK, b"tag"), where(number))
 
 
 def where(number: int) -> ByteRange:
@@ -66,7 +67,7 @@ def test_a_block_that_two_fetched_is_held_once(tmp_path: Path) -> None:
 
 def test_names_tell_files_apart() -> None:
     names = {
-        DiskCache.name(location, size, generation, block)
+        DiskCache.name(FileIdentity(location, size, generation), where(block))
         for location in ("http://x/y", "http://x/z")
         for size in (100, 200)
         for generation in (b"a", b"b")
@@ -123,6 +124,7 @@ def test_a_block_that_is_larger_than_the_limit_is_not_kept(tmp_path: Path) -> No
 def test_the_number_of_bytes_is_found_again(tmp_path: Path) -> None:
     """Whatever a process that died left of it, or a user who tidied up."""
     cache = DiskCache(tmp_path, 5 * HELD)
+    cache.create()
     usage = tmp_path / "loadax-blocks" / "usage"
     for state in (b"", b"no number", b"%020d" % (100 * HELD)):
         usage.write_bytes(state)
@@ -138,19 +140,6 @@ def test_the_number_of_bytes_is_found_again(tmp_path: Path) -> None:
     assert int(usage.read_bytes()) == HELD
 
 
-def test_what_a_writer_that_died_left_is_deleted(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path, 2 * HELD)
-    cache.put(name(0), content(0))
-    folder = blocks(tmp_path)[0].parent
-    old, new = folder / "writing-old", folder / "writing-new"
-    for path in (old, new):
-        path.write_bytes(b"half")
-    os.utime(old, (1000, 1000))
-    for number in range(1, 4):
-        cache.put(name(number), content(number))
-    assert (old.exists(), new.exists()) == (False, True)
-
-
 def test_a_full_disk_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,7 +149,7 @@ def test_a_full_disk_stops_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tempfile.mkstemp", full)
+        patched.setattr("loadax.sources.io.disk_cache.temporary_file", full)
         for number in range(3):
             cache.put(name(number), content(number))
     assert caplog.text.count("the cache can't store or read a block; such blocks are fetched again: ") == 1
@@ -174,8 +163,10 @@ def test_a_full_disk_stops_nothing(
 
 def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match=r"cache='.*file' can't be written: .*; pass a folder of your own"):
+    with pytest.raises(ArgumentError, match=r"cache='.*file' is not used: .*file is not a folder; pass a folder of"):
         open_cache(str(tmp_path / "file"), 1 << 20)
+    with pytest.raises(ArgumentError, match=r"cache='/proc/none' can't be written: .*; pass a folder of your own"):
+        CachedFiles(Files(), DiskCache("/proc/none", 1 << 20), {})
 
 
 @pytest.mark.parametrize("spread", [1, 40])
@@ -310,7 +301,7 @@ def test_processes_share_a_folder(count: int, limit: int, tmp_path: Path, http_p
     assert 1 <= len(blocks(folder)) <= limit // HELD
     # A folder is not listed in one moment: each process may have replaced a block meanwhile.
     assert most <= limit // HELD + count
-    assert not list((folder / "loadax-blocks").glob("*/writing-*"))
+    assert not list((folder / "loadax-blocks").glob(".loadax-*"))
 
 
 def present(folder: Path) -> list[str]:

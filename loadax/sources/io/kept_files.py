@@ -1,0 +1,156 @@
+"""Files that loadax keeps for itself, in caches and indices: private folders, reads through no link, temporary files.
+
+A temporary file is locked by its writer for as long as that lives, so another process can tell which ones were left
+behind, and deletes them.
+"""
+
+import errno
+import fcntl
+import grp
+import os
+import pwd
+import secrets
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from loadax.errors import ArgumentError
+from loadax.sources.io.files import open_regular
+
+_TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
+
+
+def private_folder(path: Path, name: str) -> Path:
+    """Returns the folder `name` in the folder that the user passed as `cache=`; checks that nobody else can change it.
+
+    It is not created. Other users that can write to it could have loadax read, overwrite or delete what they choose.
+
+    Raises:
+        ArgumentError: When one of the two belongs to another user, or others can write to it, or is not a folder.
+    """
+    own = path / name
+    for folder, is_own in ((path, False), (own, True)):
+        try:
+            status = folder.lstat() if is_own else folder.stat()
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            raise not_writable(path, error) from error
+        problem = _distrust(status, is_own)
+        if problem:
+            remedy = f"delete {own}, or pass a folder of your own" if is_own else "pass a folder of your own"
+            raise ArgumentError(f"cache={str(path)!r} is not used: {folder} {problem}; {remedy}", argument="cache")
+    return own
+
+
+def make_private_folder(path: Path, name: str) -> Path:
+    """Creates what `private_folder` returns, where it is missing.
+
+    Raises:
+        ArgumentError: As `private_folder`.
+        OSError: When it can't be created.
+    """
+    path.mkdir(0o755, parents=True, exist_ok=True)
+    (path / name).mkdir(0o700, exist_ok=True)
+    return private_folder(path, name)
+
+
+def not_writable(path: Path, error: OSError) -> ArgumentError:
+    """Error for a cache in which nothing can be created."""
+    return ArgumentError(
+        f"cache={str(path)!r} can't be written: {error}; pass a folder of your own, or free space", argument="cache"
+    )
+
+
+def _distrust(status: os.stat_result, is_own: bool) -> str:
+    """Reason why a folder may have been prepared by others; empty if there is none."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is a link, not a folder" if stat.S_ISLNK(status.st_mode) else "is not a folder"
+    if status.st_uid != os.geteuid() and (is_own or status.st_uid != 0):
+        return f"belongs to another user (uid {status.st_uid})"
+    shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid))
+    if shared and (is_own or not status.st_mode & stat.S_ISVTX):
+        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def check_folder(path: Path) -> None:
+    """Checks that a path is a folder, and no link to one.
+
+    Raises:
+        OSError: When it is not.
+    """
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise OSError(errno.ENOTDIR, "it is not a folder", os.fspath(path))
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group is the one that many systems make for each user, with their name and no other member."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_name == group.gr_name and not {*group.gr_mem} - {user.pw_name}
+
+
+def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Opens a regular file as `open_regular` does, and through no link.
+
+    Raises:
+        OSError: When it is a link, not a regular file, or can't be opened.
+    """
+    try:
+        return open_regular(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a link, not a regular file", os.fspath(path)) from None
+
+
+@contextmanager
+def temporary_file(folder: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]]:
+    """A block that writes a new file in a folder, and may rename it; otherwise it is deleted."""
+    while True:
+        path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():  # else it was swept before it was locked
+            break
+        file.close()
+    try:
+        with file:
+            yield file, path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A block that writes a file, which replaces the one at `path` once it is whole and on disk."""
+    with temporary_file(path.parent, mode) as (file, temporary):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def sweep(folder: Path) -> None:
+    """Deletes temporary files of a folder whose writers on this host are dead."""
+    with suppress(OSError):  # no such folder, or one that can't be read
+        for name in os.listdir(folder):  # noqa: PTH208
+            if name.startswith(_TEMPORARY):
+                with suppress(OSError):  # it is locked, or another process was faster
+                    _sweep(folder / name)
+
+
+def _sweep(path: Path) -> None:
+    file = open_kept(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(file)
