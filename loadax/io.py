@@ -536,7 +536,7 @@ def from_tfrecord(
         SourceError: If a file is missing, cut short, damaged, compressed, or has no records; on reading, if a record is
             damaged or has no such feature. Names the file and the byte.
         LeafError: On reading, if a feature is missing, or of another kind or length. Names the row and its file.
-        UnsupportedError: If google-crc32c is not installed.
+        UnsupportedError: If google-crc32c is not installed, or `features` are given and protobuf is not.
 
     Examples:
         >>> import struct, tempfile

@@ -27,6 +27,7 @@ _EXTRAS = {
     "matplotlib": "plots",
     "prometheus-client": "prometheus",
     "google-crc32c": "tfrecord",
+    "protobuf": "tfrecord",
     "rich": "cli",
     "shtab": "cli",
 }

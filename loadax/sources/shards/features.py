@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec
-from loadax.sources.shards.example_proto import Value
+from loadax.sources.shards.example_message import Value
 
 _OBJECT = np.dtype(object)
 _MEANT = "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a tuple, or None for any length"

@@ -21,7 +21,7 @@ from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
-from loadax.sources.shards.example_proto import parse_example
+from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
 from loadax.sources.shards.records import Records, objects, stack_examples
 
@@ -117,7 +117,7 @@ class TFRecordSource(BaseSource):
         if self._features is None:
             return record
         try:
-            parsed = parse_example(memoryview(record))
+            parsed = parse_example(record)
         except ValueError as error:
             raise SourceError(
                 f"{self._name(row)}: the record is not a tf.train.Example: {error}; leave features= out, and decode "
@@ -143,10 +143,12 @@ def open_tfrecord(
     Raises:
         ArgumentError: When an argument is invalid; shows it.
         SourceError: When a file is missing, damaged, compressed or has no records; names it.
-        UnsupportedError: When google-crc32c is not installed.
+        UnsupportedError: When google-crc32c, or protobuf for `features`, is not installed.
     """
     require_crc32c()
     parsed = None if features is None else features_of(features)
+    if parsed is not None:
+        example_class()
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = expand(paths, _FILES, files)
@@ -174,7 +176,7 @@ def features_in(paths: Any) -> dict[str, Any]:
         if stop <= files.sizes([location])[0]:  # else it is not a TFRecord file, as opening it will say
             (content,) = files.read([ByteRange(location, _HEADER.size, stop)])
             with suppress(ValueError):
-                return features_like(parse_example(memoryview(content)))
+                return features_like(parse_example(content))
     return {}
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.protocols import Location
-from loadax.sources.shards.example_proto import parse_example, varints
+from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.servers.s3 import S3Server
-from tests.sources.shards.corpora import encoded, example_class, texts, write_tfrecord
+from tests.sources.shards.corpora import encoded, texts, write_tfrecord
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -29,6 +29,22 @@ VALUES = st.one_of(
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=40).map(lambda one: np.array(one, np.float32)),
     st.lists(st.one_of(INT64, st.integers(0, 127)), min_size=1, max_size=40).map(lambda one: np.array(one, np.int64)),
 )
+
+
+INTEGER = b"\x08\x07"
+
+
+def tagged(number: int, content: bytes) -> bytes:
+    """A field of a message that holds fewer than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def entry(name: bytes, feature: bytes) -> bytes:
+    return tagged(1, name) + tagged(2, feature)
+
+
+def example(*entries: bytes) -> bytes:
+    return tagged(1, b"".join(tagged(1, one) for one in entries))
 
 
 @pytest.fixture
@@ -82,7 +98,7 @@ class TestTheContractOfASource:
 class TestExamples:
     @given(features=st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
     def test_are_parsed_like_by_protocol_buffers(self, features: dict[str, Any]) -> None:
-        parsed = parse_example(memoryview(encoded(features)))
+        parsed = parse_example(encoded(features))
         assert parsed.keys() == features.keys()
         for name, values in features.items():
             if isinstance(values, list):
@@ -90,30 +106,51 @@ class TestExamples:
             else:
                 assert np.asarray(parsed[name]).tobytes() == values.tobytes()
 
-    def test_lists_may_be_written_one_by_one(self) -> None:
-        """As old writers did: a field for each entry instead of a packed list."""
-        integers = b"".join(bytes([0x08]) + varint for varint in (b"\x01", b"\x96\x01", b"\xff" * 9 + b"\x01"))
-        floats = b"".join(bytes([0x0D]) + np.float32(value).tobytes() for value in (1.5, -2))
-        content = b""
-        for name, kind, values in ((b"i", 3, integers), (b"f", 2, floats)):
-            feature = bytes([kind << 3 | 2, len(values)]) + values
-            entry = b"\x0a\x01" + name + b"\x12" + bytes([len(feature)]) + feature
-            content += b"\x0a" + bytes([len(entry)]) + entry
-        message = b"\x0a" + bytes([len(content)]) + content
-        theirs = example_class().FromString(message).features.feature
-        mine = parse_example(memoryview(message))
-        assert np.asarray(mine["i"]).tolist() == list(theirs["i"].int64_list.value) == [1, 150, -1]
-        assert np.asarray(mine["f"]).tolist() == list(theirs["f"].float_list.value) == [1.5, -2]
+    @pytest.mark.parametrize(
+        ("message", "features"),
+        [
+            (example(entry(b"i", tagged(3, b"\x08\x01\x08\x96\x01\x08" + b"\xff" * 9 + b"\x01"))), {"i": [1, 150, -1]}),
+            (example(entry(b"i", tagged(3, b"\x0a\x02\x01\x02\x08\x03\x0a\x01\x04"))), {"i": [1, 2, 3, 4]}),
+            (example(entry(b"f", tagged(2, b"\x0d\0\0\xc0\x3f\x0d\0\0\0\xc0"))), {"f": [1.5, -2.0]}),
+            (example(entry(b"i", tagged(3, INTEGER) + tagged(3, INTEGER))), {"i": [7, 7]}),
+            (example(entry(b"x", tagged(3, INTEGER) + tagged(1, b"\x0a\x01b"))), {"x": [b"b"]}),
+            (example(entry(b"i", tagged(1, b"\x0a\x01b")), entry(b"i", tagged(3, INTEGER))), {"i": [7]}),
+            (example(entry(b"i", tagged(3, INTEGER))) + example(entry(b"j", b"")), {"i": [7], "j": []}),
+            (example(tagged(2, tagged(3, INTEGER)) + tagged(1, b"late")), {"late": [7]}),
+            (example(entry(b"i", tagged(3, INTEGER)) + tagged(9, b"unknown")) + b"\x7a\x01x\x50\x05", {"i": [7]}),
+            (example(entry(b"", tagged(3, INTEGER))), {"": [7]}),
+            (b"", {}),
+        ],
+    )
+    def test_encodings_of_an_example(self, message: bytes, features: dict[str, Any]) -> None:
+        """Packed or not, merged, in any order, with the last of several kinds and names, as TensorFlow reads them."""
+        parsed = parse_example(message)
+        assert {name: np.asarray(value).tolist() for name, value in parsed.items()} == features
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            b"not one",
+            example(entry(b"i", tagged(3, INTEGER)))[:-1],
+            example(entry(b"\xff", tagged(3, INTEGER))),
+            example(entry(b"i", tagged(3, b"\x0a\x02\x80\x80"))),
+            example(entry(b"i", tagged(3, b"\x08" + b"\xff" * 10 + b"\x01"))),
+            example(entry(b"f", tagged(2, b"\x0a\x03\0\0\0"))),
+            b"\x80" * 11 + b"\x01",
+        ],
+    )
+    def test_damaged_example_names_file_and_record(self, message: bytes, tmp_path: Path) -> None:
+        path = write_tfrecord(tmp_path / "x.tfrecord", [encoded({"i": np.array([1])}), message])
+        data = loadax.from_tfrecord(path, features={"i": "int64"})
+        assert data[0] == {"i": 1}
+        with pytest.raises(SourceError, match=rf"^row 1 \({path}, byte \d+\): the record is not a tf.train.Example: "):
+            data[1]
+        assert loadax.from_tfrecord(path).map(bytes)[1] == message
 
     @given(content=st.binary(max_size=60))
-    def test_anything_else_is_an_error_or_an_example(self, content: bytes) -> None:
+    def test_other_bytes_are_an_error_or_an_example(self, content: bytes) -> None:
         with suppress(ValueError):
-            parse_example(memoryview(content))
-
-    @pytest.mark.parametrize("content", [b"\x80" * 9, b"\x80" * 11 + b"\x01", b"\x01" * 8 + b"\xff"])
-    def test_integers_that_end_too_late(self, content: bytes) -> None:
-        with pytest.raises(ValueError, match=r"cut short|more than ten bytes"):
-            varints(memoryview(content))
+            parse_example(content)
 
     def test_ragged_features_are_packed_or_padded_by_a_map(self, tmp_path: Path) -> None:
         tokens = [np.arange(count) + 100 * count for count in (3, 0, 7, 2)]
@@ -202,3 +239,10 @@ class TestBadInput:
         monkeypatch.setitem(sys.modules, "google_crc32c", None)
         with pytest.raises(UnsupportedError, match=r"which can't be imported .*: pip install google-crc32c"):
             loadax.from_tfrecord(shards)
+
+    def test_features_without_protobuf(self, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "google.protobuf", None)
+        monkeypatch.setattr("loadax.sources.shards.tfrecord.example_class", example_class.__wrapped__)
+        with pytest.raises(UnsupportedError, match=r"which can't be imported .*: pip install protobuf, or, in a clone"):
+            loadax.from_tfrecord(shards, features={"x": "int64"})
+        assert loadax.from_tfrecord(shards)[1] == texts(2)[1]
