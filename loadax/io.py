@@ -126,19 +126,23 @@ def from_csv(
     dtypes: Mapping[str, Any] | None = None,
     nulls: Any = None,
     delimiter: str | None = None,
+    quote: str | None = '"',
 ) -> Dataset:
     r"""Reads CSV files into memory, in the order of the files. Columns become leaves as in `from_arrow`.
 
     The first line of each file names the columns. In a column of numbers, an empty entry, `NA`, `NaN` and `null` are
-    nulls.
+    nulls. In a file of one column, a blank line is an empty entry. Compressed files (gzip, bzip2, xz, Zstandard) and
+    UTF-16 are recognised by their first bytes.
 
     Args:
-        paths: File, folder (its files ending in `.csv` or `.tsv`, also with `.gz` or `.zst`), or glob pattern (both
-            sorted by name), URL of one of these, or a list of these, in its order.
+        paths: File, folder (its files ending in `.csv` or `.tsv`, also with `.gz`, `.bz2`, `.xz` or `.zst`), or glob
+            pattern (both sorted by name), URL of one of these, or a list of these, in its order.
         columns: Names of the columns to read. None: all.
         dtypes: Dtypes by column: numbers, bools, or `str`. Others are inferred from the first rows of each file.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
-        delimiter: Character between entries. None: a tab in `.tsv` files, else a comma.
+        delimiter: Character between entries. None: a tab in `.tsv` files, else a comma; an error if other ones fit.
+        quote: Character around entries that contain delimiters or newlines. None: quotes are part of the entries, as in
+            many TSV files.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -161,7 +165,8 @@ def from_csv(
     from loadax.sources.text.csv import open_csv
 
     with other_formats_refused("from_csv", paths, before=True):
-        return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+        source = open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter, quote=quote)
+        return from_source(source)
 
 
 def from_jsonl(
@@ -182,8 +187,8 @@ def from_jsonl(
     `from_arrow(pyarrow.json.read_json(path))`.
 
     Args:
-        paths: File, folder (its files ending in `.jsonl` or `.ndjson`, also with `.gz` or `.zst`), or glob pattern
-            (both sorted by name), URL of one of these, or a list of these, in its order.
+        paths: File, folder (its files ending in `.jsonl` or `.ndjson`, also with `.gz`, `.bz2`, `.xz` or `.zst`), or
+            glob pattern (both sorted by name), URL of one of these, or a list of these, in its order.
         columns: Names of the columns to read. None: all of the first 1,024 rows, and of 1,024 evenly spaced ones.
         dtypes: Dtypes of numbers or bools by column; of a list, that of its entries. Others are inferred from the same
             rows.

@@ -1,14 +1,12 @@
-"""Which file names belong to which kind of data, and which end compressed files."""
+"""Which file names belong to which kind of data."""
 
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
-from loadax.sources.io.expand import file_name
-
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst")
 _PARQUET = (".parquet", ".pq")
-_JSONL = tuple(end + more for end in (".jsonl", ".ndjson") for more in ("", *_CODECS))
-_CSV = tuple(end + more for end in (".csv", ".tsv") for more in ("", *_CODECS))
+_JSONL = tuple(end + more for end in (".jsonl", ".ndjson") for more in _COMPRESSED)
+_CSV = tuple(end + more for end in (".csv", ".tsv") for more in _COMPRESSED)
 
 
 def is_parquet(name: str) -> bool:
@@ -52,9 +50,3 @@ def table_function(names: Iterable[str]) -> str | None:
     """The function of loadax that opens files with these names; None: no name is that of a table."""
     shown = [name for name in names if not name.startswith(".")]
     return next((function for function, is_one in TABLES.items() if any(map(is_one, shown))), None)
-
-
-def compression(location: str) -> str | None:
-    """Arrow's name of the codec of the file at a path or URL; None: it is not compressed."""
-    name = file_name(location).lower()
-    return next((codec for end, codec in _CODECS.items() if name.endswith(end)), None)

@@ -1,9 +1,9 @@
 """Opens CSV files as tables in memory."""
 
-import csv
+import io
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +14,43 @@ from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.arrow.table import ArrowSource
-from loadax.sources.file_names import compression, is_csv
+from loadax.sources.file_names import is_csv
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.compression import compression_of, decompress
 from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
-from loadax.sources.text.dtypes import arrow_types
+from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
+from loadax.sources.text.dtypes import arrow_types, is_rounded
+from loadax.sources.text.encoding import UTF_8, encoding_of
 
-_HEADER_BYTES = 1 << 16
-_UTF_8 = "write the file in UTF-8, as `iconv -f LATIN1 -t UTF-8` does for Latin-1"
-_FIRST_TOO_LARGE = 2.0**63  # for int64
+_BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
+_BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
+_INTEGER = re.compile(r" *[+-]?\d+ *", re.ASCII)
+_FIRST_ROUNDED = 2.0**53  # integers below it are exact in float64
 _FILES = FileKind(
     "paths",
     "a CSV file",
     is_csv,
     (".csv file", "the files, or a pattern such as *.txt"),
 )
+
+
+class _Text(NamedTuple):
+    """A CSV file that was read.
+
+    Args:
+        location: Its path or URL.
+        content: Its content, decompressed, in UTF-8, without a byte order mark.
+        delimiter: Character between entries.
+        quote: Character around entries; None: quotes are part of entries.
+        has_blank_rows: Whether a blank line is a row with an empty entry.
+    """
+
+    location: str
+    content: bytes
+    delimiter: str
+    quote: str | None
+    has_blank_rows: bool = False
 
 
 def open_csv(
@@ -38,6 +60,7 @@ def open_csv(
     dtypes: Any = None,
     nulls: Any = None,
     delimiter: str | None = None,
+    quote: str | None = '"',
 ) -> ArrowSource:
     """Opens CSV files; see `loadax.from_csv`.
 
@@ -46,21 +69,22 @@ def open_csv(
         SourceError: When a file is missing, a line is damaged, columns differ, or one has nulls; names file and row.
     """
     types = arrow_types(dtypes, text=True)
-    if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
-        raise ArgumentError(f"delimiter={shown(delimiter)}: pass a single character", argument="delimiter")
+    for name, character, advice in (("delimiter", delimiter, ""), ("quote", quote, ", or None for none")):
+        if character is not None and not (isinstance(character, str) and re.fullmatch(r"[\t -~]", character)):
+            raise ArgumentError(f"{name}={shown(character)}: pass a single ASCII character{advice}", argument=name)
     files = Files()
     locations = expand(paths, _FILES, files)
-    tables = [_read(files, location, types, delimiter) for location in locations]
+    tables = [_table(_read(files, location, delimiter, quote), types) for location in locations]
     names = column_names(columns, tables[0].column_names)
-    for name in types:
-        if name not in tables[0].column_names:
-            raise ArgumentError(
-                f"dtypes: there is no column {name!r}; there are {tables[0].column_names}", argument="dtypes"
-            )
-    tables = [_with_types(table, tables) for table in tables]
+    if unknown := sorted(types.keys() - set(tables[0].column_names)):
+        raise ArgumentError(
+            f"dtypes: there is no column {unknown[0]!r}; there are {tables[0].column_names}", argument="dtypes"
+        )
+    tables = _with_types(tables)
     _check_schemas(locations, tables, names)
+    tables = [table.select(names) for table in tables]
     for location, table in zip(locations, tables, strict=True):
-        _refuse_other_encodings(location, table, names)
+        _refuse_other_encodings(location, table)
     starts = np.cumsum([0, *map(len, tables)])
 
     def where(row: int) -> str:
@@ -68,126 +92,172 @@ def open_csv(
         return f"row {row - int(starts[file])} of {locations[file]}"
 
     call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
-    table = pa.concat_tables([each.select(names) for each in tables])
     with naming_file(locations[0]):
-        return ArrowSource(table, nulls, call, locations, where)
+        return ArrowSource(pa.concat_tables(tables), nulls, call, locations, where)
 
 
-def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | None) -> Any:
+def _read(files: Files, location: str, delimiter: str | None, quote: str | None) -> _Text:
+    """Reads a file, and recognises its compression, encoding and delimiter.
+
+    Raises:
+        SourceError: When it is empty, damaged, not text, or written with another delimiter or quotes; names it.
+    """
+    (size,) = files.sizes([location])
+    (content,) = files.read([ByteRange(location, 0, size)])
+    if compression_of(content):
+        content = b"".join(decompress(io.BytesIO(content), location, size))
+    encoding = encoding_of(content)
+    try:
+        content = content if encoding is None else content.decode(encoding).encode()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{location}: {error}; copy it again") from error
+    stated = re.match(rb"sep=([\t -~])\r?\n", content)  # a first line by which Excel knows the delimiter
+    between = delimiter or (stated and stated[1].decode()) or ("\t" if ".tsv" in file_name(location).lower() else ",")
+    content = content[stated.end() :] if stated else content
+    if not content.strip():
+        raise SourceError(f"{location}: the file is empty; its first line must name the columns")
+    if between == quote:
+        raise ArgumentError(
+            f"quote={quote!r} is the delimiter too; pass another one, or None for none", argument="quote"
+        )
+    if delimiter is None and stated is None:
+        refuse_other_delimiter(content, location, between, quote)
+    if quote is not None and quote.encode() in content:
+        refuse_stray_quotes(content, location, between, quote)
+    # Arrow takes a header without an end for an empty file.
+    return _Text(location, content if content.endswith((b"\n", b"\r")) else content + b"\n", between, quote)
+
+
+def _table(text: _Text, types: Mapping[str, Any]) -> Any:
     """The table of a file.
 
     A file that can't be parsed is parsed again by one thread, which knows the row, and the ends of quoted entries that
     contain newlines.
     """
-    content = files.read([ByteRange(location, 0, files.sizes([location])[0])])[0]
-    if not content.strip():
-        raise SourceError(f"{location}: the file is empty; its first line must name the columns")
-    between = delimiter or ("\t" if ".tsv" in file_name(location).lower() else ",")
-    for threads in (True, False):
+    names: list[str] = []
+    for newlines in (False, True):
         try:
-            table = _parsed(content, location, between, types, newlines=not threads)
-            names = table.column_names
+            names = names or _parsed(text._replace(content=_first_line(text)), {}).column_names
+            refuse_repeated(names, text.location)
+            if len(names) == 1:
+                text = text._replace(content=text.content.lstrip(b"\r\n"), has_blank_rows=True)
+            table = _parsed(text, types, newlines=newlines)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{location}: {error}; {_UTF_8}") from error
-        except (pa.ArrowException, OSError) as error:
-            if not threads:
-                try:
-                    names = _header(content, location, between)
-                except OSError as damage:
-                    raise SourceError(f"{location}: it can't be decompressed: {damage}; copy it again") from damage
-                column = re.search(r"In CSV column #(\d+)", str(error))
-                typed = ""
-                if "invalid UTF8" in str(error):
-                    raise SourceError(f"{location}: {error}; {_UTF_8}") from error
-                if column is not None and int(column[1]) < len(names):
-                    typed = f", or state the type of its column: dtypes={{{names[int(column[1])]!r}: str}}"
-                raise SourceError(f"{location}: {error}; correct that row{typed}") from error
+            raise SourceError(f"{text.location}: {error}; {UTF_8}") from error
+        except pa.ArrowException as error:
+            if newlines or not names:
+                raise SourceError(f"{text.location}: {error}; {_remedy(str(error), names)}") from error
         else:
-            refuse_repeated(names, location)
-            _refuse_open_quote(table, content, location, between)
-            _refuse_long_integers(table, types, content, location, between)
+            if text.quote is not None and text.quote.encode() in text.content:
+                refuse_swallowed_rows(table, text.location, text.delimiter)
+            _refuse_rounded_integers(table, types, text)
             return table
-    raise AssertionError(location)
+    raise AssertionError(text.location)
 
 
-def _parsed(
-    content: bytes,
-    location: str,
-    delimiter: str,
-    types: Mapping[str, Any],
-    columns: Sequence[str] | None = None,
-    newlines: bool = False,
-) -> Any:
+def _remedy(problem: str, names: Sequence[str]) -> str:
+    column = re.search(r"In CSV column #(\d+)", problem)
+    if "invalid UTF8" in problem:
+        return UTF_8
+    if column is None or int(column[1]) >= len(names):
+        return "correct that row"
+    return f"correct that row, or state the type of its column: dtypes={{{names[int(column[1])]!r}: str}}"
+
+
+def _first_line(text: _Text) -> bytes:
+    """The first line that is not empty."""
+    begin = len(text.content) - len(text.content.lstrip(b"\r\n"))
+    line = rb"[^\r\n]*+"
+    if text.quote is not None:
+        mark, between = re.escape(text.quote.encode()), re.escape(text.delimiter.encode())
+        line = rb"(?:(?<![^\r\n%b])(?:%b[^%b]*+%b)++|[^\r\n])*+" % (between, mark, mark, mark)
+    found = re.compile(line).match(text.content, begin)
+    assert found is not None
+    return found[0] + b"\n"
+
+
+def _parsed(text: _Text, types: Mapping[str, Any], columns: Sequence[str] | None = None, newlines: bool = False) -> Any:
     """The table of a file, or some of its columns; with `newlines` by one thread, for quoted texts of several lines."""
     return arrow_csv.read_csv(
-        pa.input_stream(pa.BufferReader(content), compression(location)),
-        arrow_csv.ReadOptions(use_threads=not newlines),
-        arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines),
+        pa.BufferReader(text.content),
+        arrow_csv.ReadOptions(use_threads=not newlines, block_size=_block_size(text.content) if newlines else None),
+        arrow_csv.ParseOptions(
+            delimiter=text.delimiter,
+            quote_char=text.quote or False,
+            newlines_in_values=newlines,
+            ignore_empty_lines=not text.has_blank_rows,
+        ),
         arrow_csv.ConvertOptions(column_types=types, include_columns=columns),
     )
 
 
-def _refuse_open_quote(table: Any, content: bytes, location: str, delimiter: str) -> None:
-    """Raises an error if the last row is the rest of the file, after a quote that is not closed."""
-    values = [value for row in table.slice(max(0, len(table) - 1)).to_pylist() for value in row.values()]
-    if not any(b"\n" in value if isinstance(value, bytes) else "\n" in str(value) for value in values):
-        return
-    text = pa.input_stream(pa.BufferReader(content), compression(location)).read()
-    if text.count(b'"') % 2 and re.search(
-        rb'(?:^|[\n%b])"[^"]*+(?:""[^"]*+)*+\Z' % re.escape(delimiter.encode()), text
-    ):
-        raise SourceError(
-            f"{location}: a quote in row {len(table) - 1} is not closed, so the rest of the file would be one text; "
-            "close it"
-        )
+def _block_size(content: bytes) -> int:
+    """Bytes of blocks of which none ends within CRLF: Arrow would lose one of them in a quoted entry (arrow#51368)."""
+    largest = min(max(_BLOCK, len(content) // _BLOCKS + 1), _MOST_BLOCK)
+
+    def splits(size: int) -> bool:
+        return any(content[end - 1 : end + 1] == b"\r\n" for end in range(size, len(content), size))
+
+    return next((size for size in range(largest, 0, -1) if not splits(size)), largest)
 
 
-def _refuse_long_integers(table: Any, types: Collection[str], content: bytes, location: str, delimiter: str) -> None:
-    """Raises an error if integers that fit no int64 would be rounded to float64."""
+def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) -> None:
+    """Raises an error if integers would be rounded to float64, or fit no int64."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not pa.types.is_floating(column.type) or name in types:
             continue
-        largest = compute.max(compute.abs(column)).as_py()
-        if largest is None or not _FIRST_TOO_LARGE <= largest <= 2 * _FIRST_TOO_LARGE:
+        rows = np.flatnonzero(compute.greater_equal(compute.abs(column), _FIRST_ROUNDED).fill_null(False))
+        if not len(rows):
             continue
-        try:
-            _parsed(content, location, delimiter, {name: pa.uint64()}, [name])
-        except pa.ArrowException:
-            continue  # fractions, or integers that no dtype has
-        raise SourceError(
-            f"{location}: column {name!r} has integers too large for int64, and float64 would round them; state its "
-            f"type: dtypes={{{name!r}: 'uint64'}}"
-        )
+        (entries,) = _parsed(text, {name: pa.string()}, [name], newlines=True).columns
+        entries = zip(rows.tolist(), entries.take(rows).to_pylist(), strict=True)
+        rounded = ((row, entry) for row, entry in entries if _INTEGER.fullmatch(entry) and is_rounded(entry))
+        row, entry = next(rounded, (0, ""))
+        if entry:
+            raise SourceError(
+                f"{text.location}: row {row} of column {name!r} is {shown(entry)}, which float64 would round; state "
+                f"the type of its column: dtypes={{{name!r}: {_integer_dtype(text, name)}}}, or 'float64' to round it"
+            )
 
 
-def _refuse_other_encodings(location: str, table: Any, names: Sequence[str]) -> None:
+def _integer_dtype(text: _Text, name: str) -> str:
+    """Code of a dtype that holds all integers of a column."""
+    try:
+        _parsed(text, {name: pa.uint64()}, [name], newlines=True)
+    except pa.ArrowException:
+        return "str"
+    return "'uint64'"
+
+
+def _refuse_other_encodings(location: str, table: Any) -> None:
     """Raises an error if a column has text that is not UTF-8, which the parser takes for bytes."""
-    for name in names:
-        if pa.types.is_binary(table.schema.field(name).type):
-            for row, value in enumerate(table.column(name).to_pylist()):
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_binary(column.type):
+            for row, value in enumerate(column.to_pylist()):
                 try:
                     (value or b"").decode()
                 except UnicodeDecodeError:
                     raise SourceError(
-                        f"{location}: row {row} of column {name!r} is {shown(value)}, which is not UTF-8; {_UTF_8}"
+                        f"{location}: row {row} of column {name!r} is {shown(value)}, which is not UTF-8; {UTF_8}"
                     ) from None
 
 
-def _header(content: bytes, location: str, delimiter: str) -> list[str]:
-    """The names in the first line of a file."""
-    stream = pa.input_stream(pa.BufferReader(content), compression(location))
-    line = stream.read(_HEADER_BYTES).partition(b"\n")[0].decode("utf-8", "replace")
-    return next(csv.reader([line.strip()], delimiter=delimiter), [])
-
-
-def _with_types(table: Any, tables: Sequence[Any]) -> Any:
-    """A table whose columns of nulls alone have the type that they have in other files."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_null(field.type):
-            known = [other.schema.field(field.name).type for other in tables if field.name in other.column_names]
-            kind = next((each for each in known if not pa.types.is_null(each)), field.type)
-            table = table.set_column(index, field.name, table.column(index).cast(kind))
-    return table
+def _with_types(tables: Sequence[Any]) -> list[Any]:
+    """The tables, whose columns of nulls alone have the types that they have in other files."""
+    known = {
+        field.name: field.type for table in tables[::-1] for field in table.schema if not pa.types.is_null(field.type)
+    }
+    return [
+        table.cast(
+            pa.schema(
+                [
+                    field.with_type(known.get(field.name, field.type)) if pa.types.is_null(field.type) else field
+                    for field in table.schema
+                ]
+            )
+        )
+        for table in tables
+    ]
 
 
 def _check_schemas(locations: Sequence[str], tables: Sequence[Any], names: Sequence[str]) -> None:

@@ -1,8 +1,14 @@
 """CSV files against Python's own reader, and lines that are no rows."""
 
+import bz2
 import csv
 import gzip
+import io
+import lzma
+import re
 import subprocess
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.sources.io import compression
 from loadax.testing import check_source
 from tests.sources.advice import follow
 from tests.sources.arrow.test_table import plain
@@ -100,21 +107,175 @@ def test_a_quote_that_is_not_closed(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "x.csv"
     path.write_text("\n".join(["id,text", *lines, ""]))
     message = (
-        rf"^{path}: a quote in row {rows // 2} is not closed, so the rest of the file would be one text; close it$"
+        rf"^{path}, line {rows // 2 + 2}: the quote that begins '\"oops' is not closed at the end of an entry; close"
     )
     with pytest.raises(SourceError, match=message):
         loadax.from_csv(path)
+    assert len(loadax.from_csv(path, quote=None)) == rows
     path.write_text(path.read_text().replace('"oops', '"oops"'))
     assert len(loadax.from_csv(path)) == rows
 
 
-@pytest.mark.parametrize("last", ['"two\nlines"', '"with ""quotes"" in\nit"', '"two\r\nlines","'])
+@pytest.mark.parametrize(
+    "last", ['"two\nlines"', '"with ""quotes"" in\nit"', '""', '""""', '"a", "b"'.replace(", ", "")]
+)
 def test_quotes_that_are_closed(tmp_path: Path, last: str) -> None:
     path = tmp_path / "x.csv"
-    path.write_text(
-        f'text,inches\n{last},5" pipe\n' if not last.endswith('"') else f'text,inches\na,5" pipe\n{last},6\n'
-    )
-    assert len(loadax.from_csv(path)) >= 1
+    path.write_text(f'text,inches\na,5" pipe\n{last} ,"6"\n')
+    if last == '"a""b"':
+        assert loadax.from_csv(path)[1]["text"] == 'a"b '
+    assert len(loadax.from_csv(path)) == 2
+
+
+TSV = [f"{row}\ttext {row}" for row in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [('\t"text 3', '\t"text 7'), ('\t"text 3', '\ttext 7"'), ('\t"text" 3', "\ttext 7")]
+)
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+def test_quotes_of_a_file_without_quoting_swallow_no_rows(
+    opening: str, closing: str, delimiter: str, tmp_path: Path
+) -> None:
+    lines = ["id\ttext", *TSV]
+    lines[4], lines[8] = f"3{opening}", f"7{closing}"
+    path = tmp_path / "x.tsv"
+    path.write_text("\n".join([*lines, ""]).replace("\t", delimiter))
+    with pytest.raises(SourceError, match=rf"^{path}.*if quotes are part of the texts of this file, pass quote=None"):
+        loadax.from_csv(path, delimiter=delimiter)
+    rows = loadax.from_csv(path, delimiter=delimiter, quote=None)
+    assert [f"{row['id']}\t{row['text']}" for row in rows] == lines[1:]
+
+
+@pytest.mark.parametrize(("head", "last"), [("id,text", "Dear Sir\nHello, you"), ("a\tb", "def f():\n\treturn 1")])
+def test_texts_of_several_lines_with_delimiters_are_texts(head: str, last: str, tmp_path: Path) -> None:
+    path = tmp_path / ("x.tsv" if "\t" in head else "x.csv")
+    path.write_text(f'{head}\n1{head[-5 if "," in head else 1]}"{last}"\n')
+    assert list(loadax.from_csv(path)[0].values()) == [1, last]
+
+
+def test_a_text_that_looks_like_rows_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('id,text\n1,"a\n2,b"\n')
+    with pytest.raises(SourceError, match=r"a quoted text of column 'text' look like rows: 'a\\n2,b'") as caught:
+        loadax.from_csv(path)
+    code = str(caught.value).partition("read it by ")[2]
+    assert plain(eval(code, {"loadax": loadax, "pyarrow": pa, "path": path})[0]) == {"id": 1, "text": "a\n2,b"}
+
+
+def test_another_quote_character(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,text\n1,'a, b'\n2,'it''s \"5\"'\n")
+    assert [row["text"] for row in loadax.from_csv(path, quote="'")] == ["a, b", 'it\'s "5"']
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_crlf_in_quotes_keeps_its_bytes_at_any_border_of_blocks(
+    newline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apache/arrow#51368."""
+    values = ["a\r\nb", "\r\n", "", "é\r\n\r\n", "x\ny", 'q"\r\n"']
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator=newline)
+    writer.writerows([["s", "t"], *([value, f"{row}{value}"] for row, value in enumerate(values))])
+    (tmp_path / "x.csv").write_bytes(out.getvalue().encode())
+    monkeypatch.setattr("loadax.sources.text.csv._BLOCKS", 1 << 40)
+    for size in range(24, 140):
+        monkeypatch.setattr("loadax.sources.text.csv._BLOCK", size)
+        read = loadax.from_csv(tmp_path / "x.csv")
+        assert [(row["s"], row["t"]) for row in read] == [(each, f"{row}{each}") for row, each in enumerate(values)]
+
+
+def test_crlf_in_quotes_beyond_the_first_mebibyte(tmp_path: Path) -> None:
+    for offset in range(-2, 3):
+        value = "z" * ((1 << 20) + offset - len('id,s\n0,"')) + "\r\nB"
+        (tmp_path / "x.csv").write_bytes(f'id,s\n0,"{value}"\n1,"with\nnewline"\n'.encode())
+        assert loadax.from_csv(tmp_path / "x.csv")[0]["s"] == value
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_blank_lines_of_one_column_are_rows(newline: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    for lines, ending in ((["1", "", "3"], newline), (["1", "", "3", ""], newline), (["", "", "3"], "")):
+        path.write_bytes((newline.join(["", "x", *lines]) + ending).encode())
+        expected = [int(line or -1) for line in lines]
+        assert [int(row["x"]) for row in loadax.from_csv(path, nulls=-1)] == expected
+        assert [row["x"] for row in loadax.from_csv(path, dtypes={"x": str})] == lines
+        other = loadax.from_arrays({"y": np.arange(len(lines))})
+        assert len(loadax.zip({"a": loadax.from_csv(path, nulls=-1), "b": other})) == len(lines)
+    path.write_bytes(newline.join(["x,y", "1,2", "", "3,4", "", ""]).encode())
+    assert [int(row["x"]) for row in loadax.from_csv(path)] == [1, 3]
+    path.write_bytes(b"x")
+    assert len(loadax.from_csv(path, dtypes={"x": "int32"})) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("a;b\n1;2\n", ";"),
+        ("a;b\n1,5;2,5\n3,5;4\n", ";"),
+        ('"a";"b"\n"x;y";"z"\n', ";"),
+        ("price, net;b\n1,5;2\n", ";"),
+        ("a\tb\n1\t2", "\t"),
+        ("a|b\r\n1|2\r\n", "|"),
+        ("a;b;c" + "\n1;2;3" * 20_000, ";"),
+    ],
+)
+def test_another_delimiter_is_refused_with_the_right_one(text: str, right: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    code = re.escape(repr(right))
+    message = rf"^{path}: its entries are separated by {code}, not by ','.*; pass delimiter={code}, or, if it is right"
+    with pytest.raises(SourceError, match=message):
+        loadax.from_csv(path)
+    assert len(loadax.from_csv(path, delimiter=right).spec) == text.splitlines()[0].count(right) + 1
+    if not {",", '"'} & {*text}:
+        (name,) = loadax.from_csv(path, delimiter=",").spec
+        assert right in name
+    path.write_text(f"sep={right}\n{text}")
+    assert len(loadax.from_csv(path).spec) == text.splitlines()[0].count(right) + 1
+
+
+def test_comma_in_a_tsv_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a,b\n1,2\n")
+    with pytest.raises(SourceError, match=r"separated by ',', not by '\\t'"):
+        loadax.from_csv(tmp_path / "x.tsv")
+
+
+@pytest.mark.parametrize("text", ["text\na;b\nc\n", "a;b,c\n1,2\n", "x|y,z\n1|2,3\n", "(x, y)\tid\n1, 2\t5\n"])
+def test_other_delimiters_in_some_lines_are_text(text: str, tmp_path: Path) -> None:
+    path = tmp_path / ("x.tsv" if "\t" in text else "x.csv")
+    path.write_text(text)
+    assert len(loadax.from_csv(path)) == text.count("\n") - 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_encoding_and_compression_are_recognised_by_first_bytes(
+    pack: Callable[[bytes], bytes], encoding: str, tmp_path: Path
+) -> None:
+    for name in ("x.csv", "x.csv.gz", "x.txt"):
+        (tmp_path / name).write_bytes(pack("città,n\nparís,1\n".encode(encoding)))
+        assert plain(loadax.from_csv(tmp_path / name)[0]) == {"città": "parís", "n": 1}
+
+
+def test_compressed_files_of_a_folder(tmp_path: Path) -> None:
+    for name, pack in {"a.csv.bz2": bz2.compress, "b.tsv.xz": lzma.compress, "c.csv": gzip.compress}.items():
+        (tmp_path / name).write_bytes(pack(b"x\n%c\n" % name[0].encode()))
+    assert [row["x"] for row in loadax.from_csv(tmp_path)] == ["a", "b", "c"]
+
+
+def test_text_cut_in_utf_16_names_file(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("a,b\n1,2\n".encode("utf-16")[:-1])
+    with pytest.raises(SourceError, match=r"x\.csv: 'utf-16-le' codec can't decode .*; copy it again$"):
+        loadax.from_csv(tmp_path / "x.csv")
+
+
+def test_compressed_csv_has_the_limit_of_all_compressed_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_MOST", 1 << 20)
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"x\n" + b"1\n" * 3_000_000))
+    with pytest.raises(SourceError, match=r"x\.csv\.gz: its .* more than 200 times as many.*decompress it yourself"):
+        loadax.from_csv(tmp_path / "x.csv.gz")
 
 
 @pytest.mark.parametrize(
@@ -136,23 +297,61 @@ def test_texts_that_are_not_utf_8(tmp_path: Path, dtypes: Any, message: str) -> 
     assert loadax.from_csv(path, dtypes=dtypes)[1]["place"] == "Orléans"
 
 
-def test_integers_that_are_too_large_are_not_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["18446744073709551615", "9223372036854775809"],
+        [str(2**64)],
+        [str(2**128 - 1), str(2**128 - 2)],
+        [str(-(2**63) - 1), "5"],
+        ["1.5", str(2**53 + 1)],
+        ["NA", "1", "", str(2**63)],
+        [f"+{2**64 + 1}"],
+        [f'"{2**100 + 1}"'],
+        ["0" * 30 + str(2**64 + 1)],
+        ["7" * 400],
+        ["7" * 5000],
+        ["1"] * 70_000 + [str(2**70 + 1)],
+    ],
+)
+def test_integers_are_never_rounded(entries: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    path.write_text("x\n18446744073709551615\n9223372036854775809\n")
-    message = rf"^{path}: column 'x' has integers too large for int64, .*; state its type: dtypes=\{{'x': 'uint64'\}}$"
-    with pytest.raises(SourceError, match=message):
-        loadax.from_csv(path)
-    data = loadax.from_csv(path, dtypes={"x": "uint64"})
-    assert data.read([0, 1])["x"].tolist() == [18446744073709551615, 9223372036854775809]
-    path.write_text("x\n18446744073709551615.5\n1e19\n")
-    assert loadax.from_csv(path).read([0, 1])["x"].tolist() == [2.0**64, 1e19]
+    path.write_text("\n".join(["id,n", *(f"{entry},{row}" for row, entry in enumerate(entries)), ""]))
+    message = (
+        rf"^{path}: row \d+ of column 'id' is .*, which float64 would round; state the type of its column: "
+        r"(dtypes=\{'id': (str|'uint64')\}), or 'float64' to round it$"
+    )
+    with pytest.raises(SourceError, match=message) as caught:
+        loadax.from_csv(path, nulls="" if "NA" in entries else None)
+    found = re.search(message, str(caught.value))
+    assert found is not None
+    arguments = eval(f"dict({found[1]})")
+    data = loadax.from_csv(path, **arguments, nulls=0 if found[2] != "str" else None)
+    wanted = [entry.strip('"') for entry in entries]
+    if found[2] != "str":
+        wanted = [entry if entry.isdigit() else "0" for entry in wanted]
+    assert [str(each) for each in data.read(np.arange(len(entries)))["id"].tolist()] == wanted
+    assert loadax.from_csv(path, dtypes={"id": "float64"}, nulls=0)[0]["id"].dtype == np.float64
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"x,y\n" + b"1,2\n" * 2000)[:-20], b"x,y\n1,2\n"])
-def test_a_file_that_can_not_be_decompressed(tmp_path: Path, content: bytes) -> None:
+def test_numbers_written_with_a_fraction_or_an_exponent_are_floats(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("x\n18446744073709551615.5\n1e19\n9007199254740994\n")
+    assert loadax.from_csv(path).read([0, 1, 2])["x"].tolist() == [2.0**64, 1e19, 2.0**53 + 2]
+
+
+def test_a_file_that_can_not_be_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "x.csv.gz"
-    path.write_bytes(content)
-    with pytest.raises(SourceError, match=rf"^{path}: it can't be decompressed: .*; copy it again$"):
+    path.write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 2000)[:-20])
+    with pytest.raises(SourceError, match=rf"^{path}: the file can't be decompressed: .*; copy it again$"):
+        loadax.from_csv(path)
+
+
+@pytest.mark.parametrize("header", [b'"a', b'a,"b', b"a\0,b\r", b"\0", b"a" * 200_000 + b",b", b'"a\nb",c', b"a,a\0"])
+def test_odd_headers_end_in_a_named_error_or_are_read(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(header + b"\n" + b"1," * header.count(b",") + b"x\n2\n")
+    with pytest.raises(SourceError, match=rf"^{path}") if header.count(b",") or header[:1] == b'"' else nullcontext():
         loadax.from_csv(path)
 
 
@@ -200,5 +399,11 @@ def test_arguments_that_can_not_be_used(tmp_path: Path) -> None:
         lambda row: {"x": row["x"].astype("float16")}
     )
     assert data[1]["x"].dtype == np.float16
-    with pytest.raises(ArgumentError, match="delimiter='::': pass a single character"):
+    with pytest.raises(ArgumentError, match="delimiter='::': pass a single ASCII character"):
         loadax.from_csv(path, delimiter="::")
+    wrong: list[Any] = ["", "::", "é", "\n", False, b'"']
+    for quote in wrong:
+        with pytest.raises(ArgumentError, match=r"quote=.*: pass a single ASCII character, or None for none"):
+            loadax.from_csv(path, quote=quote)
+    with pytest.raises(ArgumentError, match="quote=',' is the delimiter too; pass another one, or None for none"):
+        loadax.from_csv(path, quote=",")
