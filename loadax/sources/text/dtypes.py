@@ -1,7 +1,6 @@
 """`dtypes=`: dtypes of columns of text files, whose types are otherwise inferred."""
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -66,9 +65,3 @@ def with_types(schema: Any, types: Mapping[str, Any], names: Sequence[str]) -> A
 
 def _innermost(kind: Any, other: Any) -> Any:
     return pa.list_(_innermost(kind.value_type, other)) if is_list(kind) else other
-
-
-def is_rounded(integer: str | Decimal) -> bool:
-    """Whether float64 would round an integer, or no int64 holds it, as it is then one of other numbers."""
-    exact = Decimal(integer)
-    return exact != Decimal(float(exact)) or not -(1 << 63) <= exact < 1 << 63

@@ -6,8 +6,11 @@ import re
 UTF_8 = "write the file in UTF-8, as `iconv -f LATIN1 -t UTF-8` does for Latin-1"
 """Advice for text in an unknown encoding."""
 
+BOM = codecs.BOM_UTF8
+"""Bytes that programs on Windows write at the beginning of a file."""
+
 _STARTS = (
-    ("utf-8-sig", re.compile(codecs.BOM_UTF8)),
+    ("utf-8-sig", re.compile(BOM)),
     ("utf-32", re.compile(b"%b|%b" % (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))),
     ("utf-16", re.compile(b"%b|%b" % (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))),
     ("utf-16le", re.compile(rb"(?:[^\0]\0){2}", re.DOTALL)),

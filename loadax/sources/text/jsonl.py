@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -32,6 +32,8 @@ from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
+from loadax.sources.text.encoding import BOM, encoding_of
+from loadax.sources.text.integers import fitting_dtype, numbers_in, refuse_rounded
 
 _log = logging.getLogger("loadax")
 
@@ -47,8 +49,6 @@ _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{19,}(?![0-9.eE])")  # those that may fit no int64
-_BOM = b"\xef\xbb\xbf"  # which programs on Windows write at the beginning of a file
 
 
 class _Lines(NamedTuple):
@@ -65,15 +65,25 @@ class JsonlSource(BaseSource):
         begins: First byte of each line, in the concatenation of all files: int64[n].
         sizes: Bytes of each line, int64[n].
         schema: Arrow schema of the columns to read.
+        inferred: Names of columns whose types are not stated by the user.
         tree: Tree of the leaves to read.
         nulls: What nulls become.
     """
 
     owns_memory = True
 
-    def __init__(self, records: Records, begins: Integers, sizes: Integers, schema: Any, tree: Tree, nulls: Nulls):
+    def __init__(
+        self,
+        records: Records,
+        begins: Integers,
+        sizes: Integers,
+        schema: Any,
+        inferred: Sequence[str],
+        tree: Tree,
+        nulls: Nulls,
+    ):
         self._records, self._begins, self._sizes = records, begins, sizes
-        self._schema, self._nulls = schema, nulls
+        self._schema, self._inferred, self._nulls = schema, inferred, nulls
         self._leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
         self._empty = self._tree_of(schema.empty_table(), None)
 
@@ -137,6 +147,7 @@ class JsonlSource(BaseSource):
         except (pa.ArrowException, UnicodeDecodeError):
             self._refuse(rows, lines)
             raise
+        refuse_rounded(lines, table.select(self._inferred), lambda index: self._line_text(int(rows[index])), False)
         return self._tree_of(table, lambda index: self._line_text(int(rows[index])))
 
     def _tree_of(self, table: Any, where: Callable[[int], str] | None) -> ColumnTree:
@@ -182,14 +193,15 @@ def open_jsonl(
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
     records = Records(files, locations, blocks, index)
     begins = begins + np.repeat(records.file_begins, counts)
-    schema = _infer(records, begins, sizes, types)
+    schema = _infer(records, begins, sizes, columns, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
+    inferred = [name for name in names if name not in types]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         tree = leaves_of(chosen, call, {})
         filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
-        return JsonlSource(records, begins, sizes, chosen, tree, filler)
+        return JsonlSource(records, begins, sizes, chosen, inferred, tree, filler)
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
@@ -198,7 +210,7 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     Raises:
         pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
     """
-    lines = [line[len(_BOM) :] if line[:1] == _BOM[:1] and line[:3] == _BOM else line for line in lines]
+    lines = [line[len(BOM) :] if line[:1] == BOM[:1] and line[:3] == BOM else line for line in lines]
     content = b"\n".join(lines)
     if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
         raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
@@ -268,8 +280,8 @@ def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
         return f"all rows must have the types of the first ones ({types}): correct the line"
     remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
     entry = value.get(wrong.name)
-    fits = _fitting_dtype(entry) if "int" in str(wrong.type) else None
-    if "uint64" in str(wrong.type) and any(number < 0 for number in _numbers(entry)):
+    fits = fitting_dtype(entry) if "int" in str(wrong.type) else None
+    if "uint64" in str(wrong.type) and any(number < 0 for number in numbers_in(entry)):
         fits = "float64"  # there are integers that fit no int64
     return remedy if fits is None else f"{remedy}, or state its type: dtypes={{{wrong.name!r}: {fits!r}}}"
 
@@ -280,24 +292,6 @@ def _parses(line: memoryview, schema: Any = None) -> bool:
     except (pa.ArrowException, UnicodeDecodeError):
         return False
     return True
-
-
-def _fitting_dtype(value: Any) -> str | None:
-    """A dtype for numbers of which some are no int64. None: all are, or some are no numbers."""
-    numbers = list(_numbers(value))
-    if any(isinstance(number, float) for number in numbers):
-        return "float64"
-    if not numbers or -(1 << 63) <= min(numbers) <= max(numbers) < 1 << 63:
-        return None
-    return "uint64" if min(numbers) >= 0 and max(numbers) < 1 << 64 else "float64"
-
-
-def _numbers(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for entry in value:
-            yield from _numbers(entry)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
 
 
 def line_text(records: Records, begin: int) -> str:
@@ -311,21 +305,23 @@ def line_text(records: Records, begin: int) -> str:
     return f"{location.file}, line {before + 1}{records.by_index}"
 
 
-def _infer(records: Records, begins: Integers, sizes: Integers, typed: Collection[str]) -> Any:
+def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Collection[str]) -> Any:
     """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
 
-    The types of columns in `typed` are stated by the user.
+    The user asks for `columns`, and states the types of those in `typed`.
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
     rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
-    return _infer_rows(records, begins, sizes, rows, typed)
+    return _infer_rows(records, begins, sizes, rows, columns, typed)
 
 
-def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integers, typed: Collection[str]) -> Any:
+def _infer_rows(
+    records: Records, begins: Integers, sizes: Integers, rows: Integers, columns: Any, typed: Collection[str]
+) -> Any:
     lines = records.read(begins[rows], sizes[rows])
     try:
-        schema = parse(lines).schema
+        table = parse(lines)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         whole = [_parses(line) for line in lines]
         if not all(whole):
@@ -337,7 +333,7 @@ def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integ
                 line_text(records, int(begins[rows[first]])),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
-            return _infer_rows(records, begins, sizes, rows[np.array(whole)], typed)
+            return _infer_rows(records, begins, sizes, rows[np.array(whole)], columns, typed)
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
@@ -345,28 +341,9 @@ def _infer_rows(records: Records, begins: Integers, sizes: Integers, rows: Integ
             f"{line_text(records, int(begins[rows[differing]]))}: {reason}; correct the line: all rows of a column "
             "must have one type"
         ) from error
-    floats = [field.name for field in schema if "double" in str(field.type) and field.name not in typed]
-    if floats and any(map(_LONG_INTEGER.search, lines)):
-        parsed = [json.loads(bytes(line).removeprefix(_BOM)) for line in lines]
-        for name in floats:
-            _refuse_long_integers(
-                name, [row.get(name) for row in parsed], lambda index: line_text(records, int(begins[rows[index]]))
-            )
-    return pa.schema([pa.field(field.name, _without_times(field.type)) for field in schema])
-
-
-def _refuse_long_integers(name: str, column: Sequence[Any], where: Callable[[int], str]) -> None:
-    """Raises an error if a column has only integers, and float64 would round them since some fit no int64."""
-    values = [list(_numbers(value)) for value in column]
-    numbers = [number for each in values for number in each]
-    dtype = _fitting_dtype(numbers)
-    if dtype is not None and all(isinstance(number, int) for number in numbers):
-        longest = max(numbers, key=abs)
-        index = next(index for index, each in enumerate(values) if longest in each)
-        raise SourceError(
-            f"{where(index)}: column {name!r} has the integer {longest}, too large for int64, and float64 would round "
-            f"it; state its type: dtypes={{{name!r}: {dtype!r}}}"
-        )
+    inferred = [name for name in column_names(columns, table.column_names) if name not in typed]
+    refuse_rounded(lines, table.select(inferred), lambda index: line_text(records, int(begins[rows[index]])), True)
+    return pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
 
 
 def _differ(lines: Sequence[memoryview]) -> bool:
@@ -392,12 +369,18 @@ def _without_times(kind: Any) -> Any:
     return kind
 
 
-def _scan(location: str, size: int) -> Scan[_Lines]:  # noqa: ARG001 - the signature of scans
+def _scan(location: str, size: int) -> Scan[_Lines]:
     """Finds the lines of a file that are not blank."""
     begins, sizes = [], []
     open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
     for low in range(0, size, _WINDOW):
         content = np.frombuffer((yield low, min(low + _WINDOW, size)), np.uint8)
+        encoding = None if low else encoding_of(bytes(content[:4]))
+        if encoding not in (None, "utf-8-sig"):
+            name = encoding.upper()
+            raise SourceError(
+                f"{location}: the file is in {name}; write it in UTF-8: iconv -f {name} -t UTF-8 {location}"
+            )
         ends = np.flatnonzero(content == _NEWLINE) + low
         if low + len(content) == size and (not len(ends) or ends[-1] < size - 1):
             ends = np.append(ends, size)

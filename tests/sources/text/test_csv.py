@@ -318,7 +318,7 @@ def test_integers_are_never_rounded(entries: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("\n".join(["id,n", *(f"{entry},{row}" for row, entry in enumerate(entries)), ""]))
     message = (
-        rf"^{path}: row \d+ of column 'id' is .*, which float64 would round; state the type of its column: "
+        rf"^{path}: row \d+ of column 'id' is .*, which float64 may round; state the type of its column: "
         r"(dtypes=\{'id': (str|'uint64')\}), or 'float64' to round it$"
     )
     with pytest.raises(SourceError, match=message) as caught:

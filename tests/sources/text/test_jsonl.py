@@ -1,8 +1,13 @@
 """JSON lines against Python's own reader; compressed files, the index, and lines that are no rows."""
 
+import bz2
 import gzip
 import json
+import lzma
 import pickle
+import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +190,75 @@ def test_integers_that_are_too_large_are_not_rounded(
     data = loadax.from_jsonl(path, dtypes={"x": dtype})
     assert np.asarray(data[1 + before]["x"]).tolist() == np.array(json.loads(long), dtype).tolist()
     assert np.asarray(data[0]["x"]).tolist() == np.array(json.loads(first), dtype).tolist()
+
+
+ROUNDED = 2**53 + 1
+
+
+@pytest.mark.parametrize("before", [0, 3000])
+@pytest.mark.parametrize(
+    ("plain", "long", "column"),
+    [
+        ("1.5", "%d", "x"),
+        ("1.5", "-%d", "x"),
+        ("[null, 0.5]", "[null, %d]", "x"),
+        ("[0.5]", "[1, %d]", "x"),
+        ("[[0.5], []]", "[[], [null, %d]]", "x"),
+        ('{"a": 0.5}', '{"a": %d}', "x.a"),
+        ('{"a": {"b": [0.5]}}', '{"a": {"b": [1.5, %d]}}', "x.a.b"),
+        ('[{"a": 0.5}]', '[{"a": 2}, {"a": %d}]', "x.a"),
+        ('[[{"a": {"b": 0.5}}]]', '[[{"a": {"b": %d}}], []]', "x.a.b"),
+    ],
+)
+def test_integers_beside_floats_are_not_rounded_at_any_depth(
+    tmp_path: Path, plain: str, long: str, column: str, before: int
+) -> None:
+    """In rows that types are inferred from, and in others."""
+    path = tmp_path / "x.jsonl"
+    lines = [f'{{"y": 1, "x": {plain}}}'] * (1 + before) + [f'{{"y": 2, "x": {long % ROUNDED}}}']
+    lines += lines[:1] * (before + before // 3)
+    path.write_text("\n".join(lines) + "\n")
+    message = rf"x.jsonl, line {2 + before}: column '{column}' has the integer -?\d+, which float64 may round; (.*)"
+    with pytest.raises(SourceError, match=message) as caught:
+        loadax.from_jsonl(path, nulls=0.0)[1 + before]
+    found = re.search(message, str(caught.value))
+    assert found is not None
+    assert loadax.from_jsonl(path, columns="y")[1 + before]["y"] == 2
+    if "dtypes" in found[1]:
+        data = loadax.from_jsonl(path, dtypes={"x": "float64"}, nulls=0.0)
+    else:
+        path.write_text(path.read_text().replace(str(ROUNDED), f"{ROUNDED}.0"))
+        data = loadax.from_jsonl(path)
+    assert re.search(r"9007199254740992|9\.00719925e\+15", str(data[1 + before]["x"]))
+
+
+def test_long_integers_that_floats_hold_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    values = [0.5, 2**60, -(2**63), 9007199254740994]
+    path.write_text("".join(f'{{"x": [{value}], "id": {2**53 + 1}, "t": "{2**64 + 1}"}}\n' for value in values))
+    data = loadax.from_jsonl(path)
+    assert [float(row["x"][0]) for row in data] == values
+    assert {(int(row["id"]), row["t"]) for row in data} == {(2**53 + 1, str(2**64 + 1))}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_other_encodings_are_refused_by_name(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('{"x": "é"}\n{"x": "b"}\n'.encode(encoding))
+    with pytest.raises(SourceError, match=r"x\.jsonl: the file is in UTF-(16|32|16LE); write it in UTF-8: ") as caught:
+        loadax.from_jsonl(path)
+    command = str(caught.value).partition("UTF-8: ")[2].split()
+    (tmp_path / "y.jsonl").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert [row["x"] for row in loadax.from_jsonl(tmp_path / "y.jsonl")] == ["é", "b"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_compression_is_recognised_under_any_name(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    for name in ("x.jsonl", "x.jsonl.xz", "x.txt"):
+        (tmp_path / name).write_bytes(pack(b'{"x": 1}\n{"x": 2}\n'))
+        assert len(loadax.from_jsonl(tmp_path / name, cache=tmp_path / "cache", progress=False)) == 2
+    (tmp_path / "x.jsonl.gz").write_bytes(b'{"x": 1}\n')
+    assert len(loadax.from_jsonl(tmp_path / "x.jsonl.gz")) == 1
 
 
 def test_long_numbers_with_fractions_stay_floats(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Integers of text files that float64 would round: in columns of floats, or with more digits than int64 has."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import compute
+
+from loadax.core.arguments import shown
+from loadax.errors import SourceError
+from loadax.sources.arrow.layout import is_list
+from loadax.sources.text.encoding import BOM
+
+FIRST_ROUNDED = 2.0**53
+"""Integers below it are exact in float64."""
+
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG = b"0" * 16  # digits of `FIRST_ROUNDED`
+
+
+def is_rounded(integer: str | Decimal, alone: bool) -> bool:
+    """Whether float64 rounds an integer; `alone`: of a column of integers alone, so that it must fit int64 too."""
+    exact = Decimal(integer)
+    return exact != Decimal(float(exact)) or (alone and not -(1 << 63) <= exact < 1 << 63)
+
+
+def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int], str], is_sample: bool) -> None:
+    """Raises an error if float64 rounds an integer of a line of JSON.
+
+    Args:
+        lines: Lines of JSON.
+        table: Columns that were parsed from them, whose types the user did not state.
+        where: File and number of a line, by its index.
+        is_sample: Whether types are inferred from these lines, so that columns of integers alone must fit int64.
+    """
+    if _LONG not in b" ".join(lines).translate(_DIGITS):
+        return
+    columns = [field for field in table.schema if any(map(_has_large, table.column(field.name).chunks))]
+    rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
+    for field in columns:
+        numbers = [
+            (index, path, number) for index, row in enumerate(rows) for path, number in _floats(row, field, field.name)
+        ]
+        alone = is_sample and all(isinstance(number, Decimal) for _, _, number in numbers)
+        rounded = [each for each in numbers if isinstance(each[2], Decimal) and is_rounded(each[2], alone)]
+        if rounded:
+            index, path, number = max(rounded, key=lambda each: abs(each[2]))
+            dtype = fitting_dtype([int(entry) for _, _, entry in numbers]) if alone else "float64"
+            remedy = f"state its type: dtypes={{{path!r}: {dtype!r}}}"
+            if "struct" in str(field.type):
+                remedy = "write it as a text, or with a fraction (.0) if it may be rounded"
+            raise SourceError(
+                f"{where(index)}: column {path!r} has the integer {shown(int(number))}, which float64 may round; "
+                f"{remedy}"
+            )
+
+
+def _has_large(array: Any) -> bool:
+    """Whether an array has floats that may be rounded integers."""
+    if pa.types.is_struct(array.type):
+        return any(map(_has_large, array.flatten()))
+    if is_list(array.type):
+        return _has_large(array.flatten())
+    largest = compute.max(compute.abs(array)).as_py() if pa.types.is_floating(array.type) else None
+    return largest is not None and largest >= FIRST_ROUNDED
+
+
+def _floats(row: dict[str, Any], field: Any, path: str) -> Iterator[tuple[str, float | Decimal]]:
+    """The numbers of a field that became floats, integers as decimals, each with the path of its leaf."""
+    kind, values = field.type, [row.get(field.name)]
+    while is_list(kind):
+        kind = kind.value_type
+        values = [entry for value in values if isinstance(value, list) for entry in value]
+    for value in values:
+        if isinstance(value, dict) and pa.types.is_struct(kind):
+            for member in kind:
+                yield from _floats(value, member, f"{path}.{member.name}")
+        elif isinstance(value, float | Decimal) and pa.types.is_floating(kind):
+            yield path, value
+
+
+def fitting_dtype(value: Any) -> str | None:
+    """A dtype for numbers of which some are no int64. None: all are, or some are no numbers."""
+    numbers = list(numbers_in(value))
+    if any(isinstance(number, float) for number in numbers):
+        return "float64"
+    if not numbers or -(1 << 63) <= min(numbers) <= max(numbers) < 1 << 63:
+        return None
+    return "uint64" if min(numbers) >= 0 and max(numbers) < 1 << 64 else "float64"
+
+
+def numbers_in(value: Any) -> Iterator[Any]:
+    """The numbers of a number or of nested lists."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from numbers_in(entry)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
