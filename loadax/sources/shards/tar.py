@@ -16,7 +16,7 @@ _CHECKSUM = slice(148, 156)
 _LONGEST = 1 << 20  # bytes of a long name or of pax records; the longest path of Linux has 4,096
 _REGULAR = (b"0", b"\0", b"7")
 _LINK = (b"1", b"2")
-_RECORD = 20 * _BLOCK  # tar files are filled with zeros to a multiple of it, so that the next one of `cat` begins there
+_ZEROS = 1 << 20  # bytes that are looked through at a time
 _COMMANDS = {"gzip": "gunzip", "zstd": "unzstd", "bz2": "bunzip2", "xz": "unxz"}
 
 
@@ -45,13 +45,11 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
     while True:
         header = bytes((yield at, at + _BLOCK))
         if header == _END:
-            following = -(-(at + 1) // _RECORD) * _RECORD
-            if following + _BLOCK <= size and bytes((yield following, following + _BLOCK)) != _END:
-                raise SourceError(
-                    f"{location}: the tar file ends at byte {at}, and there is more at byte {following}, as if several "
-                    "were joined by cat; pass them one by one, or join them by tar --concatenate"
-                )
-            return members
+            # Another tar file may follow, joined by `cat`.
+            at, extended = (yield from _end_of_zeros(at, size)), {}
+            if at == size:
+                return members
+            continue
         after = f" after {members[-1].name!r}" if members else ""
         if not at:
             _refuse_compressed(header, location)
@@ -87,6 +85,17 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
             if kind in _REGULAR or kind in _LINK:
                 members.append(Member(extended.get("path") or _name(header), begin, length, kind in _LINK))
             extended = {}
+
+
+def _end_of_zeros(at: int, size: int) -> Scan[int]:
+    """The first block from byte `at` on that is not all zeros; the end of the file if there is none."""
+    while at < size:
+        window = bytes((yield at, at + _ZEROS))
+        rest = window.lstrip(b"\0")
+        if rest:
+            return at + (len(window) - len(rest)) // _BLOCK * _BLOCK
+        at += len(window)
+    return size
 
 
 def _refuse_compressed(header: bytes, location: str) -> None:

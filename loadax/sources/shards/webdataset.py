@@ -177,7 +177,7 @@ def open_webdataset(
     wanted = _columns(columns)
     files = Files()
     locations = expand(paths, _FILES, files)
-    entry = index_files("tar 1", files, locations, scan_examples, merge_examples, check_examples, index, progress)
+    entry = index_files("tar 2", files, locations, scan_examples, merge_examples, check_examples, index, progress)
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     images = decode and any(map(is_image, names))

@@ -19,7 +19,9 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.protocols import Location
-from loadax.sources.io.file_index import _Scan
+from loadax.sources.io.file_index import _Scan, index_files
+from loadax.sources.io.files import Files
+from loadax.sources.shards.examples import check_examples, merge_examples, scan_examples
 from loadax.sources.shards.tar import scan_members
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
@@ -289,19 +291,61 @@ class TestBadInput:
         subprocess.run([*command, "-cf", "x.tar", "0.txt", "1.txt"], check=True)
         assert [row["txt"] for row in loadax.from_webdataset("x.tar")] == [b"zero", b"zero"]
 
-    def test_joined_by_cat(self, tmp_path: Path) -> None:
-        first, second = (write_tar(tmp_path / f"{number}.tar", numbered(2, 2 * number)) for number in range(2))
+    @pytest.mark.parametrize("zeros", [1024, 512, 10_240, 3 << 20, None])
+    @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+    def test_joined_by_cat(self, zeros: int | None, kind: int, tmp_path: Path) -> None:
+        """With the padding of GNU tar (None), or only the end that Go's and Rust's writers mark."""
         joined = tmp_path / "x.tar"
-        joined.write_bytes(first.read_bytes() + second.read_bytes())
-        message = (
-            rf"x.tar: the tar file ends at byte \d+, and there is more at byte {first.stat().st_size}, as if several"
+        with joined.open("wb") as file:
+            for number in range(3):
+                shard = write_tar(
+                    tmp_path / "part",
+                    numbered(2, 2 * number) | {"é" * 40 + "/" + "f" * 70 + f"{number}.cls": b"9"},
+                    kind,
+                )
+                content = shard.read_bytes()
+                if zeros is not None:
+                    content = content.rstrip(b"\0")
+                    content += bytes(-len(content) % 512 + zeros)
+                file.write(content)
+        assert [row["cls"] for row in loadax.from_webdataset(joined, columns="cls")] == b"0 1 9 2 3 9 4 5 9".split()
+
+    def test_joined_by_cat_on_a_server(self, tmp_path: Path, range_server: RangeServer) -> None:
+        parts = [write_tar(tmp_path / f"{number}", numbered(20, 20 * number)).read_bytes() for number in range(3)]
+        ends = [len(part.rstrip(b"\0")) for part in parts]
+        (tmp_path / "x.tar").write_bytes(
+            b"".join(part[: end + -end % 512 + 1024] for part, end in zip(parts, ends, strict=True))
         )
-        with pytest.raises(SourceError, match=message) as caught:
-            loadax.from_webdataset(joined)
-        assert len(loadax.from_webdataset([first, second])) == 4
-        command = str(caught.value).rpartition(" by ")[2].split("\n")[0].split()
-        subprocess.run([*command, f"--file={first}", second], check=True)
-        assert [row["cls"] for row in loadax.from_webdataset(first)] == [b"0", b"1", b"2", b"3"]
+        data = loadax.from_webdataset(f"{range_server.url}/x.tar", progress=False)
+        assert data.read(range(60))["cls"].tolist() == [b"%d" % row for row in range(60)]
+
+    def test_an_index_of_the_first_of_joined_files_is_made_again(self, tmp_path: Path) -> None:
+        """Older versions stopped at the first end."""
+        first = write_tar(tmp_path / "a.tar", numbered(2)).read_bytes()
+        path = tmp_path / "x.tar"
+        path.write_bytes(first * 2)
+        index_files(
+            "tar 1",
+            Files(),
+            [str(path)],
+            lambda location, _: scan_examples(location, len(first)),
+            merge_examples,
+            check_examples,
+            tmp_path / "index",
+            progress=False,
+        )
+        assert len(loadax.from_webdataset(path, index=tmp_path / "index")) == 4
+
+    def test_bytes_behind_the_end(self, tmp_path: Path) -> None:
+        path = write_tar(tmp_path / "x.tar", numbered(2))
+        path.write_bytes(path.read_bytes() + b"signature" * 100)
+        with pytest.raises(
+            SourceError, match=r"x.tar: the tar file is damaged at byte 10240 after '000001.cls': copy it"
+        ):
+            loadax.from_webdataset(path)
+        path.write_bytes(bytes(4096))
+        with pytest.raises(SourceError, match=r"x.tar has no examples"):
+            loadax.from_webdataset(path)
 
     def test_that_is_no_tar_file(self, tmp_path: Path) -> None:
         path = write_tar(tmp_path / "x.tar", numbered(3, 1))
