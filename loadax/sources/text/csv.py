@@ -22,11 +22,11 @@ from loadax.sources.io.files import Files
 from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
 from loadax.sources.text.dtypes import arrow_types
 from loadax.sources.text.encoding import UTF_8, encoding_of
-from loadax.sources.text.integers import FIRST_ROUNDED, is_rounded
+from loadax.sources.text.integers import FIRST_ROUNDED, has_large, is_rounded
 
 _BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
-_INTEGER = re.compile(r" *[+-]?\d+ *", re.ASCII)
+_INTEGER = "^ *[+-]?[0-9]+ *$"
 _FILES = FileKind(
     "paths",
     "a CSV file",
@@ -203,23 +203,19 @@ def _block_size(content: bytes) -> int:
 
 def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) -> None:
     """Raises an error if integers would be rounded to float64, or fit no int64."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not pa.types.is_floating(column.type) or name in types:
-            continue
-        rows = np.flatnonzero(compute.greater_equal(compute.abs(column), FIRST_ROUNDED).fill_null(False))
-        if not len(rows):
-            continue
-        (entries,) = _parsed(text, {name: pa.string()}, [name], newlines=True).columns
-        entries = zip(rows.tolist(), entries.take(rows).to_pylist(), strict=True)
-        rounded = (
-            (row, entry) for row, entry in entries if _INTEGER.fullmatch(entry) and is_rounded(entry, alone=True)
-        )
-        row, entry = next(rounded, (0, ""))
-        if entry:
-            raise SourceError(
-                f"{text.location}: row {row} of column {name!r} is {shown(entry)}, which float64 may round; state "
-                f"the type of its column: dtypes={{{name!r}: {_integer_dtype(text, name)}}}, or 'float64' to round it"
-            )
+    columns = zip(table.column_names, table.columns, strict=True)
+    names = [name for name, column in columns if name not in types and any(map(has_large, column.chunks))]
+    entries = _parsed(text, dict.fromkeys(names, pa.string()), names, newlines=True) if names else None
+    for name in names:
+        large = compute.greater_equal(compute.abs(table.column(name)), FIRST_ROUNDED).fill_null(False)
+        rows = np.flatnonzero(compute.and_(large, compute.match_substring_regex(entries.column(name), _INTEGER)))
+        for row, entry in zip(rows.tolist(), entries.column(name).take(rows).to_pylist(), strict=True):
+            if is_rounded(entry, alone=True):
+                dtype = _integer_dtype(text, name)
+                raise SourceError(
+                    f"{text.location}: row {row} of column {name!r} is {shown(entry)}, which float64 may round; state "
+                    f"the type of its column: dtypes={{{name!r}: {dtype}}}, or 'float64' to round it"
+                )
 
 
 def _integer_dtype(text: _Text, name: str) -> str:

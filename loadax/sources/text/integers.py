@@ -35,9 +35,9 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
         where: File and number of a line, by its index.
         is_sample: Whether types are inferred from these lines, so that columns of integers alone must fit int64.
     """
-    if _LONG not in b" ".join(lines).translate(_DIGITS):
+    if not table.num_columns or _LONG not in b" ".join(lines).translate(_DIGITS):
         return
-    columns = [field for field in table.schema if any(map(_has_large, table.column(field.name).chunks))]
+    columns = [field for field in table.schema if any(map(has_large, table.column(field.name).chunks))]
     rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
     for field in columns:
         numbers = [
@@ -57,12 +57,12 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
             )
 
 
-def _has_large(array: Any) -> bool:
+def has_large(array: Any) -> bool:
     """Whether an array has floats that may be rounded integers."""
     if pa.types.is_struct(array.type):
-        return any(map(_has_large, array.flatten()))
+        return any(map(has_large, array.flatten()))
     if is_list(array.type):
-        return _has_large(array.flatten())
+        return has_large(array.flatten())
     largest = compute.max(compute.abs(array)).as_py() if pa.types.is_floating(array.type) else None
     return largest is not None and largest >= FIRST_ROUNDED
 

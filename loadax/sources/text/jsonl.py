@@ -65,7 +65,7 @@ class JsonlSource(BaseSource):
         begins: First byte of each line, in the concatenation of all files: int64[n].
         sizes: Bytes of each line, int64[n].
         schema: Arrow schema of the columns to read.
-        inferred: Names of columns whose types are not stated by the user.
+        inferred: Names of columns with floats, whose types are not stated by the user.
         tree: Tree of the leaves to read.
         nulls: What nulls become.
     """
@@ -196,7 +196,7 @@ def open_jsonl(
     schema = _infer(records, begins, sizes, columns, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
-    inferred = [name for name in names if name not in types]
+    inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         tree = leaves_of(chosen, call, {})
