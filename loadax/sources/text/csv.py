@@ -205,7 +205,9 @@ def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) 
     """Raises an error if integers would be rounded to float64, or fit no int64."""
     columns = zip(table.column_names, table.columns, strict=True)
     names = [name for name, column in columns if name not in types and any(map(has_large, column.chunks))]
-    entries = _parsed(text, dict.fromkeys(names, pa.string()), names, newlines=True) if names else None
+    if not names:
+        return
+    entries = _parsed(text, dict.fromkeys(names, pa.string()), names, newlines=True)
     for name in names:
         large = compute.greater_equal(compute.abs(table.column(name)), FIRST_ROUNDED).fill_null(False)
         rows = np.flatnonzero(compute.and_(large, compute.match_substring_regex(entries.column(name), _INTEGER)))

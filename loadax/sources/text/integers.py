@@ -44,9 +44,13 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
             (index, path, number) for index, row in enumerate(rows) for path, number in _floats(row, field, field.name)
         ]
         alone = is_sample and all(isinstance(number, Decimal) for _, _, number in numbers)
-        rounded = [each for each in numbers if isinstance(each[2], Decimal) and is_rounded(each[2], alone)]
+        rounded = [
+            (-abs(number), index, path, number)
+            for index, path, number in numbers
+            if isinstance(number, Decimal) and is_rounded(number, alone)
+        ]
         if rounded:
-            index, path, number = max(rounded, key=lambda each: abs(each[2]))
+            _, index, path, number = min(rounded)
             dtype = fitting_dtype([int(entry) for _, _, entry in numbers]) if alone else "float64"
             remedy = f"state its type: dtypes={{{path!r}: {dtype!r}}}"
             if "struct" in str(field.type):

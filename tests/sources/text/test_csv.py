@@ -20,8 +20,11 @@ import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.sources.io import compression
 from loadax.testing import check_source
+from tests.servers.ranges import RangeServer
 from tests.sources.advice import follow
 from tests.sources.arrow.test_table import plain
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 ROWS: list[dict[str, Any]] = [{"x": row, "y": row / 2, "name": f"a, {row}", "flag": row % 2 == 0} for row in range(50)]
 
@@ -260,9 +263,21 @@ def test_encoding_and_compression_are_recognised_by_first_bytes(
 
 
 def test_compressed_files_of_a_folder(tmp_path: Path) -> None:
-    for name, pack in {"a.csv.bz2": bz2.compress, "b.tsv.xz": lzma.compress, "c.csv": gzip.compress}.items():
+    packs: dict[str, Callable[[bytes], bytes]] = {
+        "a.csv.bz2": bz2.compress,
+        "b.tsv.xz": lzma.compress,
+        "c.csv": gzip.compress,
+    }
+    for name, pack in packs.items():
         (tmp_path / name).write_bytes(pack(b"x\n%c\n" % name[0].encode()))
     assert [row["x"] for row in loadax.from_csv(tmp_path)] == ["a", "b", "c"]
+
+
+def test_remote_files_are_recognised_by_first_bytes(tmp_path: Path, range_server: RangeServer) -> None:
+    (tmp_path / "x.csv").write_bytes(gzip.compress("x,y\n1,é\n".encode("utf-16")))
+    assert plain(loadax.from_csv(f"{range_server.url}/x.csv")[0]) == {"x": 1, "y": "é"}
+    (tmp_path / "x.jsonl").write_bytes(bz2.compress(b'{"x": 1}\n'))
+    assert len(loadax.from_jsonl(f"{range_server.url}/x.jsonl", cache=tmp_path / "cache")) == 1
 
 
 def test_text_cut_in_utf_16_names_file(tmp_path: Path) -> None:
