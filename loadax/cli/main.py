@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify, watch
+from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify
 from loadax.cli.options import code_advice, error_text
 from loadax.errors import LoadaxError
 
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"loadax {_version()}")
     _add_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (inspect, new, convert, verify, index, plan, audit, bench, watch, doctor):
+    for module in (inspect, new, convert, verify, index, plan, audit, bench, doctor):
         module.add(commands)
     return top
 

@@ -502,7 +502,7 @@ class DataIterator:
         """Writes a timeline of all threads and workers, with the last 20,000 events.
 
         Args:
-            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto), `.png` for an image.
+            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto).
 
         Raises:
             ArgumentError: If the suffix is unknown, or the file can't be written.
