@@ -230,7 +230,7 @@ class Dataset:
 
         Warns:
             UserWarning: If rows are shuffled individually although the source decodes them in chunks. Says what that
-            costs.
+                costs.
         """
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
         if any(below.schedule is not None for below in depth_first(self.order)):
