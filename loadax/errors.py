@@ -20,12 +20,13 @@
     └── WorkerError (RuntimeError)              a worker process that keeps dying, or can't receive the data
 
 Every message names the argument or the leaf, shows the value, and says what to do. Passwords and signatures in URLs are
-redacted. An exception of a user's function keeps its type, and gets a note with the step and the rows.
+redacted, and control characters escaped. An exception of a user's function keeps its type, and gets a note with the
+step and the rows.
 """
 
 from typing import Any
 
-from loadax.redaction import redact
+from loadax.redaction import printable
 
 
 class LoadaxError(Exception):
@@ -37,12 +38,12 @@ class LoadaxError(Exception):
 
     def __init__(self, *arguments: Any, argument: str | None = None):
         self.argument = argument
-        # Logs may be public, and a location may contain a password or a signature.
-        super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
+        # Logs may be public, and a location may contain a password, a signature, or what a terminal obeys.
+        super().__init__(*(printable(value) if isinstance(value, str) else value for value in arguments))
 
     def add_note(self, note: str) -> None:
-        """Adds a note, with the secrets of URLs redacted."""
-        super().add_note(redact(note))
+        """Adds a note, with the secrets of URLs redacted, and control characters escaped."""
+        super().add_note(printable(note))
 
 
 class ArgumentError(LoadaxError, ValueError):

@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, final, get_args
 
@@ -16,6 +15,7 @@ from loadax.core.arguments import choice, integer
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
+from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, plan_arrays
@@ -238,7 +238,7 @@ class Documents:
 
         with (
             progress_bar("reading lengths", self.size, "document", progress) as done,
-            ThreadPoolExecutor(workers, "loadax-lengths") as pool,
+            thread_pool(workers, "loadax-lengths") as pool,
         ):
             try:
                 for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):

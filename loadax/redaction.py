@@ -1,4 +1,4 @@
-"""Removes passwords, tokens and signatures from locations before they are shown.
+"""Removes passwords, tokens and signatures from locations, and control characters, before they are shown.
 
 All code that shows a URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
 """
@@ -26,6 +26,8 @@ _HARMLESS = (
 _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
+_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but line ends and tabs, those that change the direction of text, and bytes that are not UTF-8."""
 _PUNCTUATION = ".,:;)]}"  # punctuation that ends a sentence after a URL
 HIDDEN = "…"
 """Replaces each secret."""
@@ -46,6 +48,17 @@ def redact(text: str) -> str:
         if "uthorization" in text or "AUTHORIZATION" in text
         else text
     )
+
+
+def printable(text: str) -> str:
+    r"""Redacts a text, and escapes the control characters of names in it, which a terminal would obey.
+
+    Examples:
+        >>> from loadax.redaction import printable
+        >>> print(printable("a\x1b[2J.parquet: it has no rows"))
+        a\x1b[2J.parquet: it has no rows
+    """
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], redact(text))
 
 
 def redacted(error: Exception) -> Exception:

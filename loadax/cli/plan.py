@@ -8,6 +8,7 @@ from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_options, shuffled
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 
 _EXAMPLES = f"""\
@@ -96,7 +97,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2) + "\n")
     else:
-        sys.stdout.write(f"{explanation}\n{explanation.text_picture()}\n{check}\n")
+        show(f"{explanation}\n")
+        sys.stdout.write(explanation.text_picture())
+        show(f"\n{check}")
     return 0
 
 

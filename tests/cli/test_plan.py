@@ -174,7 +174,7 @@ def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
 
 @pytest.mark.processes
 def test_other_commands_import_no_jax() -> None:
-    code = "import sys; from loadax.cli.main import parser; parser(); sys.exit('jax' in sys.modules)"
+    code = "import sys; from loadax.cli.commands import parser; parser(); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=HANG).returncode == 0
 
 

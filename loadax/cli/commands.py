@@ -1,25 +1,26 @@
-"""`loadax`: the parser of the command line, and exit codes."""
+"""The commands: their parser, and how their errors are shown."""
 
 import argparse
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify
+from loadax.cli.functions import place_of
 from loadax.cli.options import code_advice, error_text
+from loadax.cli.program import is_of_output, say
 from loadax.errors import LoadaxError
+from loadax.redaction import printable
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
-_INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Runs a command; returns the exit code: 0, 1 if a check failed, 2 for an error.
 
     Args:
-        arguments: Arguments of the command line, without the program's name.
+        arguments: Arguments of the command line, without the program's name; None: those of this process.
     """
     options = parser().parse_args(arguments)
     try:
@@ -27,16 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(options.run(options))
     except LoadaxError as error:
         notes = (*getattr(error, "__notes__", ()), *code_advice(error, options))
-        _say(f"loadax: error: {error_text(error, options)}", *notes)
-        return _WRONG
-    except KeyboardInterrupt as error:
-        _say("loadax: interrupted", *getattr(error, "__notes__", ()))
-        return _INTERRUPTED
+        say(f"loadax: error: {error_text(error, options)}", *notes)
+    except (Exception, SystemExit) as error:
+        place = None if is_of_output(error) else place_of(error, options)
+        if place is None:
+            raise
+        notes = (note.partition(":\nTraceback ")[0] for note in getattr(error, "__notes__", ()))
+        say(f"loadax: error: {place}{type(error).__name__}: {error}", *notes)
+    return _WRONG
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of the command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="loadax",
         description="Inspects, writes, checks and explains training data, and the runs that read it.",
     )
@@ -67,6 +71,13 @@ def _add_completion(top: argparse.ArgumentParser) -> None:
 _COMPLETION = "print a script that completes commands and options in bash, zsh or tcsh"
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors show no passwords, and no control characters."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 class _NoCompletion(argparse.Action):
     """Says what `--print-completion` needs."""
 
@@ -78,7 +89,7 @@ class _NoCompletion(argparse.Action):
 def _log_on_stderr() -> Iterator[None]:
     """Shows the log of loadax, such as a server that does not respond."""
     log, handler = logging.getLogger("loadax"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("loadax: %(message)s"))
+    handler.setFormatter(_Printable("loadax: %(message)s"))
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -89,5 +100,8 @@ def _log_on_stderr() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _say(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr)  # noqa: T201 - a command line prints
+class _Printable(logging.Formatter):
+    """Formats log records without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))

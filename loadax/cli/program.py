@@ -1,0 +1,102 @@
+"""`loadax` as a program: exit codes, Ctrl-C, and a stdout that nobody reads."""
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from loadax.redaction import printable
+
+_WRONG = 2  # exit code for invalid arguments or data, as in argparse
+_INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+_BROKEN_PIPE = 141  # exit code of a program whose output is no longer read, as in shells
+_GRACE = 1.5  # seconds from Ctrl-C to the end
+_ADVICE = {"convert": "loadax: pass --resume to continue a store that was begun"}
+"""Advice by command, after a Ctrl-C that could not end it in an orderly way."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
+
+    Args:
+        arguments: Arguments of the command line, without the program's name. None: those of this process, which ends
+            within 2 seconds of a Ctrl-C, and at once after a second one.
+    """
+    told = threading.Event()
+    if arguments is None:
+        _end_after_interrupt(told)
+        # None where the shell has closed them.
+        nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - until the end of the process
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    try:
+        from loadax.cli.commands import run_command  # takes long enough for a Ctrl-C
+
+        try:
+            return run_command(arguments)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        told.set()
+        say("loadax: interrupted", *getattr(error, "__notes__", ()))
+        return _INTERRUPTED
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return _BROKEN_PIPE
+        say(f"loadax: error: the output can't be written: {error.strerror}")
+        return _WRONG
+
+
+def say(*lines: str) -> None:
+    """Writes lines to stderr."""
+    try:
+        sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: IO[str]) -> None:
+    """Discards what a stream still holds, which Python would write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_of_output(error: BaseException) -> bool:
+    """Whether stdout could not be written: the only file that modules of this folder write without looking after it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and Path(frames[-1].filename).parent == Path(__file__).parent
+
+
+def _end_after_interrupt(told: threading.Event) -> None:
+    """Lets a thread end this process after a Ctrl-C, even if the main thread is inside C code or waits for others.
+
+    Args:
+        told: Event that is set once the user was told.
+    """
+    arrived, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)  # C code writes there whatever the main thread does
+
+    def next_interrupt(patience: float | None) -> bool:
+        ends = None if patience is None else time.monotonic() + patience
+        while select.select([arrived], [], [], None if ends is None else max(0.0, ends - time.monotonic()))[0]:
+            if os.read(arrived, 1) == bytes([signal.SIGINT]):
+                return True
+        return False
+
+    def end() -> None:
+        next_interrupt(None)
+        next_interrupt(_GRACE)
+        if not told.is_set():
+            say("loadax: interrupted", *(text for name, text in _ADVICE.items() if name in sys.argv[1:2]))
+        os._exit(_INTERRUPTED)
+
+    threading.Thread(target=end, name="loadax-interrupts", daemon=True).start()
