@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = threading.Event()
     if arguments is None:
         _end_after_interrupt(told)
-        # None where the shell has closed them.
-        nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - until the end of the process
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+        for name in ("stdout", "stderr"):  # None where the shell has closed them
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end of the process
     try:
         from loadax.cli.commands import run_command  # takes long enough for a Ctrl-C
 
