@@ -21,7 +21,6 @@ from loadax.core.arguments import (
     integer,
     optional_flag,
     shown,
-    text,
 )
 from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
@@ -402,6 +401,7 @@ class Dataset:
         value: Any = 0,
         bos: Any = None,
         index: str | os.PathLike[str] | None = None,
+        key: str | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
@@ -442,6 +442,8 @@ class Dataset:
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
+            key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
+                objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
@@ -467,11 +469,11 @@ class Dataset:
         optional_flag("progress", progress)
         if isinstance(seq_len, Mapping):
             by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
-            rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value))
+            rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value), key)
             return Dataset(rows, Sequential(len(rows)))
         options = pack_options(seq_len, method, long, window, align, most_documents)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin, key)
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -650,8 +652,6 @@ class Dataset:
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
-        if key is not None:
-            text("key", key, "a str that you change when fn changes")
         options = scan_options(index, workers, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))

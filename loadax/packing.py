@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import choice, integer
+from loadax.core.arguments import choice, index_key, integer
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
@@ -114,13 +114,14 @@ class Documents:
         reader: Reader of the documents.
         order: Order of the documents.
         by_leaf: Whether the leaves of a document may have different lengths; such documents are read whole.
+        key: Identifier of the maps in an index; None: their fingerprints.
 
     Raises:
         ArgumentError: If there are no documents, or infinitely many, or a map is random.
         LeafError: If a record is not a document. The message names its row.
     """
 
-    def __init__(self, reader: Reader, order: Order, by_leaf: bool = False):
+    def __init__(self, reader: Reader, order: Order, by_leaf: bool = False, key: str | None = None):
         if not order.size:
             raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
         if order.size >= _INFINITE:
@@ -140,7 +141,7 @@ class Documents:
                     "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
-        self.flat = reader.reads_parts and not by_leaf
+        self.flat, self._key = reader.reads_parts and not by_leaf, key
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
@@ -254,7 +255,9 @@ class Documents:
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps],
+            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps]
+            if self._key is None
+            else ["key", self._key],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self._reader.source),
@@ -306,11 +309,12 @@ def pack(
     progress: bool | None,
     value: Any,
     bos: Any = None,
+    key: str | None = None,
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
-    folder = open_index(reader, index)
-    documents = Documents(reader, order)
+    folder = open_index(reader, index, key)
+    documents = Documents(reader, order, key=key)
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
@@ -337,15 +341,18 @@ def pack(
     return PackedSource(documents, rows, options.seq_len, described, summary, value, bos)
 
 
-def open_index(reader: Reader, index: Any) -> IndexFolder | None:
+def open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
+    index_key(key, index, "the maps before pack() change")
     if index is None:
         return None
     folder = IndexFolder(index)
-    reason = unrecognised(transform.function for transform in reader.maps)
+    reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
+    _log.warning(
+        "index %s is neither read nor written: %s; pass key=, a text that you change with the maps", index, reason
+    )
     return None
 
 

@@ -63,11 +63,17 @@ def leaf_pack_options(
 
 
 def pack_by_leaf(
-    reader: Reader, order: Order, options: LeafPackOptions, index: Any, progress: bool | None, value: Any
+    reader: Reader,
+    order: Order,
+    options: LeafPackOptions,
+    index: Any,
+    progress: bool | None,
+    value: Any,
+    key: str | None = None,
 ) -> PackedByLeaf:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
-    folder = open_index(reader, index)
-    documents = Documents(reader, order, by_leaf=True)
+    folder = open_index(reader, index, key)
+    documents = Documents(reader, order, by_leaf=True, key=key)
     leaves = documents.form.build(list(range(len(documents.form.dtypes))))
     if set(leaves) != set(options.seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
         raise ArgumentError(
