@@ -26,11 +26,12 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.replacements import for_dataset
+from loadax.core.replacements import missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
@@ -116,13 +117,7 @@ class Dataset:
         check_streams(self.order)
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
-
-        def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property, in which a user's function raised an AttributeError
-                return object.__getattribute__(self, name)
-            hint = for_dataset(name)
-            text = f"'Dataset' object has no attribute {name!r}" + (f": {hint}" if hint else "")
-            raise AttributeError(text, name=name, obj=self)
+        __getattr__ = missing_attribute
 
     @cached_property
     def reader(self) -> Reader:
@@ -376,9 +371,7 @@ class Dataset:
         check_fixed_rows(self.order, "windows()")
         rows = self.order.row_range
         if rows is None or rows.step != 1 or self.maps:
-            raise ArgumentError(
-                "windows() needs consecutive rows: call it first, then shuffle, split or map the windows"
-            )
+            raise ArgumentError(f"windows() needs consecutive rows of one source; {self._window_remedy(length)}")
         sizes = integer("length", length, 1), integer("stride", stride, 1)
         ahead = None if lead is None else integer("lead", lead)
         if ahead is not None and ahead < 2 - sizes[0]:
@@ -465,7 +458,12 @@ class Dataset:
         from loadax.packing import pack, pack_options
         from loadax.packing_by_leaf import leaf_pack_options, pack_by_leaf
 
-        self._check_random_access("pack()")
+        if self.is_stream:
+            raise StreamError(
+                "pack()",
+                "pack documents in open_lane, which then yields rows of one length, or write their tokens once: "
+                "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
+            )
         optional_flag("progress", progress)
         if isinstance(seq_len, Mapping):
             by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
@@ -889,6 +887,13 @@ class Dataset:
     def _check_random_access(self, verb: str) -> None:
         if self.is_stream:
             raise StreamError(verb)
+
+    def _window_remedy(self, length: Any) -> str:
+        if self.maps:
+            return f"map the windows, not their rows: windows({length}).map(fn)"
+        if isinstance(self.order, Concatenated):
+            return f"make windows of each part, of which none crosses two: concat([part.windows({length}), …])"
+        return f"call windows({length}) first, then shuffle, split or repeat the windows"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select

@@ -103,13 +103,18 @@ class StreamError(LoadaxError, TypeError):
 
     Args:
         asked: What was called.
+        remedy: What to do instead.
     """
 
-    def __init__(self, asked: str):
+    def __init__(
+        self,
+        asked: str,
+        remedy: str = "choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
+        "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
+    ):
         super().__init__(
             f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "
-            "them were read; choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
-            "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)"
+            f"them were read; {remedy}"
         )
 
 
