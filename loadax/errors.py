@@ -26,7 +26,7 @@ step and the rows.
 
 from typing import Any
 
-from loadax.redaction import printable
+from loadax.redaction import redact
 
 
 class LoadaxError(Exception):
@@ -39,11 +39,11 @@ class LoadaxError(Exception):
     def __init__(self, *arguments: Any, argument: str | None = None):
         self.argument = argument
         # Logs may be public, and a location may contain a password, a signature, or what a terminal obeys.
-        super().__init__(*(printable(value) if isinstance(value, str) else value for value in arguments))
+        super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
 
     def add_note(self, note: str) -> None:
         """Adds a note, with the secrets of URLs redacted, and control characters escaped."""
-        super().add_note(printable(note))
+        super().add_note(redact(note))
 
 
 class ArgumentError(LoadaxError, ValueError):

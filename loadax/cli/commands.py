@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify
 from loadax.cli.functions import place_of
 from loadax.cli.options import code_advice, error_text
-from loadax.cli.program import is_of_output, say
+from loadax.cli.program import is_interrupt, is_of_output, say
 from loadax.errors import LoadaxError
-from loadax.redaction import printable
+from loadax.redaction import redact
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 
@@ -26,16 +26,21 @@ def run_command(arguments: Sequence[str] | None) -> int:
     try:
         with _log_on_stderr():
             return int(options.run(options))
-    except LoadaxError as error:
-        notes = (*getattr(error, "__notes__", ()), *code_advice(error, options))
-        say(f"loadax: error: {error_text(error, options)}", *notes)
-    except (Exception, SystemExit) as error:
-        place = None if is_of_output(error) else place_of(error, options)
-        if place is None:
+    except BaseException as error:
+        lines = None if is_interrupt(error) or is_of_output(error) else _lines(error, options)
+        if lines is None:
             raise
-        notes = (note.partition(":\nTraceback ")[0] for note in getattr(error, "__notes__", ()))
-        say(f"loadax: error: {place}{type(error).__name__}: {error}", *notes)
+        say(*lines)
     return _WRONG
+
+
+def _lines(error: BaseException, options: argparse.Namespace) -> list[str] | None:
+    """Text about an exception that a command raised; None for one of loadax itself, which is a bug."""
+    notes = [note.partition(":\nTraceback ")[0] for note in getattr(error, "__notes__", ())]
+    if isinstance(error, LoadaxError):
+        return [f"loadax: error: {error_text(error, options)}", *notes, *code_advice(error, options)]
+    place = place_of(error, options)
+    return None if place is None else [f"loadax: error: {place}{type(error).__name__}: {error}", *notes]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors show no passwords, and no control characters."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        super().error(redact(message))
 
 
 class _NoCompletion(argparse.Action):
@@ -104,4 +109,4 @@ class _Printable(logging.Formatter):
     """Formats log records without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return redact(super().format(record))

@@ -18,7 +18,7 @@ from loadax.cli.terminal import table_text
 from loadax.core.formatting import count_text, size_text, some
 from loadax.errors import ArgumentError
 from loadax.io import from_zarr
-from loadax.redaction import printable, redact
+from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.survey import (
@@ -79,7 +79,7 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         if absent:
             raise ArgumentError(f"{redact(stored.location)} has no array {absent[0]!r}, but {some(arrays)}; pass these")
         arrays = {name: arrays[name] for name in wanted}
-    yield f"{printable(stored.location)}: {_kind(arrays)}\n{_state(stored)}\n"
+    yield f"{redact(stored.location)}: {_kind(arrays)}\n{_state(stored)}\n"
     if arrays:
         yield "\n" + table_text(_HEADER, [_line(name, array) for name, array in arrays.items()])
     for name, error in stored.absent.items():
@@ -143,9 +143,9 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore], whole: bool) -> Iter
     together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
     all_of_it = whole and len(together) == len(arrays)
     opened = (
-        f"loadax.from_zarr({redact(location)!r})"
+        f"loadax.from_zarr({redact(repr(location))})"
         if all_of_it
-        else f"loadax.from_zarr({redact(location)!r}, variables={together})"
+        else f"loadax.from_zarr({redact(repr(location))}, variables={together})"
     )
     dataset = from_zarr(location, None if all_of_it else together)
     with warnings.catch_warnings(record=True) as costly:

@@ -9,7 +9,7 @@ from loadax.cli.terminal import table_text
 from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
-from loadax.redaction import printable
+from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 
 _HEADER = ("leaf", "shape", "dtype")
@@ -26,7 +26,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     images = opener.function == "from_images"
     kind = "folder" if images else "file"
     files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
-    yield f"{printable(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
+    yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
     yield table_text(
         _HEADER,
@@ -35,7 +35,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
             for leaf, spec in zip(structure.paths, specs, strict=True)
         ],
     )
-    yield f"{printable(repr(source))}\n"
+    yield f"{redact(repr(source))}\n"
     if source.spec is None or source.rows_probed or (images and source.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
     yield from _cost(opener.code, dataset)

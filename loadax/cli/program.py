@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from loadax.redaction import printable
+from loadax.redaction import redact
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
@@ -41,24 +41,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run_command(arguments)
         finally:
             sys.stdout.flush()
-    except KeyboardInterrupt as error:
-        told.set()
-        say("loadax: interrupted", *getattr(error, "__notes__", ()))
-        return _INTERRUPTED
-    except OSError as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            told.set()
+            say("loadax: interrupted", *getattr(error, "__notes__", ()))
+            return _INTERRUPTED
         if not is_of_output(error):
             raise
         _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return _BROKEN_PIPE
-        say(f"loadax: error: the output can't be written: {error.strerror}")
+        say(f"loadax: error: the output can't be written: {getattr(error, 'strerror', error)}")
         return _WRONG
 
 
 def say(*lines: str) -> None:
     """Writes lines to stderr."""
     try:
-        sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+        sys.stderr.write("".join(f"{redact(line)}\n" for line in lines))
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)
@@ -67,6 +67,11 @@ def say(*lines: str) -> None:
 def _discard(stream: IO[str]) -> None:
     """Discards what a stream still holds, which Python would write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is the cause, which may strike anywhere and make other exceptions follow, as of a lock."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
 
 
 def is_of_output(error: BaseException) -> bool:

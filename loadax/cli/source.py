@@ -71,7 +71,7 @@ class Opener(NamedTuple):
         """The call as Python code, without secrets of a URL."""
         if self.path is None:
             return f"{self.function.replace(':', '.')}()"
-        arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in self.arguments.items())]
+        arguments = [redact(repr(self.path)), *(f"{name}={value!r}" for name, value in self.arguments.items())]
         return f"loadax.{self.function}({', '.join(arguments)})".replace("<class 'bytes'>", "bytes")
 
     def open(self) -> Dataset:

@@ -9,7 +9,7 @@ from loadax.cli.source import holds_images
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
-from loadax.redaction import printable
+from loadax.redaction import redact
 from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
@@ -82,7 +82,7 @@ def _verify_images(folder: str, rows: str | None) -> int:
     if rows is not None and not rows.endswith(".txt"):
         raise ArgumentError(f"--rows {rows}: pass a name that ends in .txt, which Dataset.exclude reads")
     # On one line each: file names may contain any characters.
-    damaged = {row: printable(" ".join(problem.split())) for row, problem in source.damaged().items()}
+    damaged = {row: redact(" ".join(problem.split())) for row, problem in source.damaged().items()}
     if rows is not None:
         try:
             Path(rows).write_text(

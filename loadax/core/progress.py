@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from loadax.redaction import printable
+from loadax.redaction import redact
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iter
 
     divisor = 1024 if unit == "B" else 1000
     with tqdm(
-        desc=printable(label), total=total, unit=unit, unit_scale=True, unit_divisor=divisor, file=sys.stderr
+        desc=redact(label), total=total, unit=unit, unit_scale=True, unit_divisor=divisor, file=sys.stderr
     ) as bar:
         yield bar.update
 

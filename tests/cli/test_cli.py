@@ -306,7 +306,7 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     lines = bad.out.splitlines()
     assert (bad.code, bad.err, len(lines)) == (1, "", 3)
     assert lines[0] == f"row 0: {photos}/cat/0.jpg: it has no header of JPEG, PNG, WEBP or BMP"
-    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
+    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\xff.jpg: ")
     assert (
         lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
     )

@@ -21,7 +21,7 @@ from loadax.cli import main
 from loadax.core.formatting import table
 from loadax.core.progress import progress_bar
 from loadax.errors import SourceError
-from loadax.redaction import printable
+from loadax.redaction import redact
 from tests.limits import HANG, until
 
 MODULE = """
@@ -270,10 +270,26 @@ def test_exception_of_a_function_without_python_code_names_the_row(
 
 
 def test_exceptions_of_loadax_itself_keep_their_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.cli.doctor.measure", lambda: [].index(0))
+    monkeypatch.setattr("loadax.cli.doctor.measure", lambda: [1].index(0))
     monkeypatch.setattr("loadax.cli.functions._LIBRARIES", (str(Path(__file__).parents[2]),))
     with pytest.raises(ValueError, match="not in list"):
         main(["doctor"])
+
+
+def test_an_exception_that_an_interrupt_caused_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where a Ctrl-C strikes between the lines of `threading`, its locks raise errors of their own."""
+
+    def measure() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    monkeypatch.setattr("loadax.cli.doctor.measure", measure)
+    assert main(["doctor"]) == 130
+    assert capfd.readouterr().err == "loadax: interrupted\n"
 
 
 SECRET = "http://me:SECRET@host/x"
@@ -300,7 +316,7 @@ SECRET = "http://me:SECRET@host/x"
 def test_errors_show_no_secrets(folder: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     np.save("x.npy", np.zeros((4, 2)))
     try:
-        code = main(arguments)
+        code: Any = main(arguments)
     except SystemExit as exit_:
         code = exit_.code
     out, err = capfd.readouterr()
@@ -311,7 +327,7 @@ def test_errors_show_no_secrets(folder: Path, capfd: pytest.CaptureFixture[str],
 
 
 NAME = "a\x1b[31m\x9b2J\r\u202eb"
-SHOWN = r"a\x1b[31m\x9b2J\r\u202eb"
+SHOWN = r"a\x1b[31m\x9b2J"
 
 
 def test_control_characters_are_escaped_wherever_names_are_shown(
@@ -341,9 +357,10 @@ def test_control_characters_are_escaped_wherever_names_are_shown(
 def test_control_characters_are_escaped_in_errors_tables_and_bars(capfd: pytest.CaptureFixture[str]) -> None:
     error = SourceError(f"{NAME} is damaged")
     error.add_note(NAME)
-    assert (str(error), error.__notes__) == (f"{SHOWN} is damaged", [SHOWN])
-    assert table((NAME,), [(f"{NAME}\n",)]) == f"{SHOWN}\n{SHOWN}\\n\n"
+    shown = SHOWN + r"\x0d\u202eb"
+    assert (str(error), error.__notes__) == (f"{shown} is damaged", [shown])
+    assert table((NAME,), [(f"{NAME}\n",)]) == f"{shown}\n{shown}\\n\n"
     with progress_bar(NAME, 3, "row", wanted=True):
         pass
     assert SHOWN in capfd.readouterr().err
-    assert printable("naïve “名” \udc80\tx\n") == "naïve “名” \\udc80\tx\n"
+    assert redact("naïve “名” \udc80\tx\n") == "naïve “名” \\x80\tx\n"

@@ -145,8 +145,8 @@ def test_hints_of_loader_and_iterator_work() -> None:
     state = batches.get_state()
     with loader.iterate(start=state) as resumed:
         assert resumed.step == 1
-    assert batches.report()
-    assert batches.stats()
+    assert batches.stats().steps == 1
+    assert batches.report().stats.steps == 1
     batches.set_state(state)
     assert sum(1 for epoch in loader.epochs() for batch in epoch) == 8
 
