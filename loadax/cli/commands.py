@@ -73,7 +73,7 @@ def _add_completion(top: argparse.ArgumentParser) -> None:
         shtab.add_argument_to(top, ["--print-completion"], help=_COMPLETION)
 
 
-_COMPLETION = "print a script that completes commands and options in bash, zsh or tcsh"
+_COMPLETION = "print a script that completes commands and options in this shell"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2) + "\n")
     else:
-        show(f"{explanation}\n")
+        show(str(explanation))
         sys.stdout.write(explanation.text_picture())
         show(f"\n{check}")
     return 0
