@@ -5,7 +5,6 @@ import select
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,7 @@ _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 _BROKEN_PIPE = 141  # exit code of a program whose output is no longer read, as in shells
 _GRACE = 1.5  # seconds from Ctrl-C to the end
-_ADVICE = {"convert": "loadax: pass --resume to continue a store that was begun"}
-"""Advice by command, after a Ctrl-C that could not end it in an orderly way."""
+_RESUME = "loadax: pass --resume to continue a store that was begun"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,18 +88,12 @@ def _end_after_interrupt(told: threading.Event) -> None:
     os.set_blocking(signalled, False)
     signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)  # C code writes there whatever the main thread does
 
-    def next_interrupt(patience: float | None) -> bool:
-        ends = None if patience is None else time.monotonic() + patience
-        while select.select([arrived], [], [], None if ends is None else max(0.0, ends - time.monotonic()))[0]:
-            if os.read(arrived, 1) == bytes([signal.SIGINT]):
-                return True
-        return False
-
     def end() -> None:
-        next_interrupt(None)
-        next_interrupt(_GRACE)
+        while os.read(arrived, 1) != bytes([signal.SIGINT]):  # a module of the user's may handle other signals
+            pass
+        select.select([arrived], [], [], _GRACE)  # until a second one
         if not told.is_set():
-            say("loadax: interrupted", *(text for name, text in _ADVICE.items() if name in sys.argv[1:2]))
+            say("loadax: interrupted", *[_RESUME] * (sys.argv[1:2] == ["convert"]))
         os._exit(_INTERRUPTED)
 
     threading.Thread(target=end, name="loadax-interrupts", daemon=True).start()
