@@ -121,7 +121,7 @@ def hits(model: Classifier, batch: Batch) -> jax.Array:
 def main() -> None:
     """Writes the snippets to a folder that is deleted afterwards, and trains."""
     parser = argparse.ArgumentParser(description="Recognises snippets of photographs.")
-    parser.add_argument("--timeline", metavar="FILE", help="write what ran when (.html, .json for Perfetto, or .png)")
+    parser.add_argument("--timeline", metavar="FILE", help="write what ran when (.html, or .json for Perfetto)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), options.timeline)

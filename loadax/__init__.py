@@ -144,11 +144,9 @@ if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch 
             return import_module(f"loadax.{name}")
         if name in _HOME:
             return getattr(import_module(_HOME[name]), name)
-        from loadax.core.replacements import for_module
+        from loadax.core.replacements import missing_attribute
 
-        hint = for_module(name)
-        text = f"module 'loadax' has no attribute {name!r}" + (f": {hint}" if hint else "")
-        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+        return missing_attribute(sys.modules[__name__], name)
 
 
 def __dir__() -> list[str]:

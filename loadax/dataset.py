@@ -21,17 +21,17 @@ from loadax.core.arguments import (
     integer,
     optional_flag,
     shown,
-    text,
 )
 from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.replacements import for_dataset
+from loadax.core.replacements import missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
@@ -117,13 +117,7 @@ class Dataset:
         check_streams(self.order)
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
-
-        def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property, in which a user's function raised an AttributeError
-                return object.__getattribute__(self, name)
-            hint = for_dataset(name)
-            text = f"'Dataset' object has no attribute {name!r}" + (f": {hint}" if hint else "")
-            raise AttributeError(text, name=name, obj=self)
+        __getattr__ = missing_attribute
 
     @cached_property
     def reader(self) -> Reader:
@@ -230,7 +224,7 @@ class Dataset:
 
         Warns:
             UserWarning: If rows are shuffled individually although the source decodes them in chunks. Says what that
-            costs.
+                costs.
         """
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
         if any(below.schedule is not None for below in depth_first(self.order)):
@@ -377,9 +371,7 @@ class Dataset:
         check_fixed_rows(self.order, "windows()")
         rows = self.order.row_range
         if rows is None or rows.step != 1 or self.maps:
-            raise ArgumentError(
-                "windows() needs consecutive rows: call it first, then shuffle, split or map the windows"
-            )
+            raise ArgumentError(f"windows() needs consecutive rows of one source; {self._window_remedy(length)}")
         sizes = integer("length", length, 1), integer("stride", stride, 1)
         ahead = None if lead is None else integer("lead", lead)
         if ahead is not None and ahead < 2 - sizes[0]:
@@ -402,6 +394,7 @@ class Dataset:
         value: Any = 0,
         bos: Any = None,
         index: str | os.PathLike[str] | None = None,
+        key: str | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
@@ -441,6 +434,8 @@ class Dataset:
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
+            key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
+                objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
@@ -462,11 +457,16 @@ class Dataset:
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
 
-        self._check_random_access("pack()")
+        if self.is_stream:
+            raise StreamError(
+                "pack()",
+                "pack documents in open_lane, which then yields rows of one length, or write their tokens once: "
+                "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
+            )
         optional_flag("progress", progress)
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
+        source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin)
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -645,8 +645,6 @@ class Dataset:
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
-        if key is not None:
-            text("key", key, "a str that you change when fn changes")
         options = scan_options(index, workers, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))
@@ -884,6 +882,13 @@ class Dataset:
     def _check_random_access(self, verb: str) -> None:
         if self.is_stream:
             raise StreamError(verb)
+
+    def _window_remedy(self, length: Any) -> str:
+        if self.maps:
+            return f"map the windows, not their rows: windows({length}).map(fn)"
+        if isinstance(self.order, Concatenated):
+            return f"make windows of each part, of which none crosses two: concat([part.windows({length}), …])"
+        return f"call windows({length}) first, then shuffle, split or repeat the windows"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select

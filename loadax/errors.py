@@ -20,7 +20,8 @@
     └── WorkerError (RuntimeError)              a worker process that keeps dying, or can't receive the data
 
 Every message names the argument or the leaf, shows the value, and says what to do. Passwords and signatures in URLs are
-redacted. An exception of a user's function keeps its type, and gets a note with the step and the rows.
+redacted, and control characters escaped. An exception of a user's function keeps its type, and gets a note with the
+step and the rows.
 """
 
 from typing import Any
@@ -37,11 +38,11 @@ class LoadaxError(Exception):
 
     def __init__(self, *arguments: Any, argument: str | None = None):
         self.argument = argument
-        # Logs may be public, and a location may contain a password or a signature.
+        # Logs may be public, and a location may contain a password, a signature, or what a terminal obeys.
         super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
 
     def add_note(self, note: str) -> None:
-        """Adds a note, with the secrets of URLs redacted."""
+        """Adds a note, with the secrets of URLs redacted, and control characters escaped."""
         super().add_note(redact(note))
 
 
@@ -102,13 +103,18 @@ class StreamError(LoadaxError, TypeError):
 
     Args:
         asked: What was called.
+        remedy: What to do instead.
     """
 
-    def __init__(self, asked: str):
+    def __init__(
+        self,
+        asked: str,
+        remedy: str = "choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
+        "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
+    ):
         super().__init__(
             f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "
-            "them were read; choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
-            "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)"
+            f"them were read; {remedy}"
         )
 
 

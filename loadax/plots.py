@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from loadax.core.arguments import integer, shown
 from loadax.core.formatting import percent_text
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, ScheduleError
+from loadax.errors import ArgumentError, ScheduleError, UnsupportedError
 from loadax.loader.iterator import DataIterator, Epoch
-from loadax.loader.reports.figure import new_figure
 from loadax.plan.mix import Mixed
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _WINDOWS = 200  # of a mixture
 _ENDLESS = 1 << 40  # positions: a mixture of more has no length
 _POINTS = 4000  # of a shuffle
 _ROWS = 10_000  # packed rows that are looked at
-_OTHERWISE = "read the figures from the dataset itself"
 
 
 def mixture(data: Dataset, batch_size: int | None = None, *, positions: int | None = None) -> "Figure":
@@ -61,7 +59,7 @@ def mixture(data: Dataset, batch_size: int | None = None, *, positions: int | No
     edges = np.unique(np.linspace(0, end, min(_WINDOWS, end) + 1).astype(np.int64))
     drawn = np.diff([order.counts(int(edge)) for edge in edges], axis=0)
     shares = drawn / np.diff(edges)[:, None]
-    figure = new_figure(9, 4, _OTHERWISE)
+    figure = _new_figure()
     axes = figure.subplots()
     colours = [_COLOURS[part % len(_COLOURS)] for part in range(len(order.parts))]
     below = np.zeros(len(shares))
@@ -101,7 +99,7 @@ def packing(data: Dataset) -> "Figure":
     seq_len = sum(source.spec[name].shape[0] for name in names)
     fill = np.array([sum(part.length for part in parts) for parts in documents]) / seq_len
     counts = np.array([len(parts) for parts in documents])
-    figure = new_figure(9, 4, _OTHERWISE)
+    figure = _new_figure()
     left, right = figure.subplots(1, 2)
     left.hist(fill, bins=np.linspace(0, 1, 41).tolist(), color=_COLOURS[0])
     left.set(xlim=(0, 1), xlabel=f"share of a row of {seq_len:,} that is filled", ylabel="rows")
@@ -139,7 +137,7 @@ def shuffle(data: Dataset, epoch: int = 0) -> "Figure":
     epoch = integer("epoch", epoch, 0)
     positions = np.unique(np.linspace(0, length - 2, min(_POINTS, length - 1)).astype(np.int64))
     rows, following = (_rows(data, epoch, each) for each in (positions, positions + 1))
-    figure = new_figure(9, 4, _OTHERWISE)
+    figure = _new_figure()
     left, right = figure.subplots(1, 2)
     left.plot(positions, rows, linestyle="none", marker=".", markersize=2, color=_COLOURS[0])
     left.set(xlabel=f"position in epoch {epoch}", ylabel="row of the source", title="where rows go")
@@ -169,7 +167,7 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
     if not taken:
         raise ArgumentError(f"batches={shown(batches)}: no batch was handed out yet; take some first")
     times = [event.began + event.parts[0] for event in taken]
-    figure = new_figure(9, 4, _OTHERWISE)
+    figure = _new_figure()
     above, below = figure.subplots(2, 1, sharex=True)
     above.vlines(times, 0, [1000 * event.parts[0] for event in taken], color=_COLOURS[5])
     share = batches.report().waited
@@ -180,6 +178,20 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
     below.set(xlabel="seconds since the run began", ylabel="batches ready")
     below.set_ylim(0, 1 + max(event.amount for event in taken))
     return figure
+
+
+def _new_figure() -> "Figure":
+    """Makes an empty figure without a window, which notebooks show."""
+    try:
+        import matplotlib.figure  # noqa: F401  # an error even where the line below finds its module loaded
+
+        from loadax.loader.reports.notebook_figure import NotebookFigure
+    except ImportError as error:
+        raise UnsupportedError(
+            f"plots need matplotlib, which can't be imported ({error}); pip install matplotlib "
+            "(in a clone: pip install -e '.[plots]'), or read the figures from the dataset itself"
+        ) from error
+    return NotebookFigure(figsize=(9, 4), layout="constrained")
 
 
 def _length(order: Mixed) -> int:

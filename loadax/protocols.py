@@ -64,7 +64,7 @@ class Location(NamedTuple):
 class LaneAssignment(NamedTuple):
     """A run of positions that are assigned to lanes round-robin. It ends where the next one begins.
 
-    Args:
+    Attributes:
         start: Position that belongs to `lanes[0]`; the next one belongs to `lanes[1]`, and so on. It may be before the
             first requested position.
         lanes: Lanes in round-robin order, int64[n].
@@ -77,7 +77,7 @@ class LaneAssignment(NamedTuple):
 class Hits(NamedTuple):
     """Positions of requested rows.
 
-    Args:
+    Attributes:
         asked: Indices into the requested rows, int64[n].
         positions: Position of each, int64[n].
     """
@@ -89,7 +89,7 @@ class Hits(NamedTuple):
 class Blocks(NamedTuple):
     """Blocks of a block shuffle.
 
-    Args:
+    Attributes:
         rows: Rows of each block; the last one may have fewer.
         num_blocks: Number of blocks.
         window: Number of blocks of a lane that are permuted together.
@@ -105,7 +105,7 @@ class Blocks(NamedTuple):
 class Shuffle(NamedTuple):
     """How a verb shuffles the positions of its parent.
 
-    Args:
+    Attributes:
         seed: Seed of the permutations.
         blocks: Blocks of a block shuffle; None: single positions are shuffled.
     """

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax.cli.main import main
+from loadax.cli.program import main
 from loadax.errors import LoadaxError, SourceError
 from loadax.redaction import redact
 from loadax.sources.io import kvstore, object_stores, remote

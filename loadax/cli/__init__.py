@@ -1,5 +1,5 @@
 """The command line: `loadax inspect`, `new`, `convert`, `verify`, `index`, `plan`, `audit`, `bench`, …."""
 
-from loadax.cli.main import main
+from loadax.cli.program import main
 
 __all__ = ["main"]

@@ -1,10 +1,10 @@
 """`loadax audit`: merges the certificates of each run's processes, and compares the runs."""
 
 import argparse
-import sys
 from typing import Any
 
 from loadax.cli.options import add_command
+from loadax.cli.terminal import show
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.loader.inspection.certificate import Certificate
@@ -53,13 +53,11 @@ def run(options: argparse.Namespace) -> int:
         try:
             merged = first.merge(*others)
         except ArgumentError as error:
-            sys.stdout.write(
-                f"{name}: NOT ONE RUN: {error}; if these are several runs, name each with certificate(run=…)\n"
-            )
+            show(f"{name}: NOT ONE RUN: {error}; if these are several runs, name each with certificate(run=…)")
             continue
         missing = merged.missing()
-        sys.stdout.write(f"{name}: {_summary(merged, len(others) + 1)}\n")
-        sys.stdout.writelines(f"{name}: MISSING: no certificate has {gap}\n" for gap in missing)
+        show(f"{name}: {_summary(merged, len(others) + 1)}")
+        show(*(f"{name}: MISSING: no certificate has {gap}" for gap in missing))
         whole_runs += [merged] if not missing else []
     alike = len(whole_runs) == len(parts)
     for other in whole_runs[1:]:
@@ -68,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         difference = _difference(first_run, other, contents)
         compared = "the same batches, bit for bit" if contents else "the same records in the same batches"
         answer = "yes" if difference is None else f"NO: {difference}"
-        sys.stdout.write(f"{first_run.run} and {other.run}: {compared}: {answer}\n")
+        show(f"{first_run.run} and {other.run}: {compared}: {answer}")
         alike &= difference is None
     return 0 if alike else _DIFFERS
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_shuffle_options, positive, shuffled, spelling
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.terminal import show
 from loadax.core.arguments import takes
 from loadax.core.formatting import count_text, size_text
 from loadax.dataset import Dataset
@@ -128,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         f"steps of {options.step:g} ms": stepping.verdict,
     }
     width = max(map(len, lines)) + 2
-    sys.stdout.write("".join(f"{name:<{width}}{text}\n" for name, text in lines.items()))
+    show(*(f"{name:<{width}}{text}" for name, text in lines.items()))
     return 0
 
 

@@ -2,15 +2,15 @@
 
 import argparse
 import re
-import sys
 import warnings
 from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_seed
+from loadax.cli.program import say
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.io import write_zarr
-from loadax.redaction import redact
 
 _EXAMPLES = f"""\
 examples:
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
     )
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
-    sys.stdout.write(f"{redact(options.destination)}: written{share}, {len(dataset)} rows in all\n")
+    show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
     return 0
 
 
@@ -89,9 +89,9 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
         warnings.simplefilter("always")
         shuffled = dataset.shuffle(seed)
     if caught:  # the library's warning is about epochs, and advises to use this command
-        sys.stderr.write(
-            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times: this is slow, "
-            "but needed only once\n"
+        say(
+            f"loadax: the chunks of {source} hold many rows, and each is decoded many times: this is slow, "
+            "but needed only once"
         )
     return shuffled
 

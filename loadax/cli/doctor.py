@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadax.cli.options import add_command
-from loadax.cli.terminal import table_text
+from loadax.cli.terminal import show, table_text
 from loadax.core.formatting import count_text, size_text
 
 _NEEDS_CHANGE = 1  # exit code
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         lines = [("change" if each.advice else "ok", each.name, each.found) for each in checks]
         sys.stdout.write(table_text(("", "check", "found"), lines))
-        sys.stdout.writelines(f"\n{each.name}: {each.advice}\n" for each in checks if each.advice)
+        show(*(f"\n{each.name}: {each.advice}" for each in checks if each.advice))
     return _NEEDS_CHANGE if any(each.advice for each in checks) else 0
 
 

@@ -1,12 +1,21 @@
-"""Imports functions that are named on the command line: `module:function`."""
+"""Functions of users, which the command line names `module:function`: imports them, and says where they failed."""
 
+import argparse
+import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from loadax.errors import ArgumentError
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
+_PACKAGES = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_LIBRARIES = ("<", f"{Path(__file__).parents[1]}/", *_PACKAGES)
+"""Beginnings of the names of files that no user writes."""
 
 
 def import_function(name: str, option: str) -> Callable[..., Any]:
@@ -31,8 +40,30 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
         ) from error
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise ArgumentError(f"{option} {name}: module {module} has no {attribute}; check the name")
+            raise ArgumentError(f"{option} {name}: module {module} has no such function; check the name")
         value = getattr(value, part)
     if not callable(value):
         raise ArgumentError(f"{option} {name} is {value!r:.80}, which is not callable; pass the name of a function")
     return value
+
+
+def place_of(error: BaseException, options: argparse.Namespace) -> str | None:
+    """Where a user's function failed: `FILE:LINE, in FUNCTION: `. None for an error inside loadax.
+
+    Args:
+        error: Exception that a command raised.
+        options: Options of the command, which name modules.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    named = {value.partition(":")[0] for value in vars(options).values() if isinstance(value, str) and ":" in value}
+    modules = {getattr(sys.modules.get(name), "__file__", None) for name in named}
+    frames = traceback.extract_tb(error.__traceback__)
+    if error.__cause__ is not None:
+        frames += traceback.extract_tb(error.__cause__.__traceback__)
+    for file, line, function in _FRAME.findall("\n".join(getattr(error, "__notes__", ()))):  # of a worker process
+        frames.append(traceback.FrameSummary(file, int(line), function, lookup_line=False))
+    own = [frame for frame in frames if frame.filename in modules or not frame.filename.startswith(_LIBRARIES)]
+    if own:
+        return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}: "
+    return "" if getattr(error, "__notes__", ()) else None

@@ -1,12 +1,12 @@
 """`loadax index`: builds the index of a filter or a split by groups ahead of runs."""
 
 import argparse
-import sys
 from typing import Any
 
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 from loadax.sources.io.index_folder import IndexFolder
 
@@ -67,5 +67,5 @@ def run(options: argparse.Namespace) -> int:
         said = f"knows the groups of {len(dataset)} rows"
     if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
         raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
-    sys.stdout.write(f"{options.out}: {said}\n")
+    show(f"{options.out}: {said}")
     return 0

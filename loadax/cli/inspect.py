@@ -143,9 +143,9 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore], whole: bool) -> Iter
     together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
     all_of_it = whole and len(together) == len(arrays)
     opened = (
-        f"loadax.from_zarr({redact(location)!r})"
+        f"loadax.from_zarr({redact(repr(location))})"
         if all_of_it
-        else f"loadax.from_zarr({redact(location)!r}, variables={together})"
+        else f"loadax.from_zarr({redact(repr(location))}, variables={together})"
     )
     dataset = from_zarr(location, None if all_of_it else together)
     with warnings.catch_warnings(record=True) as costly:
@@ -156,22 +156,22 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore], whole: bool) -> Iter
     which = f" (array {most!r} has most bytes)" if len(arrays) > 1 else ""
     yield "cost of shuffling"
     if chunk == 1:
-        yield f"  .shuffle(seed): decodes only the rows that it returns{which}"
+        yield f"  .shuffle(0): decodes only the rows that it returns{which}"
     else:
-        yield f"  .shuffle(seed): decodes {chunk} rows for each row that it returns{which}"
+        yield f"  .shuffle(0): decodes {chunk} rows for each row that it returns{which}"
     if not costly:
         if chunk > 1:
             yield "  but its chunks are small, so this is cheap"
-        yield f"  {opened}.shuffle(seed)"
+        yield f"  {opened}.shuffle(0)"
         return
     shuffle = dataset.shuffle(0, block="chunks").order.shuffle
     assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
     blocks = shuffle.blocks
     row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
     open_bytes = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
-    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {open_bytes} open, shared by all hosts'
+    yield f'  .shuffle(0, block="chunks"): decodes each chunk once; keeps {open_bytes} open, shared by all hosts'
     yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
-    yield f'  {opened}.shuffle(seed, block="chunks")'
+    yield f'  {opened}.shuffle(0, block="chunks")'
 
 
 def _stored_bytes(array: ts.TensorStore) -> int | None:

@@ -46,14 +46,14 @@ def _cost(code: str, dataset: Dataset) -> Iterator[str]:
     source = dataset.source
     starts = chunk_starts(source)
     if starts is None:
-        yield f"\n{code}.shuffle(seed)\n"
+        yield f"\n{code}.shuffle(0)\n"
         return
     sizes = np.diff(np.asarray(starts), append=len(source))
     rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else count_text(int(sizes[0]), "row")
     yield f"\n{count_text(len(starts), 'row group')} of {rows}, each decoded whole\n"
     if source.kept_chunks >= len(starts):
-        yield f"  .shuffle(seed): all row groups fit in memory_bytes, each is decoded once\n  {code}.shuffle(seed)\n"
+        yield f"  .shuffle(0): all row groups fit in memory_bytes, each is decoded once\n  {code}.shuffle(0)\n"
     else:
         fit = f"{count_text(source.kept_chunks, 'row group')} fit{'s' * (source.kept_chunks == 1)}"
-        yield f"  .shuffle(seed): {fit} in memory_bytes, others are decoded again\n"
-        yield f'  .shuffle(seed, block="chunks"): decodes each once\n  {code}.shuffle(seed, block="chunks")\n'
+        yield f"  .shuffle(0): {fit} in memory_bytes, others are decoded again\n"
+        yield f'  .shuffle(0, block="chunks"): decodes each once\n  {code}.shuffle(0, block="chunks")\n'

@@ -1,7 +1,6 @@
 """`loadax new`: writes a training script for the data that it is shown."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from loadax.cli.options import add_command
 from loadax.cli.source import SOURCES, Opener, add_source_options, find_opener
+from loadax.cli.terminal import show
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.dataset import Dataset
@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
             file.write(text)
     except OSError as error:
         raise ArgumentError(
-            f"{script} can't be written: {error.strerror}; pass the path of a new file in a folder that exists"
+            f"{options.script} can't be written: {error.strerror}; pass the path of a new file in a folder that exists"
         ) from error
-    sys.stdout.write(f"{script}: written; run it with: python {script}\n")
+    show(f"{script}: written; run it with: python {script}")
     return 0
 
 

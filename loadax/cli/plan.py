@@ -8,6 +8,7 @@ from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_options, shuffled
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 
 _EXAMPLES = f"""\
@@ -15,8 +16,7 @@ examples:
   loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq \\
     --batch-size 4096 --shuffle 0
       a row is cut in 8 along its columns, so that no host reads tokens of other hosts' devices
-  loadax plan fields.zarr --mesh data=64 --hosts 8 --batch-size 512 --shuffle 0 --block chunks --picture plan.png
-      also a picture of which host holds which part of a batch
+  loadax plan fields.zarr --mesh data=64 --hosts 8 --batch-size 512 --shuffle 0 --block chunks
   loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" \\
     --batch-size 256 --json
 
@@ -71,7 +71,6 @@ def add(commands: Any) -> None:
         help="steps to sample (default: 8), and to check (default: about one second of checks)",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--picture", metavar="FILE", help="PNG file for a picture of each host's part of a batch")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,12 +94,12 @@ def run(options: argparse.Namespace) -> int:
     )
     explanation = loader.explain() if options.steps is None else loader.explain(options.steps)
     check = loader.check_plan(options.steps)
-    if options.picture:
-        explanation.picture(options.picture)
     if options.json:
         sys.stdout.write(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2) + "\n")
     else:
-        sys.stdout.write(f"{explanation}\n{explanation.text_picture()}\n{check}\n")
+        show(str(explanation))
+        sys.stdout.write(explanation.text_picture())
+        show(f"\n{check}")
     return 0
 
 

@@ -72,7 +72,7 @@ class Opener(NamedTuple):
         if self.path is None:
             return f"{self.function.replace(':', '.')}()"
         own = {name: value for name, value in self.arguments.items() if name != "pad_to"}
-        arguments = [repr(redact(self.path)), *(f"{name}={value!r}" for name, value in own.items())]
+        arguments = [redact(repr(self.path)), *(f"{name}={value!r}" for name, value in own.items())]
         call = f"loadax.{self.function}({', '.join(arguments)})".replace("<class 'bytes'>", "bytes")
         return f"{call}.pad({self.arguments['pad_to']})" if "pad_to" in self.arguments else call
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadax.core.formatting import table
+from loadax.redaction import redact
 
 _COLOURS = {"ok": "green", "change": "bold yellow"}
 """Colours of the words that say how a check went."""
@@ -23,10 +24,15 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     for name in header:
         drawn.add_column(escape(name), overflow="fold")
     for row in rows:
-        drawn.add_row(*(_coloured(text, escape(text)) for text in row))
+        drawn.add_row(*(_coloured(text, escape(redact(text))) for text in row))
     with console.capture() as captured:
         console.print(drawn)
     return str(captured.get())
+
+
+def show(*lines: str) -> None:
+    """Writes lines to stdout."""
+    sys.stdout.writelines(f"{redact(line)}\n" for line in lines)
 
 
 def _coloured(text: str, escaped: str) -> str:

@@ -1,14 +1,15 @@
 """`loadax verify`: reads a whole store, or a folder of images, and lists the damage."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from loadax.cli.options import add_command
 from loadax.cli.source import holds_images
+from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
+from loadax.redaction import redact
 from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
@@ -58,21 +59,21 @@ def run(options: argparse.Namespace) -> int:
     report = verify(options.path)
     for damage in report.damages:
         name = f"{damage.array}: " if damage.array else ""
-        sys.stdout.write(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}\n")
+        show(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}")
     summary = (
         f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
     )
     if report.damages:
-        sys.stdout.write(
+        show(
             f"{report.location}: {summary}: {count_text(len(report.damages), 'damaged place')}; "
-            "copy or write those files again\n"
+            "copy or write those files again"
         )
         if not report.ours and any("NOT_FOUND: chunk" in damage.message for damage in report.damages):
-            sys.stdout.write("missing chunks may contain only the fill value: some writers leave such chunks out\n")
+            show("missing chunks may contain only the fill value: some writers leave such chunks out")
         return _DAMAGED
-    sys.stdout.write(f"{report.location}: {summary}: all can be read\n")
+    show(f"{report.location}: {summary}: all can be read")
     for name in report.unchecked:
-        sys.stdout.write(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed\n")
+        show(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed")
     return 0
 
 
@@ -80,7 +81,8 @@ def _verify_images(folder: str, rows: str | None) -> int:
     source = open_images(folder, _SIDE)
     if rows is not None and not rows.endswith(".txt"):
         raise ArgumentError(f"--rows {rows}: pass a name that ends in .txt, which Dataset.exclude reads")
-    damaged = {row: _on_a_line(problem) for row, problem in source.damaged().items()}
+    # On one line each: file names may contain any characters.
+    damaged = {row: redact(" ".join(problem.split())) for row, problem in source.damaged().items()}
     if rows is not None:
         try:
             Path(rows).write_text(
@@ -88,16 +90,11 @@ def _verify_images(folder: str, rows: str | None) -> int:
             )
         except OSError as error:
             raise ArgumentError(f"--rows {rows} can't be written: {error.strerror}; pass another path") from error
-    sys.stdout.writelines(f"row {row}: {problem}\n" for row, problem in damaged.items())
+    show(*(f"row {row}: {problem}" for row, problem in damaged.items()))
     summary = f"{folder}: {count_text(len(source), 'image')}"
     if not damaged:
-        sys.stdout.write(f"{summary}: all can be decoded\n")
+        show(f"{summary}: all can be decoded")
         return 0
     advice = "pass --rows FILE.txt for a list of them" if rows is None else f"dataset.exclude({rows!r}) leaves them out"
-    sys.stdout.write(f"{summary}: {len(damaged)} damaged; copy those files again, or {advice}\n")
+    show(f"{summary}: {len(damaged)} damaged; copy those files again, or {advice}")
     return _DAMAGED
-
-
-def _on_a_line(text: str) -> str:
-    """Text on one line and printable, since file names may contain any characters."""
-    return " ".join(text.split()).encode("utf-8", "backslashreplace").decode()

@@ -155,6 +155,26 @@ def text(name: str, value: Any, remedy: str) -> str:
     return value
 
 
+def index_key(value: Any, index: Any, changes: str) -> None:
+    """Checks `key=`, which stands for functions in the index at `index=`.
+
+    Args:
+        value: Value of the argument.
+        index: Value of `index=`.
+        changes: When the user changes the key: "fn changes".
+
+    Raises:
+        ArgumentError: When it is not a str, or there is no index.
+    """
+    if value is None:
+        return
+    text("key", value, f"a str that you change when {changes}")
+    if index is None:
+        raise ArgumentError(
+            f"key={value!r} is for an index; pass index=, a folder, as well, or leave key out", argument="key"
+        )
+
+
 def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..., Any]:
     """The value, if it can be called with these arguments.
 

@@ -6,11 +6,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from loadax.redaction import redact
+
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are two spaces apart."""
+    header, *rows = [[redact(text).replace("\n", "\\n") for text in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from loadax.redaction import redact
+
 
 @contextmanager
 def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
@@ -21,8 +23,9 @@ def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iter
         return
     from tqdm import tqdm
 
+    divisor = 1024 if unit == "B" else 1000
     with tqdm(
-        desc=label, total=total, unit=unit, unit_scale=True, unit_divisor=1024 if unit == "B" else 1000, file=sys.stderr
+        desc=redact(label), total=total, unit=unit, unit_scale=True, unit_divisor=divisor, file=sys.stderr
     ) as bar:
         yield bar.update
 

@@ -1,4 +1,7 @@
-"""Names that users of torch, Grain and Hugging Face expect, each with what to write instead."""
+"""Names that users of torch, Grain, tf.data and Hugging Face expect, each with what to write instead."""
+
+from collections.abc import Mapping
+from typing import Any
 
 _DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
@@ -25,27 +28,74 @@ _DATALOADER = {
 }
 _DATASET = {
     "batch": "the Dataloader makes batches: loadax.Dataloader(data, batch_size=8)",
+    "padded_batch": "pad the rows, then make batches: loadax.Dataloader(data.pad({'tokens': 16}), batch_size=8)",
+    "ragged_batch": "rows of a batch have one shape: data.pack(16) puts several documents into a row, and "
+    "data.pad({'tokens': 16}) pads each",
+    "bucket_by_length bucket_by_sequence_length": "data.pack(16, method='best_fit') puts several documents into a row; "
+    "for buckets make a loader of each: data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8})",
+    "unbatch": "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2) makes "
+    "examples of the parts of a row",
+    "window": "data.windows(3) has 3 consecutive rows in each example",
     "take": "the first n rows are data[:n]",
     "skip": "all but the first n rows are data[n:]",
     "seed": "seeds are arguments: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "random_map": "a random map is data.map(fn, rng=True)",
-    "to_iter_dataset": "the Dataloader reads ahead and iterates: loadax.Dataloader(data, batch_size=8)",
+    "with_transform set_transform": "a map is called when rows are read: data.map(fn)",
+    "rename rename_column rename_columns": "name the leaves in a map: data.map(lambda row: {'inputs': row['tokens']})",
+    "select_columns keep": "name the leaves to keep in a map: data.map(lambda row: {'tokens': row['tokens']}); where "
+    "files are opened, columns= does not read the others",
+    "remove_columns drop drop_columns": "leave them out in a map: "
+    "data.map(lambda row: {name: leaf for name, leaf in row.items() if name != 'label'})",
+    "cast cast_column": "convert leaves in a map: data.map(lambda row: {**row, 'label': np.float32(row['label'])})",
+    "columns column_names": "the leaves are those of data.spec",
+    "features element_spec": "the shapes and dtypes of an example are data.spec",
+    "cardinality num_rows": "the number of rows is len(data)",
+    "as_numpy_iterator to_iter_dataset to_iterable_dataset": "the Dataloader reads ahead and iterates: "
+    "loadax.Dataloader(data, batch_size=8); iter(data) is for a look at single examples",
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
-    "concatenate": "loadax.concat([data, other])",
+    "ignore_errors": "the Dataloader says what a bad row does: loadax.Dataloader(data, batch_size=8, on_error='mask')",
+    "concat concatenate": "loadax.concat([data, other])",
+    "mix interleave": "loadax.mix([data, other], [3, 1])",
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
-    "train_test_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
-    "random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
-    "features": "the shapes and dtypes of an example are data.spec",
-    "element_spec": "the shapes and dtypes of an example are data.spec",
-    "with_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
-    "set_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
+    "train_test_split random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
+    "with_format set_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
+    "save_to_disk": "loadax.write_zarr(data, 'train.zarr')",
+    "state_dict get_state": "the state of a run is that of a loader's iterator: iter(loader).get_state()",
 }
+_LOADER = {
+    "state_dict get_state": "the state is that of an iterator: batches = iter(loader), then batches.get_state()",
+    "load_state_dict set_state": "loader.iterate(start=state) begins at a state",
+    "report stats": "an iterator has it: batches = iter(loader), then batches.report() or batches.stats()",
+    "set_epoch": "each epoch has another order: for epoch in loader.epochs(): for batch in epoch: …",
+}
+_ITERATOR = {"state_dict": "batches.get_state()", "load_state_dict": "batches.set_state(state)"}
 _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
     "from_json": "files of JSON lines are opened by loadax.from_jsonl(path); a file with one list of objects by "
     "loadax.from_source(json.load(open(path)))",
     "from_generator": "a generator function is read as a stream: loadax.from_stream(open_lane, lanes=16); for random "
     "access pass a list of its examples to loadax.from_source",
+    "from_pandas from_polars from_dataframe": "loadax.as_dataset(frame)",
+    "from_hdf5 from_h5py": "loadax.as_dataset(h5py.File(path))",
+    "from_torch": "loadax.as_dataset(dataset)",
+    "from_image_folder from_folder": "loadax.from_images(path)",
+    "from_dict from_tensor_slices from_numpy": "loadax.from_arrays({'x': x})",
+    "from_list": "loadax.from_source([{'x': 1}, {'x': 2}])",
+    "concatenate chain": "loadax.concat([data, other])",
+    "interleave mixture interleave_datasets": "loadax.mix([data, other], [3, 1])",
+}
+
+
+def _by_name(hints: Mapping[str, str]) -> dict[str, str]:
+    """Hints by single names, from hints by names that are separated by spaces."""
+    return {name: hint for names, hint in hints.items() for name in names.split()}
+
+
+_ATTRIBUTES = {
+    "Dataset": _by_name(_DATASET),
+    "Dataloader": _by_name(_LOADER),
+    "DataIterator": _ITERATOR,
+    "module": _by_name(_MODULE),
 }
 
 
@@ -54,11 +104,16 @@ def for_dataloader(name: str) -> str | None:
     return _DATALOADER.get(name)
 
 
-def for_dataset(name: str) -> str | None:
-    """What to write in place of a method of a dataset."""
-    return _DATASET.get(name)
+def missing_attribute(owner: Any, name: str) -> Any:
+    """The `__getattr__` of classes that users of other loaders expect to have other names, and of the package.
 
-
-def for_module(name: str) -> str | None:
-    """What to write in place of a name of the package."""
-    return _MODULE.get(name)
+    Raises:
+        AttributeError: For a name that the owner does not have; says what to write instead.
+    """
+    if hasattr(type(owner), name):  # a property, in which a user's function raised an AttributeError
+        return object.__getattribute__(owner, name)
+    kind = type(owner).__name__
+    hint = _ATTRIBUTES[kind].get(name)
+    subject = f"module {owner.__name__!r}" if kind == "module" else f"{kind!r} object"
+    text = f"{subject} has no attribute {name!r}" + (f": {hint}" if hint else "")
+    raise AttributeError(text, name=name, obj=owner)

@@ -35,11 +35,11 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
     placed as Kauldron wants them, and it does not copy them. In several, they are NumPy arrays, read ahead.
 
     The position is a part of Kauldron's checkpoints, and is restored on any number of hosts. Kauldron's `seed` is not
-    used: the dataset has its own, as in `data.shuffle(seed=0)`.
+    used: the dataset has its own, as in `data.shuffle(seed=0)`. Kauldron's `batch_size` is the number of rows of the
+    global batch.
 
     Args:
         dataset: `Dataset`, or what `loadax.Dataloader` accepts.
-        batch_size: Rows of the global batch.
         num_epochs: Number of epochs. None: infinite, as Kauldron requires of its `train_ds`. 1 for an evaluation.
         options: More arguments of `Dataloader`, such as `{"num_workers": 8, "worker_type": "process"}`, except those
             that are about placed batches.

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Never, final
+from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
-from loadax.core.replacements import for_dataloader
+from loadax.core.replacements import for_dataloader, missing_attribute
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
@@ -345,6 +345,9 @@ class Dataloader:
         step, pipeline = self._checked(step), self._pipeline.on_host()
         shard = pipeline.host_shard(self._positions(step), step, pipeline.form(step).host_batch)
         return _batch_of(pipeline, shard, step)
+
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
+from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
@@ -195,6 +196,9 @@ class DataIterator:
         # none is left behind where a Ctrl-C comes.
         self._close = weakref.finalize(self, threads.close)
         threads.start()
+
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -502,7 +506,7 @@ class DataIterator:
         """Writes a timeline of all threads and workers, with the last 20,000 events.
 
         Args:
-            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto), `.png` for an image.
+            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto).
 
         Raises:
             ArgumentError: If the suffix is unknown, or the file can't be written.

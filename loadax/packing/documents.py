@@ -4,7 +4,6 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.core.progress import progress_bar
+from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Form
 from loadax.plan.order import check_fixed_rows
@@ -45,13 +45,14 @@ class Documents:
         reader: Reader of the documents.
         order: Order of the documents.
         by_leaf: Whether the leaves of a document may have different lengths; such documents are read whole.
+        key: Identifier of the maps in an index; None: their fingerprints.
 
     Raises:
         ArgumentError: If there are no documents, or infinitely many, or a map is random.
         LeafError: If a record is not a document. The message names its row.
     """
 
-    def __init__(self, reader: Reader, order: Order, by_leaf: bool = False):
+    def __init__(self, reader: Reader, order: Order, by_leaf: bool, key: str | None):
         if not order.size:
             raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
         if order.size >= _INFINITE:
@@ -71,7 +72,7 @@ class Documents:
                     "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
-        self.flat = reader.reads_parts and not by_leaf
+        self.flat, self._key = reader.reads_parts and not by_leaf, key
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
@@ -176,7 +177,7 @@ class Documents:
 
         with (
             progress_bar("reading lengths", self.size, "document", progress) as done,
-            ThreadPoolExecutor(workers, "loadax-lengths") as pool,
+            thread_pool(workers, "loadax-lengths") as pool,
         ):
             try:
                 for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
@@ -192,7 +193,9 @@ class Documents:
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps],
+            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps]
+            if self._key is None
+            else ["key", self._key],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self._reader.source),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import index_key
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
@@ -24,11 +25,18 @@ _log = logging.getLogger("loadax")
 
 
 def pack(
-    reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None, value: Any, bos: Any
+    reader: Reader,
+    order: Order,
+    options: PackOptions,
+    index: Any,
+    key: str | None,
+    progress: bool | None,
+    value: Any,
+    bos: Any,
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
-    folder = _open_index(reader, index)
-    documents = Documents(reader, order, options.by_leaf)
+    folder = _open_index(reader, index, key)
+    documents = Documents(reader, order, options.by_leaf, key)
     options = _in_order_of_leaves(options, documents)
     lengths, digest = _cached_lengths(documents, options, folder, progress)
     if not documents.flat:
@@ -49,15 +57,18 @@ def pack(
     return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos)
 
 
-def _open_index(reader: Reader, index: Any) -> IndexFolder | None:
+def _open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
+    index_key(key, index, "the maps before pack() change")
     if index is None:
         return None
     folder = IndexFolder(index)
-    reason = unrecognised(transform.function for transform in reader.maps)
+    reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
+    _log.warning(
+        "index %s is neither read nor written: %s; pass key=, a text that you change with the maps", index, reason
+    )
     return None
 
 

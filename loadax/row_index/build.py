@@ -139,7 +139,11 @@ def _known_as(question: Question, reader: Reader, path: Path, process: Process) 
         return question.known_as
     if reason is None:
         return ["code", *(fingerprint(function).digest for function in own)]
-    hint = "pass key=, a text that you change with it" if question.verb == "filter" else "use a plain function"
+    hint = (
+        "pass key=, a text that you change with it"
+        if question.verb == "filter"
+        else "make such objects in a function with @functools.cache, and call it where they are used"
+    )
     text = f"{reason}; {hint}"
     if process.count > 1:
         raise ArgumentError(f"{text}: {process.count} processes read its index, and must detect a stale one")

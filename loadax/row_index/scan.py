@@ -4,7 +4,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadax.core.blame import RAISED, blame
 from loadax.core.spec import flatten_spec, leaf_arrays
+from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
@@ -162,7 +163,7 @@ def scan(
         arrays.append(values)
         done(count)
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="loadax-scan") as pool:
+    with thread_pool(workers, "loadax-scan") as pool:
         try:
             for start, end in runs.tolist():
                 if len(under_way) > 2 * workers:
@@ -171,8 +172,6 @@ def scan(
             while under_way:
                 take()
         except BaseException:
-            over.set()
-            # running ones end at their next row, and `with` waits for them
-            pool.shutdown(wait=False, cancel_futures=True)
+            over.set()  # running ones end at their next row
             raise
     return arrays

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import function as checked_function
-from loadax.core.arguments import shown
+from loadax.core.arguments import index_key, shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.order import depth_first
@@ -54,11 +54,7 @@ def keep(
         LeafTypeError: When the function does not return a bool; names the row.
     """
     name = name_of(function)
-    if key is not None and options.index is None:
-        raise ArgumentError(
-            f"key={key!r} identifies the function in an index; pass index=, a folder, as well, or leave key out",
-            argument="key",
-        )
+    index_key(key, options.index, "fn changes")
 
     def judge(run: Run) -> Integers:
         outcomes = results(run, function, f"filter {name}")

@@ -12,9 +12,11 @@ import tensorstore as ts
 from numpy.typing import NDArray
 
 from loadax.core.spec import check_batch
+from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.sources.io.kvstore import brief, wait
+from loadax.sources.io.object_stores import PATIENCE
 from loadax.writing.layout import Layout
 from loadax.writing.rows import Rows
 
@@ -71,7 +73,7 @@ class Parts:
         """
         count = 0
         writing: deque[tuple[int, list[Any]]] = deque()
-        with ThreadPoolExecutor(workers, thread_name_prefix="loadax-write") as pool:
+        with thread_pool(workers, "loadax-write") as pool:
             try:
                 for part in parts:
                     buffers = self._read(part, pool, workers)
@@ -83,12 +85,12 @@ class Parts:
                     del buffers
                 while writing:
                     self._stored(*writing.popleft(), done)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # `with` waits for running ones
-                # Writes can't be cancelled, and none may continue after this function ends.
+            except BaseException as error:
+                # Writes can't be cancelled, and none may continue after this function ends. A Ctrl-C waits a second.
+                patience = 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE
                 for part, futures in writing:
                     with suppress(SourceError):
-                        self._stored(part, futures, done)
+                        self._stored(part, futures, done, patience)
                 raise
         return count
 
@@ -133,9 +135,9 @@ class Parts:
             for array, buffer in zip(self.arrays, buffers, strict=True)
         ]
 
-    def _stored(self, part: int, futures: list[Any], done: Callable[[int], object]) -> None:
+    def _stored(self, part: int, futures: list[Any], done: Callable[[int], object], patience: float = PATIENCE) -> None:
         for future, name in zip(futures, self.names, strict=True):
-            wait(future, name)
+            wait(future, name, patience)
         start, stop = self.layout.part(part)
         done(stop - start)
 

@@ -306,7 +306,7 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     lines = bad.out.splitlines()
     assert (bad.code, bad.err, len(lines)) == (1, "", 3)
     assert lines[0] == f"row 0: {photos}/cat/0.jpg: it has no header of JPEG, PNG, WEBP or BMP"
-    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
+    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\xff.jpg: ")
     assert (
         lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
     )
@@ -366,8 +366,8 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
         f"{label}\n"
         "\n"
         "cost of shuffling\n"
-        "  .shuffle(seed): decodes only the rows that it returns (array 'image' has most bytes)\n"
-        "  loadax.from_zarr('s').shuffle(seed)\n"
+        "  .shuffle(0): decodes only the rows that it returns (array 'image' has most bytes)\n"
+        "  loadax.from_zarr('s').shuffle(0)\n"
     )
 
 
@@ -378,10 +378,10 @@ def test_inspect_what_others_wrote(fields: Path, command: Any) -> None:
     assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
     assert lines[8:] == [
         "cost of shuffling",
-        "  .shuffle(seed): decodes 20 rows for each row that it returns (array 't2m' has most bytes)",
-        '  .shuffle(seed, block="chunks"): decodes each chunk once; keeps 400 KiB open, shared by all hosts',
+        "  .shuffle(0): decodes 20 rows for each row that it returns (array 't2m' has most bytes)",
+        '  .shuffle(0, block="chunks"): decodes each chunk once; keeps 400 KiB open, shared by all hosts',
         "    (5 lanes x 4 blocks of 20 rows)",
-        f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(seed, block="chunks")""",
+        f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(0, block="chunks")""",
     ]
 
 
@@ -399,9 +399,9 @@ def test_inspect_small_chunks_and_chunks_of_some_columns(tmp_path: Path, command
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert re.match(r"\(itself\) +1000 x 10 +float32 +50 x 5 \(1000 B\) +none +none +NO", lines[4])
     assert lines[7:] == [
-        "  .shuffle(seed): decodes 50 rows for each row that it returns",
+        "  .shuffle(0): decodes 50 rows for each row that it returns",
         "  but its chunks are small, so this is cheap",
-        f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
+        f"  loadax.from_zarr('{tmp_path}/a').shuffle(0)",
     ]
 
 
@@ -409,8 +409,8 @@ def test_inspect_chunks_that_are_mapped(tmp_path: Path, command: Any) -> None:
     zarr.create_array(tmp_path / "a", shape=(1000, 500), chunks=(50, 500), dtype="f4", compressors=None)
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert lines[7:] == [
-        "  .shuffle(seed): decodes only the rows that it returns",
-        f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
+        "  .shuffle(0): decodes only the rows that it returns",
+        f"  loadax.from_zarr('{tmp_path}/a').shuffle(0)",
     ]
 
 
@@ -446,13 +446,13 @@ def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "loadax.from_npy('x.npy').shuffle(seed)"]),
+        (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "loadax.from_npy('x.npy').shuffle(0)"]),
         (
             ["x.bin", "--seq-len", 3, "--dtype", "uint16"],
-            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(seed)"],
+            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(0)"],
         ),
-        (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos').shuffle(seed)"]),
-        (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "made.numbers().shuffle(seed)"]),
+        (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos').shuffle(0)"]),
+        (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "made.numbers().shuffle(0)"]),
     ],
 )
 def test_inspect_what_is_not_a_store(

@@ -128,7 +128,7 @@ def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -
         ),
         (
             ("x.npy", "--filter", "index_quality:bad"),
-            "--filter index_quality:bad: module index_quality has no bad; check the name",
+            "--filter index_quality:bad: module index_quality has no such function; check the name",
         ),
         (
             ("x.npy", "--filter", "index_quality:number"),

@@ -27,13 +27,13 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "lines"),
     [
-        ("parts", ["40 rows in 1 file", "4 row groups of 10 rows", "loadax.from_parquet({!r}).shuffle(seed)"]),
+        ("parts", ["40 rows in 1 file", "4 row groups of 10 rows", "loadax.from_parquet({!r}).shuffle(0)"]),
         ("parts/*.parquet", ["40 rows in 1 file", "['name']  a single value  object"]),
         (
             "x.jsonl",
-            ["40 rows in 1 file", "['y']     a single value  float64", "loadax.from_jsonl({!r}).shuffle(seed)"],
+            ["40 rows in 1 file", "['y']     a single value  float64", "loadax.from_jsonl({!r}).shuffle(0)"],
         ),
-        ("x.csv", ["1 row in 1 file", "loadax.from_csv({!r}).shuffle(seed)"]),
+        ("x.csv", ["1 row in 1 file", "loadax.from_csv({!r}).shuffle(0)"]),
     ],
 )
 def test_inspect_shows_columns_and_row_groups(folder: Path, path: str, lines: list[str], capsys: Any) -> None:
@@ -50,7 +50,7 @@ def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
     assert main(["inspect", str(folder / "parts")]) == 0
     shown = capsys.readouterr().out
     assert "1 row group fits in memory_bytes" in shown
-    assert 'shuffle(seed, block="chunks"): decodes each once' in shown
+    assert 'shuffle(0, block="chunks"): decodes each once' in shown
 
 
 @pytest.mark.parametrize("path", ["parts", "parts/a.parquet", "x.jsonl"])

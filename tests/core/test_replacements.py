@@ -1,16 +1,19 @@
 """Names of torch, Grain and Hugging Face get a sentence that says what to write; following it works."""
 
 import copy
+import json
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import loadax
 from loadax import Dataloader, from_arrays
-from loadax.core.replacements import for_dataloader, for_dataset
+from loadax.core.replacements import _ATTRIBUTES, for_dataloader
 from loadax.errors import ArgumentError, SourceError
 
 DATA = from_arrays({"x": np.arange(64)})
@@ -48,15 +51,104 @@ def test_an_argument_that_nobody_has(name: str, guess: str) -> None:
     assert str(caught.value) == f"Dataloader() got an unexpected keyword argument {name!r}{guess}"
 
 
-@pytest.mark.parametrize(
-    "name", ["batch", "take", "skip", "seed", "random_map", "to_iter_dataset", "prefetch", "shard"]
-)
-def test_methods_of_other_datasets(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"^'Dataset' object has no attribute '{name}': ") as caught:
-        getattr(DATA, name)
-    assert str(caught.value).endswith(str(for_dataset(name)))
-    assert caught.value.name == name
-    assert not hasattr(DATA, name)
+@pytest.mark.parametrize("owner", ["Dataset", "Dataloader", "DataIterator", "module"])
+def test_names_that_people_try_get_a_hint(owner: str) -> None:
+    loader = Dataloader(DATA, 8)
+    with iter(loader) as batches:
+        value = {"Dataset": DATA, "Dataloader": loader, "DataIterator": batches, "module": loadax}[owner]
+        subject = "module 'loadax'" if owner == "module" else f"'{owner}' object"
+        for name, hint in _ATTRIBUTES[owner].items():
+            assert not hasattr(type(value), name)
+            with pytest.raises(AttributeError) as caught:
+                getattr(value, name)
+            assert str(caught.value) == f"{subject} has no attribute {name!r}: {hint}"
+            assert caught.value.name == name
+            assert not hasattr(value, name)
+
+
+DOCUMENTS = [{"tokens": np.arange(2 + 2 * (number % 4)), "label": np.int32(number)} for number in range(64)]
+
+CODE = {
+    ("padded_batch",): "loadax.Dataloader(data.pad({'tokens': 16}), batch_size=8)",
+    ("ragged_batch",): "data.pad({'tokens': 16})",
+    ("bucket_by_length", "bucket_by_sequence_length"): (
+        "data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8})"
+    ),
+    ("unbatch",): "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2)",
+    ("batch", "to_iter_dataset", "to_iterable_dataset"): "loadax.Dataloader(padded, batch_size=8)",
+    ("prefetch",): "loadax.Dataloader(padded, batch_size=8, prefetch=2)",
+    ("ignore_errors",): "loadax.Dataloader(padded, batch_size=8, on_error='mask')",
+    ("take",): "data[:n]",
+    ("skip",): "data[n:]",
+    ("random_map",): "data.map(fn, rng=True)",
+    ("seed",): "data.map(fn, rng=True, seed=0)",
+    ("with_transform", "set_transform"): "data.map(fn)",
+    ("rename", "rename_column", "rename_columns"): "data.map(lambda row: {'inputs': row['tokens']})",
+    ("select_columns", "keep"): "data.map(lambda row: {'tokens': row['tokens']})",
+    ("remove_columns", "drop", "drop_columns"): (
+        "data.map(lambda row: {name: leaf for name, leaf in row.items() if name != 'label'})"
+    ),
+    ("cast", "cast_column"): "data.map(lambda row: {**row, 'label': np.float32(row['label'])})",
+    ("columns", "features", "element_spec"): "padded.spec",
+    ("cardinality", "num_rows"): "range(len(data))",
+    ("concat", "concatenate"): "loadax.concat([data, other])",
+    ("mix", "interleave"): "loadax.mix([data, other], [3, 1])",
+    ("train_test_split", "random_split"): "data.split(0.9)[1]",
+    ("as_numpy_iterator",): "list(iter(data))",
+}
+
+
+@pytest.mark.parametrize("names", CODE, ids="-".join)
+def test_code_of_a_hint_works_when_pasted(names: tuple[str, ...]) -> None:
+    data = loadax.from_source(DOCUMENTS)
+    code = CODE[names]
+    for name in names:
+        written = code.replace("padded", "data").removesuffix("[1]").removeprefix("range(").removeprefix("list(")
+        assert written.rstrip(")") in _ATTRIBUTES["Dataset"][name]
+    values = {"data": data, "other": data, "padded": data.pad({"tokens": 8}), "loadax": loadax, "np": np, "n": 5}
+    made = eval(code, values | {"fn": lambda row, rng=None: row})
+    if isinstance(made, Dataloader):
+        assert next(iter(made))["tokens"].shape[0] == 8
+    elif names[0] != "columns":
+        assert len(made) > 4
+        assert made[4] is not None
+
+
+def test_packing_hints_of_buckets_work() -> None:
+    for code in ("data.pack(16)", "data.pack(16, method='best_fit')"):
+        assert any(code in hint for hint in _ATTRIBUTES["Dataset"].values())
+        assert eval(code, {"data": loadax.from_source([row["tokens"] for row in DOCUMENTS])})[0]["tokens"].shape == (
+            16,
+        )
+
+
+def test_hints_of_the_package_work(tmp_path: Path) -> None:
+    h5py, pandas = pytest.importorskip("h5py"), pytest.importorskip("pandas")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(6)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "rows.json").write_text('[{"x": 1}]')
+    names = {"loadax": loadax, "h5py": h5py, "json": json, "open": open, "x": np.arange(6), "data": DATA}
+    names |= {"other": DATA, "frame": pandas.DataFrame({"x": [1]}), "dataset": [{"x": 1}]}
+    for name, path in (("from_hdf5", "x.h5"), ("from_image_folder", "")):
+        assert len(eval(_ATTRIBUTES["module"][name], names | {"path": tmp_path / path}))
+    assert len(loadax.from_source(json.loads((tmp_path / "rows.json").read_text()))) == 1
+    assert len(eval("data.windows(3)", names)) == 62
+    for name in ("from_pandas", "from_dict", "from_list", "chain", "interleave", "from_torch"):
+        assert len(eval(_ATTRIBUTES["module"][name], names)) > 0
+
+
+def test_hints_of_loader_and_iterator_work() -> None:
+    loader = Dataloader(DATA, 8)
+    batches = iter(loader)
+    next(batches)
+    state = batches.get_state()
+    with loader.iterate(start=state) as resumed:
+        assert resumed.step == 1
+    assert batches.stats().steps == 1
+    assert batches.report().stats.steps == 1
+    batches.set_state(state)
+    assert sum(1 for epoch in loader.epochs() for batch in epoch) == 8
 
 
 def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
@@ -66,54 +158,6 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
     assert getattr(DATA, "nothing", 3) == 3
     with pytest.raises(AttributeError, match=r"^'Dataset' object has no attribute 'nothing'$"):
         DATA.nothing  # type: ignore[attr-defined] # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("name", "match"),
-    [
-        ("DataLoader", "it is spelt loadax.Dataloader"),
-        ("from_json", r"files of JSON lines are opened by loadax.from_jsonl\(path\); .* loadax.from_source\("),
-        (
-            "from_generator",
-            r"a generator function is .*: loadax\.from_stream\(open_lane, lanes=16\); .* to loadax.from_source",
-        ),
-    ],
-)
-def test_names_of_the_package(name: str, match: str) -> None:
-    with pytest.raises(AttributeError, match=rf"^module 'loadax' has no attribute '{name}': {match}"):
-        getattr(loadax, name)
-    assert not hasattr(loadax, name)
-    with pytest.raises(AttributeError, match=r"^module 'loadax' has no attribute 'nothing'$"):
-        loadax.nothing  # type: ignore[attr-defined] # noqa: B018
-
-
-def test_following_the_advice() -> None:
-    """Each line of code of a hint, as it is written there."""
-    data, other, fn = DATA, DATA, lambda example, rng=None: example
-    names = {"data": data, "other": other, "loadax": loadax, "fn": fn, "a": 2, "b": 9, "n": 5, "rows": [1, 2]}
-    hints = [
-        *(
-            "loadax.Dataloader(data, batch_size=8)",
-            "data[:n]",
-            "data[n:]",
-            "data.shuffle(seed=0)",
-            "data.map(fn, rng=True, seed=0)",
-        ),
-        *(
-            "data.map(fn, rng=True)",
-            "loadax.Dataloader(data, batch_size=8, prefetch=2)",
-            "loadax.concat([data, other])",
-            "data[a:b]",
-        ),
-        *("data.exclude(rows)", "data.split(0.9)", "data.spec"),
-    ]
-    for hint in hints:
-        assert eval(hint, names) is not None
-    loader = Dataloader(DATA.shuffle(seed=0), 8, remainder="pad", worker_type="process", prefetch=1)
-    assert len(loader) == 8
-    columns = from_arrays({"name": np.arange(3)})
-    assert len(columns) == 3
-    assert len(loadax.from_source([{"x": 1}, {"x": 2}])) == 2
 
 
 def test_a_list_of_examples_as_arrays() -> None:

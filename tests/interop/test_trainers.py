@@ -3,19 +3,25 @@
 `python -m tests.interop.trainers` trains with the real ones. MaxText can't be installed from the package index.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import io
+import json
 import sys
 import warnings
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import grain
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import loadax
 from loadax import Dataloader, Dataset, from_arrays
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.sharding import data_parallel
@@ -208,10 +214,18 @@ class StandInForMaxTextDataLoader:
 
 
 class StandInForMultiHostDataLoadIterator:
-    """`__next__` of MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host."""
+    """MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host, and starts anew."""
 
     def __init__(self, dataloader: Any, mesh: Any):
-        self.mesh, self.local_iterator = mesh, iter(dataloader)
+        self.mesh, self.dataloader = mesh, dataloader
+        self.reset()
+
+    def reset(self) -> None:
+        self.local_iterator = iter(self.dataloader)
+
+    def __iter__(self) -> Any:
+        self.reset()
+        return self
 
     def __next__(self) -> Any:
         return jax.tree.map(self._place, next(self.local_iterator))
@@ -221,6 +235,48 @@ class StandInForMultiHostDataLoadIterator:
         shape = (jax.process_count() * array.shape[0], *array.shape[1:])
         sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
         return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+
+
+class StandInForGrainCheckpointHandler:
+    """MaxText's (src/maxtext/common/grain_utility.py): states of Grain's iterators are JSON, and of others bytes."""
+
+    def save(self, path: Path, item: Any) -> None:
+        state = item.get_state()
+        path.write_text(json.dumps(state) if isinstance(item, grain.DatasetIterator) else state.decode())
+
+    def restore(self, path: Path, item: Any) -> None:
+        state = path.read_text()
+        item.set_state(json.loads(state) if isinstance(item, grain.DatasetIterator) else state.encode())
+
+
+@pytest.fixture
+def host_batches() -> Any:
+    """The class that the guide shows."""
+    guide = Path(__file__).parents[2] / "docs/guides/trainers.md"
+    (block,) = (block for block in guide.read_text("utf-8").split("```") if "class HostBatches" in block)
+    names: dict[str, Any] = {"loadax": loadax, "data": data()}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(block.removeprefix("python"), names)
+    return names["HostBatches"]
+
+
+def test_maxtext_evaluates_on_all_batches_each_time(host_batches: Any) -> None:
+    small = Dataloader(data(), 16, mesh=data_parallel())
+    placing = StandInForMultiHostDataLoadIterator(host_batches(small), data_parallel())
+    for _ in range(3):
+        assert [values(batch) for batch in placing] == [small.rows(step).tolist() for step in range(len(small))]
+
+
+def test_maxtext_saves_and_restores_the_position(host_batches: Any, tmp_path: Path) -> None:
+    expected = [loader(num_epochs=2).rows(step).tolist() for step in range(8)]
+    saved, restored = (
+        StandInForMultiHostDataLoadIterator(host_batches(loader(num_epochs=2)), data_parallel()) for _ in range(2)
+    )
+    assert [values(next(saved)) for _ in range(5)] == expected[:5]
+    handler = StandInForGrainCheckpointHandler()
+    handler.save(tmp_path / "process_0-of-1.json", saved.local_iterator)
+    handler.restore(tmp_path / "process_0-of-1.json", restored.local_iterator)
+    assert [values(next(restored)) for _ in range(3)] == expected[5:]
 
 
 def test_maxtext_takes_the_iterator_and_does_not_copy_its_batches() -> None:

@@ -352,7 +352,7 @@ class Choices:
             return chain
         if len({form(verbs.padded_row(row, lengths, value)) for row in rows}) > 1:
             return chain
-        if not truncate and max(len(leaf) for column in columns for leaf in column[1:]) > most:
+        if not truncate and max((len(leaf) for column in columns for leaf in column[1:]), default=0) > most:
             dataset = chain.dataset.pad(lengths, value)
             return self._without_meaning(
                 chain, "pad", lambda: [dataset.read(range(len(chain)), epoch) for epoch in EPOCHS]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,49 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         )
     assert len(other_length) < len(first)
     assert not [each for each in (tmp_path / "index").iterdir() if each.name.startswith(".")]
+
+
+class Tokenizer:
+    """Can't be identified, like those of most libraries."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        self.calls += 1
+        tokens = np.frombuffer(text.encode(), np.uint8)
+        return {"inputs": tokens, "targets": tokens}
+
+
+@pytest.mark.parametrize("seq_len", [16, {"inputs": 16, "targets": 16}], ids=["one length", "a length for each leaf"])
+def test_key_identifies_the_maps_before_pack_in_an_index(
+    seq_len: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = ["some words"[: 1 + number % 10] for number in range(3000)]
+
+    def calls(**options: Any) -> int:
+        tokenizer = Tokenizer()
+        data = from_source(texts).map(tokenizer)
+        packed = data.pack(seq_len, method="first_fit", progress=False, **options)
+        count = tokenizer.calls
+        assert str(packed.read([0, 7])) == str(data.pack(seq_len, method="first_fit", progress=False).read([0, 7]))
+        return count
+
+    assert calls(index=tmp_path) >= 3000
+    (message,) = caplog.messages
+    assert re.search(
+        r"neither read nor written: .* of type Tokenizer\); pass key=, a text that you change with", message
+    )
+    caplog.clear()
+    assert calls(index=tmp_path, key="v1") >= 3000
+    assert calls(index=tmp_path, key="v1") < 300
+    assert not caplog.messages
+    assert calls(index=tmp_path, key="v2") >= 3000
+    assert "(functions differs)" in caplog.text
+    with pytest.raises(ArgumentError, match=r"^key=3: pass a str that you change when the maps before pack"):
+        calls(index=tmp_path, key=3)
+    with pytest.raises(ArgumentError, match=r"^key='v1' is for an index; pass index=, a folder, as well"):
+        calls(key="v1")
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
 
 
 def test_a_key_without_an_index_is_refused(tmp_path: Path) -> None:
-    message = "key='v1' identifies the function in an index; pass index=, a folder, as well, or leave key out"
+    message = "key='v1' is for an index; pass index=, a folder, as well, or leave key out"
     with pytest.raises(ArgumentError, match=re.escape(message)):
         data().filter(small, "v1")
     assert len(data().filter(small, "v1", index=tmp_path / "i")) == len(data().filter(small)) == len(SMALL)

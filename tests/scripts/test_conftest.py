@@ -3,6 +3,7 @@
 Each case is a test session of its own.
 """
 
+import re
 from pathlib import Path
 
 import psutil
@@ -159,6 +160,27 @@ def test_unit_tests_come_first_and_folders_and_servers_are_markers(pytester: pyt
         result = pytester.runpytest_subprocess(*PLUGINS, "-q", "--collect-only", "-m", chosen)
         found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
         assert found == expected
+
+
+EXAMPLES = """
+    from hypothesis import given, strategies as st
+
+    @given(st.integers())
+    def test_it(number): print(number)
+"""
+
+
+def test_laws_try_the_same_examples_in_every_run_unless_told_otherwise(pytester: pytest.Pytester) -> None:
+    def examples(*arguments: str) -> list[str]:
+        result = run(pytester, EXAMPLES, "-s", "-p", "_hypothesis_pytestplugin", *arguments)
+        result.assert_outcomes(passed=1)
+        return [line for line in result.outlines if re.fullmatch(r"\.?-?\d+", line)]
+
+    first = examples()
+    assert len(first) > 90
+    assert first == examples()
+    assert examples("--hypothesis-profile=dev") == examples("--hypothesis-profile=dev")
+    assert examples("--hypothesis-profile=fresh") != examples("--hypothesis-profile=fresh")
 
 
 VARYING = """

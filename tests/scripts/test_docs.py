@@ -117,6 +117,13 @@ def test_the_readme_has_an_example_that_runs() -> None:
     assert "loadax.Dataloader(" in program((ROOT / "README.md").read_text())
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def test_relative_links_of_root_pages_name_existing_files(page: Path) -> None:
+    """The build of the site checks all other pages."""
+    targets = re.findall(r"(?:\]\(|href=\"|src(?:set)?=\")(?![a-z]+:)([^)\"#\s]+)", page.read_text("utf-8"))
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
 def test_blocks_of_a_page_share_their_names(tmp_path: Path) -> None:
     result = run(
         "```python\nx = 1\n```\ntext\n```bash\nfalse\n```\n    ```python\n    if x:\n        print(x + 1)\n    ```\n",

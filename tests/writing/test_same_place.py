@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import loadax
-from loadax.cli.main import main
+from loadax.cli.program import main
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.sources.base import as_source

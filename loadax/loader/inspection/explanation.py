@@ -1,6 +1,5 @@
 """Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from html import escape
@@ -122,7 +121,7 @@ class Memory:
 class Explanation:
     """Figures of a run.
 
-    `print` shows a table, `to_dict()` is for programs, `picture(path)` and `text_picture()` draw the partition.
+    `print` shows a table, `to_dict()` is for programs, `text_picture()` draws the partition.
 
     Args:
         data: Source of the dataset.
@@ -165,15 +164,6 @@ class Explanation:
             colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
         """
         return self.partition_picture.text(width, colour)
-
-    def picture(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture of `text_picture`, in more detail, to a PNG file.
-
-        Raises:
-            ArgumentError: If the file can't be written.
-            UnsupportedError: If matplotlib is not installed.
-        """
-        self.partition_picture.png(path)
 
     def __str__(self) -> str:
         facts = [

@@ -7,24 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from itertools import product
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import count_text
-from loadax.loader.reports.figure import new_figure
 from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
-from loadax.sources.io.paths import writing_file
 
 _SHADES = "░▒▓█"
 _BANDS = 16  # most bands of rows in the terminal
 _CELL = 13  # fewest characters per part in the terminal
 _HTML_COLUMNS = 12  # most columns in a notebook
-_STRIPES = 8  # most hosts to show side by side in one part
-_LABELLED = 128  # most parts in the plot that are labelled with their hosts
 
 
 @final
@@ -83,42 +78,6 @@ class PartitionPicture:
             body += "</tr>"
         title = f"<p>{escape(self.title)}<br>{escape(self._caption())}; a cell names its hosts</p>"
         return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    def png(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture to a PNG file.
-
-        Raises:
-            ArgumentError: If the file can't be written.
-            UnsupportedError: If matplotlib is not installed.
-        """
-        rows, columns = self.holdings.cuts[0], self.holdings.columns
-        figure = new_figure(11, 8, "use text_picture()")
-        axes = figure.subplots()
-        axes.imshow(self._pixels(), extent=(0, columns, rows, 0), aspect="auto", interpolation="nearest")
-        axes.set_title(f"{self.title}\n{self._caption()}", loc="left", fontsize=11)
-        bands, sections = _bounds(rows, 12), _bounds(columns, 6)
-        axes.set_yticks([*(low for low, _ in bands), rows])
-        axes.set_yticklabels(f"{row * self.holdings.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
-        axes.set_xticks([(low + high) / 2 for low, high in sections])
-        axes.set_xticklabels(self._column_text(*section) for section in sections)
-        axes.xaxis.tick_top()
-        axes.set_ylabel("rows of the batch")
-        if rows * columns <= _LABELLED:
-            for row, column in product(range(rows), range(columns)):
-                hosts = _hosts_text(self._holders((row, row + 1), (column, column + 1)))
-                box = {"facecolor": "white", "linewidth": 0, "pad": 2}
-                axes.text(column + 0.5, row + 0.5, hosts, ha="center", va="center", fontsize=9, bbox=box)
-            axes.hlines(range(1, rows), 0, columns, colors="white", linewidth=1)
-            axes.vlines(range(1, columns), 0, rows, colors="white", linewidth=1)
-        with writing_file(path):
-            figure.savefig(path, format="png", dpi=100)
-
-    def _pixels(self) -> NDArray[np.uint8]:
-        """uint8[rows, columns * stripes, 3]: colours of each part's hosts."""
-        hosts = np.diff(self._begins)[:, None]
-        stripes = min(int(hosts.max()), _STRIPES)
-        shown = self._hosts[self._begins[:-1, None] + np.arange(stripes) * hosts // stripes]
-        return _colours(self.holdings.hosts)[shown].reshape(self.holdings.cuts[0], -1, 3)
 
     @cached_property
     def _by_part(self) -> tuple[Integers, Integers]:

@@ -4,13 +4,13 @@ import re
 import resource
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.threads import thread_pool
 from loadax.errors import SourceError, UnsupportedError
 from loadax.protocols import Integers, Location
 from loadax.sources.checks import check_rows
@@ -180,7 +180,7 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
         UnsupportedError: When `array_record` is not installed.
     """
     _native()
-    with ThreadPoolExecutor(min(len(paths), _OPENERS)) as pool:
+    with thread_pool(min(len(paths), _OPENERS), "loadax-footers") as pool:
         files = list(pool.map(_look_into, paths))
     if not any(file.records for file in files):
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""

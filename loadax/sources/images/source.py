@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -109,7 +109,7 @@ class ImageSource(BaseSource):
             except SourceError as error:
                 reasons[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with thread_pool(os.cpu_count() or 1, "loadax-verify") as pool:
             # In batches: there may be millions, and each queued task takes memory.
             for start in range(0, len(self), _AT_ONCE):
                 list(pool.map(look, range(start, min(start + _AT_ONCE, len(self)))))

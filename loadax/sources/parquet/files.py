@@ -3,7 +3,6 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate, groupby
 from operator import attrgetter
@@ -16,6 +15,7 @@ from pyarrow import parquet as pq
 from pyarrow.types import is_primitive as is_fixed_width
 
 from loadax.core.memory import check_fits
+from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
@@ -97,7 +97,7 @@ class ParquetFiles:
         ]
         self._reset()
         tails = dict(zip(far, self._tails(far, extents), strict=True))
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with thread_pool(_THREADS, "loadax-footers") as pool:
             self._footers = list(pool.map(self._footer, range(len(self.locations)), map(tails.get, self.locations)))
         self.groups = [
             RowGroup(file, index, first, rows, size)

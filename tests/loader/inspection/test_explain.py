@@ -11,10 +11,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from PIL import Image
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
-from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
+from loadax.errors import ArgumentError, ConformanceError, RowIndexError
 from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
@@ -425,53 +424,6 @@ def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
     assert "(one value a row)" in picture({"data": 2}, 2, P("data"), np.zeros(64))
     cube = picture({"a": 2, "b": 2}, 4, P(None, "a", "b"), np.zeros((64, 4, 6), np.float32))
     assert "0:2, 3:6" in cube
-
-
-def colours_of(path: Path, rows: int, columns: int) -> Any:
-    """The colours in the upper left of each part of a picture: uint8[rows, columns, 3]."""
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        pixels = np.asarray(image.convert("RGB"))
-    painted = pixels.min(axis=2) < pixels.max(axis=2)  # all but white, black and gray
-    lines, places = (np.flatnonzero(painted.sum(axis=axis) > painted.shape[axis] / 2) for axis in (1, 0))
-    (top, bottom), (left, right) = (lines[0], lines[-1] + 1), (places[0], places[-1] + 1)
-    down = [top + (bottom - top) * (4 * row + 1) // (4 * rows) for row in range(rows)]
-    across = [left + (right - left) * (4 * column + 1) // (4 * columns) for column in range(columns)]
-    return pixels[np.ix_(down, across)]
-
-
-def test_a_picture_in_a_file(tmp_path: Path) -> None:
-    example().picture(tmp_path / "plan.png")
-    parts = colours_of(tmp_path / "plan.png", 2, 4)
-    # The colours of 2 x 4 parts: four hosts with two parts each.
-    assert (parts[:, ::2] == parts[:, 1::2]).all()
-    assert len(np.unique(parts.reshape(-1, 3), axis=0)) == 4
-
-
-def test_a_file_shows_copies_as_stripes(tmp_path: Path) -> None:
-    Dataloader(TREE, 16, mesh=plan_mesh({"data": 8}, hosts=4), partition=P()).explain().picture(tmp_path / "plan.png")
-    stripes = colours_of(tmp_path / "plan.png", 1, 4)
-    assert len(np.unique(stripes.reshape(-1, 3), axis=0)) == 4
-
-
-def test_a_picture_of_more_parts_than_pixels(tmp_path: Path) -> None:
-    data = np.zeros((4096, 4), np.uint8)
-    mesh = plan_mesh({"data": 4096}, hosts=4096)
-    Dataloader(data, 4096, mesh=mesh).explain().picture(tmp_path / "plan.png")
-    rows = colours_of(tmp_path / "plan.png", 4, 1).astype(int)
-    assert (abs(np.diff(rows, axis=0)).sum(axis=2) > 100).all()
-
-
-def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = example()
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    message = (
-        r"images need matplotlib, which can't be imported \(.*\); pip install matplotlib "
-        r"\(in a clone: pip install -e '\.\[plots\]'\), or use text_picture\(\)"
-    )
-    with pytest.raises(UnsupportedError, match=message):
-        found.picture(tmp_path / "plan.png")
-    assert found.text_picture()
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)

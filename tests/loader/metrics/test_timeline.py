@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays, from_source
-from loadax.errors import ArgumentError, UnsupportedError
+from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
 from loadax.loader.metrics.timeline import Bar, Event, Recorder, Timeline
 from loadax.loader.reports.bottleneck import report
@@ -304,30 +303,11 @@ def test_worker_processes_are_processes_of_the_trace(tmp_path: Path) -> None:
     assert "7 earlier events are not kept" in json.loads((tmp_path / "run.json").read_text())["otherData"]["title"]
 
 
-# As an image
-
-
-def test_an_image(tmp_path: Path) -> None:
-    from PIL import Image
-
-    for epoch in Dataloader(from_arrays({"x": np.zeros((64, 2), np.float32)}), 8).epochs():
-        list(epoch)
-        epoch.timeline(str(tmp_path / "run.png"))
-    with Image.open(tmp_path / "run.png") as image:
-        pixels = np.asarray(image.convert("RGB"))
-    assert pixels.shape[1] > 1500
-    assert (pixels == (0xA0, 0xA6, 0xAD)).all(axis=2).sum() > 100  # training
-
-
-def test_other_endings_are_refused(tmp_path: Path) -> None:
-    with (
-        Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches,
-        pytest.raises(
-            ArgumentError,
-            match=r"path='run.svg': name it .html for a page, .json for a Chrome trace, or .png for an image",
-        ),
-    ):
-        batches.timeline("run.svg")
+@pytest.mark.parametrize("name", ["run.svg", "run.png", "run"])
+def test_other_endings_are_refused(name: str) -> None:
+    message = rf"path='{name}': name it \.html for a page, or \.json for a Chrome trace$"
+    with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches, pytest.raises(ArgumentError, match=message):
+        batches.timeline(name)
 
 
 def test_endings_in_capitals_and_folders_that_are_not_there(tmp_path: Path) -> None:
@@ -337,7 +317,6 @@ def test_endings_in_capitals_and_folders_that_are_not_there(tmp_path: Path) -> N
         assert json.loads((tmp_path / "run.JSON").read_text())["traceEvents"]
         for folder, write in (
             ("runs", batches.timeline),
-            ("plans", lambda path: loader.explain().picture(path.with_suffix(".png"))),
             ("certificates", loader.certificate().save),
         ):
             path = tmp_path / folder / "run.json"
@@ -346,17 +325,6 @@ def test_endings_in_capitals_and_folders_that_are_not_there(tmp_path: Path) -> N
             path.parent.mkdir()
             write(path)
             assert len(list(path.parent.iterdir())) == 1
-
-
-def test_without_matplotlib_other_endings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches:
-        with pytest.raises(
-            UnsupportedError, match=r"pip install matplotlib .*, or name it \.html or \.json in place of"
-        ):
-            batches.timeline(tmp_path / "run.png")
-        batches.timeline(tmp_path / "run.html")
-        batches.timeline(tmp_path / "run.json")
 
 
 def test_counting_costs_next_to_nothing() -> None:

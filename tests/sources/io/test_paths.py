@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax.cli.main import main
+from loadax.cli.program import main
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io.paths import local_path
 

@@ -275,8 +275,8 @@ def test_rows_that_are_not_there(row: int) -> None:
             (
                 verb,
                 (
-                    r"windows\(\) needs consecutive rows: "
-                    r"call it first, then shuffle, split or map the windows"
+                    r"windows\(\) needs consecutive rows of one source; "
+                    r"(call windows\(2\) first, then|map the windows|make windows of each part)"
                 ),
             )
             for verb in (

@@ -1,0 +1,99 @@
+"""`loadax` as a program: exit codes, Ctrl-C, and a stdout that nobody reads."""
+
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from loadax.redaction import redact
+
+_WRONG = 2  # exit code for invalid arguments or data, as in argparse
+_INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+_BROKEN_PIPE = 141  # exit code of a program whose output is no longer read, as in shells
+_GRACE = 1.5  # seconds from Ctrl-C to the end
+_RESUME = "loadax: pass --resume to continue a store that was begun"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
+
+    Args:
+        arguments: Arguments of the command line, without the program's name. None: those of this process, which ends
+            within 2 seconds of a Ctrl-C, and at once after a second one.
+    """
+    told = threading.Event()
+    if arguments is None:
+        _end_after_interrupt(told)
+        for name in ("stdout", "stderr"):  # None where the shell has closed them
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end of the process
+    try:
+        from loadax.cli.commands import run_command  # takes long enough for a Ctrl-C
+
+        try:
+            return run_command(arguments)
+        finally:
+            sys.stdout.flush()
+    except BaseException as error:
+        if is_interrupt(error):
+            told.set()
+            say("loadax: interrupted", *getattr(error, "__notes__", ()))
+            return _INTERRUPTED
+        if not is_of_output(error):
+            raise
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return _BROKEN_PIPE
+        say(f"loadax: error: the output can't be written: {getattr(error, 'strerror', error)}")
+        return _WRONG
+
+
+def say(*lines: str) -> None:
+    """Writes lines to stderr."""
+    try:
+        sys.stderr.write("".join(f"{redact(line)}\n" for line in lines))
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: IO[str]) -> None:
+    """Discards what a stream still holds, which Python would write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is the cause, which may strike anywhere and make other exceptions follow, as of a lock."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
+
+
+def is_of_output(error: BaseException) -> bool:
+    """Whether stdout could not be written: the only file that modules of this folder write without looking after it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and Path(frames[-1].filename).parent == Path(__file__).parent
+
+
+def _end_after_interrupt(told: threading.Event) -> None:
+    """Lets a thread end this process after a Ctrl-C, even if the main thread is inside C code or waits for others.
+
+    Args:
+        told: Event that is set once the user was told.
+    """
+    arrived, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)  # C code writes there whatever the main thread does
+
+    def end() -> None:
+        while os.read(arrived, 1) != bytes([signal.SIGINT]):  # a module of the user's may handle other signals
+            pass
+        select.select([arrived], [], [], _GRACE)  # until a second one
+        if not told.is_set():
+            say("loadax: interrupted", *[_RESUME] * (sys.argv[1:2] == ["convert"]))
+        os._exit(_INTERRUPTED)
+
+    threading.Thread(target=end, name="loadax-interrupts", daemon=True).start()

@@ -1,0 +1,115 @@
+"""Patterns of the input pipelines of public JAX trainers: they work, or the error says what to write, and that works.
+
+`tests/interop/test_trainers.py` has MaxText's evaluation and checkpoints, `tests/core/test_replacements.py` names.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, concat, from_arrays, from_source, from_stream, from_tokens
+from loadax.errors import ArgumentError, StreamError
+
+TEXTS = ["a few words of text"[: 1 + number % 19] for number in range(800)]
+CALLS = [0]
+
+
+class Tokenizer:
+    """An object of a tokenizer library: its code and state can't be identified."""
+
+    def encode(self, text: str) -> list[int]:
+        CALLS[0] += 1
+        return list(text.encode())
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer()
+
+
+def tokenize_by_getter(text: str) -> Any:
+    return np.array(tokenizer().encode(text), np.uint16)
+
+
+def tokenize_by_object(text: str, tokenizer: Tokenizer = Tokenizer()) -> Any:  # noqa: B008
+    return np.array(tokenizer.encode(text), np.uint16)
+
+
+@pytest.mark.parametrize(("tokenize", "key"), [(tokenize_by_object, "bpe of Monday"), (tokenize_by_getter, None)])
+def test_tokenizing_for_pack_happens_once_with_an_index(tokenize: Any, key: str | None, tmp_path: Path) -> None:
+    packed, calls = [], []
+    for _ in range(2):
+        CALLS[0] = 0
+        data = from_source(TEXTS).map(tokenize).pack(64, index=tmp_path, key=key, progress=False)
+        calls.append(CALLS[0])
+        packed.append(data.read(range(len(data))))
+    assert calls[0] >= len(TEXTS)
+    assert calls[1] < len(TEXTS) / 4
+    np.testing.assert_array_equal(packed[0]["tokens"], packed[1]["tokens"])
+
+
+HOURS = from_arrays({"t": np.arange(20)})
+
+
+def negated(row: Any) -> Any:
+    return {"t": -row["t"]}
+
+
+def test_windows_of_yearly_stores_are_made_of_each_part() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"one source; make windows of each part, .*: concat\(\[part\.windows\(3\), …\]\)"
+    ):
+        concat([HOURS, HOURS]).windows(3)
+    windows = concat([part.windows(3) for part in (HOURS, HOURS)])
+    assert len(windows) == 36
+    assert windows[18]["t"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "mapped", [HOURS.map(negated), HOURS.map_batch(negated), HOURS.map_batch(negated, elementwise=True)]
+)
+def test_windows_of_mapped_rows_are_mapped_windows(mapped: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"one source; map the windows, not their rows: windows\(3\)\.map\(fn\)$"):
+        mapped.windows(3)
+    assert HOURS.windows(3).map(negated)[2]["t"].tolist() == [-2, -3, -4]
+
+
+def test_windows_come_before_verbs_that_reorder() -> None:
+    for data in (HOURS.shuffle(0), HOURS.repeat(2), HOURS[::2], HOURS.exclude([3])):
+        with pytest.raises(ArgumentError, match=r"call windows\(3\) first, then shuffle, split or repeat the windows$"):
+            data.windows(3)
+    assert len(HOURS.windows(3).shuffle(0).repeat(2)) == 36
+
+
+def test_streams_are_packed_in_their_lanes_or_from_tokens_written_once(tmp_path: Path) -> None:
+    def documents(lane: int, lanes: int) -> Iterator[Any]:
+        return (np.array(tokenizer().encode(text), np.uint16) for text in TEXTS[lane::lanes])
+
+    with pytest.raises(
+        StreamError, match=r"^pack\(\): .* pack documents in open_lane, .* or write their tokens once: "
+    ):
+        from_stream(documents, lanes=4).pack(64)
+
+    def packed(lane: int, lanes: int) -> Iterator[Any]:
+        row = np.empty(0, np.uint16)
+        for document in documents(lane, lanes):
+            row = np.concatenate([row, document])
+            while len(row) >= 64:
+                yield {"tokens": row[:64]}
+                row = row[64:]
+
+    whole = [from_source(list(documents(lane, 4))).pack(64, progress=False) for lane in range(4)]
+    batches = list(Dataloader(from_stream(packed, lanes=4), 8))
+    assert len(batches) > 8
+    for step, batch in enumerate(batches):
+        expected = np.concatenate([lane.read([2 * step, 2 * step + 1])["tokens"] for lane in whole])
+        np.testing.assert_array_equal(np.sort(batch["tokens"], axis=0), np.sort(expected, axis=0))
+
+    path = tmp_path / "tokens.bin"
+    np.concatenate(list(documents(0, 1))).tofile(path)
+    rows = from_tokens(path, 64, dtype="uint16")
+    assert rows[0]["tokens"][:64].tolist() == from_source(list(documents(0, 1))).pack(64)[0]["tokens"].tolist()
