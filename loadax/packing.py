@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice, integer
+from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
@@ -226,7 +227,7 @@ class Documents:
     def measure_lengths(self, progress: bool | None) -> Integers:
         """int64[n, leaves], or int64[n, 1] if all leaves are equally long: lengths, by reading all documents."""
         out = np.empty((self.size, len(self.form.dtypes) if self._by_leaf else 1), np.int64)
-        over = threading.Event()
+        over, caller = threading.Event(), Caller()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
         def measure(start: int) -> int:
@@ -241,7 +242,7 @@ class Documents:
             ThreadPoolExecutor(workers, "loadax-lengths") as pool,
         ):
             try:
-                for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
+                for count in pool.map(partial(caller.run, measure), range(0, self.size, _DOCUMENTS_PER_READ)):
                     done(count)
             finally:
                 over.set()

@@ -5,7 +5,8 @@ a batch map, and never earlier.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, final
@@ -22,7 +23,7 @@ from loadax.core.spec import (
     check_leaves,
     flatten_spec,
     normalise_spec,
-    own,
+    own_all,
     spec_of,
     split_rows,
     stack,
@@ -196,7 +197,7 @@ class Reader:
             return self._read_examples(visits).items
         mapped = self._apply_maps(self.read_source(visits), visits)
         if isinstance(mapped, Examples):
-            return list(map(own, mapped.items))
+            return self._own(mapped, visits, len(self.maps))
         owned = not self.maps and self.source.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
@@ -250,7 +251,7 @@ class Reader:
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
             elif index:  # the user's function may still reference what it returned
-                given = list(map(own, read.items))
+                given = self._own(read, visits, index)
             else:
                 given = read.items
             read = Examples(transform.results(given, visits))
@@ -258,12 +259,22 @@ class Reader:
 
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `num_maps` maps."""
+        with self._noted(num_maps):
+            return stack(examples.items, self.specs[num_maps], self._names(visits))
+
+    def _own(self, examples: Examples, visits: Visits, num_maps: int) -> list[Tree]:
+        """Copies of examples after the first `num_maps` maps."""
+        with self._noted(num_maps):
+            return own_all(examples.items, self._names(visits))
+
+    def _names(self, visits: Visits) -> RowNames:
+        return RowNames(len(visits.rows), partial(_row_name, self.source, visits))
+
+    @contextmanager
+    def _noted(self, num_maps: int) -> Iterator[None]:
+        """Adds a note to a `LeafError` that says which map returned the examples."""
         try:
-            return stack(
-                examples.items,
-                self.specs[num_maps],
-                RowNames(len(visits.rows), partial(_row_name, self.source, visits)),
-            )
+            yield
         except LeafError as error:
             if num_maps:
                 error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
@@ -318,13 +329,11 @@ class Reader:
                 specs.append(transform.spec_of(example, int(first.rows[0])))
                 read = transform([example], first, specs[-1])
             else:
-                example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
+                example = transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0]))
                 stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)
-                try:
+                with self._noted(index + 1):
+                    (example,) = own_all([example], first.rows.tolist())
                     specs.append(stated if stated is not None else (spec_of if stacked else _spec_or_object)(example))
-                except LeafError as error:
-                    error.add_note(f"loadax: returned by map {name_of(transform.function)}")
-                    raise
                 read = Examples([example])
         return specs
 

@@ -12,7 +12,7 @@ from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
-from loadax.core.spec import check_batch, same_memory, spec_of, stack
+from loadax.core.spec import check_batch, same_memory, spec_of, stack, unmasked
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
@@ -438,6 +438,7 @@ def _options_text(transform: "Map | BatchMap") -> str:
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:
+    leaf = unmasked(leaf, label)
     try:
         array = np.asarray(leaf)
     except ValueError:  # lists of different lengths

@@ -42,8 +42,52 @@ def spec_of(example: Tree) -> Tree:
     )
 
 
+def own_all(examples: Sequence[Tree], rows: Sequence[int | str]) -> list[Tree]:
+    """A copy of each example, see `own`.
+
+    Raises:
+        LeafError: When a leaf has masked entries; names its row.
+    """
+    try:
+        return list(map(own, examples))
+    except LeafError:
+        for index, example in enumerate(examples):
+            refuse_masked(example, f"row {rows[index]}: leaf")
+        raise
+
+
+def refuse_masked(tree: Tree, name: str) -> Tree:
+    """A tree as it is, unless a leaf has masked entries.
+
+    Raises:
+        LeafError: When one has; `name` goes before its path.
+    """
+    leaves, structure = flatten(tree)
+    if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
+        for leaf, path in zip(leaves, structure.paths, strict=True):
+            unmasked(leaf, f"{name} {path or 'of the example'}")
+    return tree
+
+
+def unmasked(leaf: Any, name: object) -> Any:
+    """A leaf as it is, or the data of a masked array without masked entries.
+
+    Raises:
+        LeafError: When it has masked entries.
+    """
+    if not isinstance(leaf, np.ma.MaskedArray):
+        return leaf
+    if masked := np.count_nonzero(np.ma.getmaskarray(leaf).view(bool)):
+        raise LeafError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
+    return leaf.data
+
+
 def own(example: Tree) -> Tree:
-    """A copy of an example: arrays and array-likes are copied, numbers become NumPy scalars, other leaves are kept."""
+    """A copy of an example: arrays and array-likes are copied, numbers become NumPy scalars, other leaves are kept.
+
+    Raises:
+        LeafError: When a leaf has masked entries.
+    """
     if type(example) is not dict:
         return map_values(_own_leaf, example)
     # Fast path without a call per leaf: most rows are dicts of arrays and numbers.
@@ -65,6 +109,7 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf
     if kind not in _NUMBERS and not hasattr(leaf, "__array__"):
         return leaf
+    leaf = unmasked(leaf, "a leaf")
     try:
         return np.array(leaf)[()]
     except Exception:  # noqa: BLE001 - kept; where an array is needed, `as_array` raises an error that names it
@@ -115,8 +160,9 @@ def as_array(leaf: Any, name: object) -> NDArray[Any]:
         name: Name of the leaf for errors, as `str` gives it.
 
     Raises:
-        LeafError: When NumPy can't convert it.
+        LeafError: When NumPy can't convert it, or it has masked entries.
     """
+    leaf = unmasked(leaf, name)
     try:
         array = np.asarray(leaf)
     except Exception as error:
@@ -281,6 +327,7 @@ class _LeafName(NamedTuple):
 
 
 def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
+    leaf = unmasked(leaf, name)
     if spec.dtype.hasobject and not spec.shape:
         return leaf
     array = as_array(leaf, name)

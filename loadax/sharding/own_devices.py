@@ -6,8 +6,8 @@ a program. If the mesh spans processes, this process's devices form a mesh of th
 concatenation of its local shards, and the results are wrapped as arrays of the whole mesh again. No data moves.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, final
 
 import jax
@@ -95,12 +95,14 @@ class OwnDevices:
             check_vma=False,  # replicated outputs are computed from replicated inputs
         )
         # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
-        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]):
+        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]), _no_debugging():
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
             compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            results = compiled(*(self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)))
+            parts = [self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)]
+            with _no_debugging():
+                results = compiled(*parts)
             return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
@@ -125,6 +127,13 @@ def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
     with _x64_if_needed([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+
+
+@contextmanager
+def _no_debugging() -> Iterator[None]:
+    """A context for compiled programs, which `jax.disable_jit` refuses. NaNs and infinities may be in the data."""
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:

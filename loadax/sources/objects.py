@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
-from loadax.core.spec import leaf_arrays, own, same_memory, spec_of, stack
+from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
@@ -67,7 +67,8 @@ class ObjectSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads and copies the examples one by one; their shapes may differ."""
-        return list(map(own, self._examples(check_rows(visits.rows, len(self)).tolist())))
+        rows = check_rows(visits.rows, len(self)).tolist()
+        return own_all(self._examples(rows), rows)
 
     def _examples(self, rows: list[int]) -> list[Tree]:
         examples = all_with_arrays(self._given(rows))
@@ -107,7 +108,7 @@ class ObjectSource(BaseSource):
             raise
         if len(rows) > 1 and rows[0] != rows[1] and _share_memory(examples[0], examples[1]):
             # The object reuses one buffer for every row, which now contains the last one.
-            return [own(items[row]) for row in rows]
+            return [own_all([items[row]], [row])[0] for row in rows]
         return examples
 
 

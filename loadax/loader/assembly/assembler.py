@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.casting import check_cast
 from loadax.core.formatting import name_of
-from loadax.core.spec import flatten_spec
+from loadax.core.spec import as_array, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
@@ -284,11 +284,12 @@ class Assembler:
                     f"expected {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
-                wrong_dtype = np.asarray(leaf).dtype != wanted.dtype and not wanted.dtype.hasobject
-                if np.shape(leaf) != shape or wrong_dtype:
+                array = as_array(leaf, f"map_batch {name_of(batch_map.function)}: leaf {path or 'of the batch'}")
+                wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
+                if array.shape != shape or wrong_dtype:
                     raise LeafError(
                         f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
-                        f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "
+                        f"as {array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
                         "an elementwise map keeps every shape; use elementwise=False for one that does not"
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]

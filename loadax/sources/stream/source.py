@@ -8,7 +8,17 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own, spec_of, stack, stack_into
+from loadax.core.spec import (
+    RowNames,
+    all_columns,
+    as_array,
+    flatten_spec,
+    normalise_spec,
+    own_all,
+    spec_of,
+    stack,
+    stack_into,
+)
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
@@ -69,7 +79,7 @@ class StreamSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         self._check_first(visits.rows)
-        return [own(self._first)]
+        return own_all([self._first], ["0 of lane 0"])
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
@@ -95,7 +105,7 @@ class StreamSource(BaseSource):
         for item in open_rows(self.open_lane, 0, self.lanes, 0):
             if not self.batched:
                 return item
-            leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
+            leaves = [as_array(leaf, "a leaf of the first item of lane 0") for leaf in flatten(item)[0]]
             if all(leaf.ndim and len(leaf) for leaf in leaves):
                 return map_leaves(lambda leaf: np.asarray(leaf)[0], item)
             if any(not leaf.ndim for leaf in leaves):
@@ -232,7 +242,10 @@ class OpenStream(BaseSource):
         piece, places = found
         if piece.items is None:
             return super().read_examples(visits)
-        return list(map(own, piece.items if places is None else (piece.items[place] for place in places.tolist())))
+        rows, items = piece.rows, piece.items
+        if places is not None:
+            rows, items = rows[places], [items[place] for place in places.tolist()]
+        return own_all(items, _row_names(rows, self._stream.lanes, "{row} of lane {lane}"))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
         """The piece that has these rows, and their indices in it (None: all, in order). None if no piece has them."""
