@@ -8,6 +8,7 @@ concatenation of its local shards, and the results are wrapped as arrays of the 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import jax
@@ -23,6 +24,7 @@ Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
 """A function from global arrays to global arrays."""
 
 _AXIS = "device"
+_BYTE = 8  # bits
 
 
 @final
@@ -94,15 +96,19 @@ class OwnDevices:
             out_specs=[placed.spec for placed in outer],
             check_vma=False,  # replicated outputs are computed from replicated inputs
         )
-        # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
-        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]), _no_debugging():
+        tracing = partial(_tracing, self.mesh, [*inputs, *outputs])
+        with tracing():
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
-            compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
+            jitted = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer)
+            compiled: Callable[..., Sequence[jax.Array]] = jitted.lower(*inner).compile()
+        # Programs that are compiled ahead of time refuse all int4 arrays on given devices, for their layout (JAX 0.10).
+        # The jitted function takes them, and finds what was compiled above.
+        narrow = any(jax.dtypes.itemsize_bits(placed.dtype) < _BYTE for placed in inputs)
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
             parts = [self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)]
-            with _no_debugging():
-                results = compiled(*parts)
+            with tracing() if narrow else _no_debugging():
+                results = (jitted if narrow else compiled)(*parts)
             return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
@@ -127,6 +133,13 @@ def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
     with _x64_if_needed([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+
+
+@contextmanager
+def _tracing(mesh: Mesh, arrays: Sequence[Placed]) -> Iterator[None]:
+    """Overrides the caller's current mesh, and its x64 flag if the data is 64-bit already."""
+    with jax.set_mesh(mesh), _x64_if_needed(arrays), _no_debugging():
+        yield
 
 
 @contextmanager
