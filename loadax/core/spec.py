@@ -42,6 +42,14 @@ def spec_of(example: Tree) -> Tree:
     )
 
 
+def spec_or_object(example: Tree) -> Tree:
+    """The spec of an example that is never stacked, so it may be any object."""
+    try:
+        return spec_of(example)
+    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
+        return ArraySpec((), np.dtype(object))
+
+
 def own_all(examples: Sequence[Tree], rows: Sequence[int | str]) -> list[Tree]:
     """A copy of each example, see `own`.
 

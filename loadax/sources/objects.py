@@ -1,6 +1,6 @@
 """ObjectSource: rows of any Python object with `__len__` and `__getitem__`: lists, torch datasets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, final
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
 from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
-from loadax.core.tree import flatten
+from loadax.core.tree import flatten, with_values
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -127,13 +127,18 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
     kinds = {*map(type, examples)}
     if kinds == {dict}:
         kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
-    return examples if _LISTS.isdisjoint(kinds) else list(map(with_arrays, examples))
+    return (
+        examples
+        if _LISTS.isdisjoint(kinds) and not any(issubclass(kind, Mapping) for kind in kinds)
+        else list(map(with_arrays, examples))
+    )
 
 
 def with_arrays(example: Tree) -> Tree:
     """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
-    if type(example) is dict:
-        return {key: with_arrays(value) for key, value in example.items()}
+    if isinstance(example, Mapping):
+        values = {key: with_arrays(value) for key, value in example.items()}
+        return with_values(example, values) if isinstance(example, dict) else values
     if type(example) is tuple:
         return tuple(map(with_arrays, example))
     return np.asarray(example) if type(example) is list and _numeric(example) else example

@@ -26,7 +26,7 @@ def seen(dataset: Dataset, **options: Any) -> Dataloader:
 
 
 def filtered(dataset: Dataset) -> Any:
-    return list(seen(dataset.filter(lambda _: True, key="all")))
+    return list(seen(dataset.filter(lambda _: True)))
 
 
 WAYS: dict[str, Callable[[Dataset, Path], Any]] = {

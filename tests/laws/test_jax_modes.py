@@ -49,17 +49,16 @@ def check(arrays: dict[str, np.ndarray], mode: Callable[[], Any], **options: Any
             np.testing.assert_array_equal(np.asarray(batch["y"]), arrays["x"][rows].astype(np.float32) * 2)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("mode", MODES)
-def test_batches_under_debugging_modes(mode: str, options: str, workers: int) -> None:
+def test_batches_under_debugging_modes(mode: str, options: str) -> None:
     x = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
     x[3, 1], x[4, 0] = np.nan, np.inf
     empty, cube = np.zeros((ROWS, 0), np.float32), np.zeros((ROWS, 0, 3), np.int8)
-    check({"x": x, "empty": empty, "cube": cube}, MODES[mode], num_workers=workers, **OPTIONS[options])
+    check({"x": x, "empty": empty, "cube": cube}, MODES[mode], **OPTIONS[options])
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", ["plain", "all"])
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2", "float4_e2m1fn"])
 def test_batches_of_dtypes_of_less_than_a_byte(dtype: str, options: str) -> None:
     x = (np.arange(ROWS * 4) % 2).reshape(ROWS, 4).astype(getattr(ml_dtypes, dtype))
