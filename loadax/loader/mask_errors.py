@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -67,7 +67,9 @@ def masking_of(on_error: Any) -> MaskErrors | None:
         ArgumentError: If it is none of the known values.
     """
     if isinstance(on_error, MaskErrors):
-        return on_error
+        if on_error.record is None or "://" in os.fspath(on_error.record):
+            return on_error
+        return replace(on_error, record=Path(on_error.record).absolute())
     if isinstance(on_error, str) and on_error in ("raise", "mask"):
         return MaskErrors() if on_error == "mask" else None
     raise ArgumentError(f"on_error={shown(on_error)}: pass 'raise', 'mask', or loadax.MaskErrors(…)")

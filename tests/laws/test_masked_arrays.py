@@ -15,7 +15,7 @@ from loadax.sharding import data_parallel
 
 ROWS, WRONG = 8, 5
 DATA = np.ma.masked_equal(np.arange(4.0 * ROWS, dtype=np.float32).reshape(ROWS, 4), 4.0 * WRONG + 1)
-SENTENCE = r"has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
+SENTENCE = r"has [12] masked entries, which would become data; fill them: array\.filled\(0\)"
 MESH = data_parallel(jax.devices()[:1])
 INDICES = from_arrays({"i": np.arange(ROWS)})
 
@@ -122,9 +122,12 @@ def test_masked_entries_are_refused_at_each_door(door: str) -> None:
 @pytest.mark.parametrize("later", LATER)
 @pytest.mark.parametrize("door", ["rows", "read", "examples", "map"])
 def test_masked_entries_are_refused_before_each_verb(door: str, later: str) -> None:
-    with pytest.raises(LeafError, match=SENTENCE):
+    def read() -> None:
         data = LATER[later](loadax.as_dataset(DOORS[door](DATA)))
         data.read(range(len(data)))
+
+    with pytest.raises(LeafError, match=SENTENCE):
+        read()
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -180,7 +180,7 @@ def test_frames_without_columns_or_with_one_name_for_two() -> None:
 def test_masked_entries_are_no_data() -> None:
     masked = np.ma.masked_array([1, 2, 3], mask=[False, True, False])
     with pytest.raises(
-        SourceError, match=r"leaf \['x'\] has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
+        LeafError, match=r"leaf \['x'\] has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
     ):
         loadax.as_dataset({"x": masked})
     assert loadax.as_dataset({"x": masked.filled(0)}).read([0, 1, 2])["x"].tolist() == [1, 0, 3]
