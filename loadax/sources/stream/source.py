@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -24,7 +26,7 @@ from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.blocks import BlockSpec
-from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows
+from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows, state_methods
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
@@ -53,6 +55,12 @@ class StreamSource(BaseSource):
         self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = None if spec is None else normalise_spec(spec, "spec")
         self._name = name
+        # Rows of lane 0 since its first one, whose iterator `_first` has opened: for the first run, since what a live
+        # generator has yielded does not come again.
+        self._opened: list[Iterator[Any]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": []}
 
     def __len__(self) -> int:
         return _ROWS
@@ -83,7 +91,16 @@ class StreamSource(BaseSource):
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        return Lane(self.open_lane, number, self.lanes, epochs, self.blocks, start)
+        _ = self.row_spec  # inferred before the lane is opened
+        open_lane = self.open_lane if start.state is not None else self._open_lane
+        return Lane(open_lane, number, self.lanes, epochs, self.blocks, start)
+
+    def _open_lane(self, number: int, lanes: int, epoch: int) -> Any:
+        """Opens a lane, or continues the one that was opened to infer the spec."""
+        if (number, epoch) == (0, 0):
+            with suppress(IndexError):
+                return self._opened.pop()
+        return self.open_lane(number, lanes, epoch)
 
     @cached_property
     def blocks(self) -> BlockSpec | None:
@@ -101,12 +118,17 @@ class StreamSource(BaseSource):
 
     @cached_property
     def _first(self) -> Tree:
-        """The first row of lane 0, read with an iterator of its own."""
-        for item in open_rows(self.open_lane, 0, self.lanes, 0):
+        """The first row of lane 0."""
+        rows = open_rows(self.open_lane, 0, self.lanes, 0)
+        items = []
+        for item in rows:
+            items.append(item)
             if not self.batched:
+                self._keep(items, rows)
                 return item
             leaves = [as_array(leaf, "a leaf of the first item of lane 0") for leaf in flatten(item)[0]]
             if all(leaf.ndim and len(leaf) for leaf in leaves):
+                self._keep(items, rows)
                 return map_leaves(lambda leaf: np.asarray(leaf)[0], item)
             if any(not leaf.ndim for leaf in leaves):
                 raise SourceError(
@@ -117,6 +139,11 @@ class StreamSource(BaseSource):
             f"lane 0 of {self.lanes} has no rows; pass fewer lanes, each of which has rows: "
             "loadax.from_stream(open_lane, lanes=…)"
         )
+
+
+    def _keep(self, items: list[Any], rows: Iterator[Any]) -> None:
+        if state_methods(rows) is None:  # else it is opened again, from a state
+            self._opened.append(chain(items, rows))
 
 
 @final
