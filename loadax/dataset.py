@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 import numpy as np
 
@@ -401,6 +401,7 @@ class Dataset:
         most_documents: int | None = None,
         value: Any = 0,
         bos: Any = None,
+        targets: Literal["given"] | None = None,
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
@@ -439,6 +440,9 @@ class Dataset:
             bos: Value of an entry that is put before every document that is not empty, such as the token that begins a
                 sequence. It is an entry like the others, at position 0, so that the first token is predicted from it.
                 Or a dict of values by leaf, 0 for the others. None: no such entry.
+            targets: "given": documents bring their targets, shifted, beside their inputs, such as `tokens[:-1]` and
+                `tokens[1:]`. `loss_mask` is then True for all entries of documents, but those of `bos`. None:
+                `loss_mask` is for targets that are shifted after packing.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -448,6 +452,9 @@ class Dataset:
             ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
                 documents are dropped.
             LeafError: If a record is not a document. Names the row and the leaf.
+
+        Warns:
+            UserWarning: If documents bring shifted targets, and `targets` is None.
 
         Examples:
             >>> import numpy as np
@@ -460,18 +467,19 @@ class Dataset:
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
         """
-        from loadax.packing import pack, pack_options
+        from loadax.packing import given_targets, pack, pack_options
         from loadax.packing_by_leaf import leaf_pack_options, pack_by_leaf
 
         self._check_random_access("pack()")
         optional_flag("progress", progress)
+        given = given_targets(targets)
         if isinstance(seq_len, Mapping):
             by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
             rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value))
             return Dataset(rows, Sequential(len(rows)))
         options = pack_options(seq_len, method, long, window, align, most_documents)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin)
+        source = pack(self.reader, self.order, options, index, progress, fill_values(value), begin, given)
         return Dataset(source, Sequential(len(source)))
 
     def cache(

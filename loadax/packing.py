@@ -4,9 +4,11 @@ import copy
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import permutations
 from typing import Any, NamedTuple, final, get_args
 
 import numpy as np
@@ -17,7 +19,7 @@ from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
-from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
@@ -35,6 +37,7 @@ _WINDOW = 1 << 20  # default number of documents that are packed together
 _LARGEST = 1 << 62  # bytes, more than any file has
 _INFINITE = 1 << 40  # documents, more than any dataset has
 _DOCUMENTS_PER_READ = 512  # documents per read of one thread
+_SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
 _LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
 
@@ -307,11 +310,17 @@ def pack(
     progress: bool | None,
     value: Any,
     bos: Any = None,
+    given: bool = False,
 ) -> PackedSource:
-    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`.
+
+    `given`: whether documents bring shifted targets.
+    """
     options.check()
     folder = open_index(reader, index)
     documents = Documents(reader, order)
+    if not given:
+        _warn_of_shifted(documents)
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
@@ -326,6 +335,7 @@ def pack(
         documents.describe_maps(),
         *([["value", value]] if value else []),  # states of runs without it stay as they are
         *([["bos", bos]] if bos is not None else []),
+        *([["targets", "given"]] if given else []),
     ]
     rows = packed(options.method, options.seq_len, plan.arrays, options.align)
     summary = (
@@ -335,7 +345,49 @@ def pack(
             f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
         )
     )
-    return PackedSource(documents, rows, options.seq_len, described, summary, value, bos)
+    return PackedSource(documents, rows, options.seq_len, described, summary, value, bos, given)
+
+
+def given_targets(targets: Any) -> bool:
+    """Whether documents bring shifted targets, by the argument `targets` of `Dataset.pack`.
+
+    Raises:
+        UnsupportedError: If they are to be shifted.
+        ArgumentError: If it is none of the known values.
+    """
+    if isinstance(targets, str) and targets == "shift":
+        raise UnsupportedError(
+            "targets='shift' is not available yet; shift documents in a map before pack(), and pass targets='given'"
+        )
+    return (
+        choice("targets", targets, (None, "given"), "None, or 'given' if documents bring shifted targets") is not None
+    )
+
+
+def _warn_of_shifted(documents: Documents) -> None:
+    """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
+    paths, dtypes = documents.form.paths, documents.form.dtypes
+    pairs = [
+        (one, other)
+        for one, other in permutations(range(len(dtypes)), 2)
+        if dtypes[one] == dtypes[other] and dtypes[one].kind in "iu"
+    ]
+    if not pairs:
+        return
+    sample = documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE)))
+    # A leaf of few distinct values, such as roles, may look like that by chance.
+    long = [leaves for leaves in sample if len(leaves[0]) >= _SHIFTED_LENGTH]
+    for one, other in pairs:
+        varied = any(len(np.unique(leaves[one])) > 2 for leaves in long)
+        if varied and all(np.array_equal(leaves[one][1:], leaves[other][:-1]) for leaves in long):
+            warnings.warn(
+                f"leaf {paths[other]} of the documents is {paths[one]} shifted by one entry, so the first target of "
+                "each document can be predicted, but `loss_mask` is False there; pass pack(…, targets='given'), with "
+                "which it is True for all entries of documents",
+                UserWarning,
+                stacklevel=4,
+            )
+            return
 
 
 def open_index(reader: Reader, index: Any) -> IndexFolder | None:

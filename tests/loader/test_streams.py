@@ -455,10 +455,10 @@ def test_live_generator_loses_no_row_to_the_probe(form: str, workers: int) -> No
     taken = (np.int32(row) for row in live)
     blocks = (np.arange(row, min(row + 5, 64)) for row in [64, *range(0, 64, 5)])
     opened: dict[str, Any] = {
-        "generator": lambda lane, lanes: taken,  # noqa: ARG005
-        "iterator": lambda lane, lanes: live,  # noqa: ARG005
-        "behind a generator": lambda lane, lanes: (row for row in taken),  # noqa: ARG005
-        "blocks": lambda lane, lanes: blocks,  # noqa: ARG005
+        "generator": lambda lane, lanes: taken,
+        "iterator": lambda lane, lanes: live,
+        "behind a generator": lambda lane, lanes: (row for row in taken),
+        "blocks": lambda lane, lanes: blocks,
     }
     data = from_stream(opened[form], lanes=1, batched=form == "blocks").map(lambda row: row + 1)
     got = list(Dataloader(data, 8, num_workers=workers))

@@ -319,8 +319,8 @@ class OpenLanes:
         known = [state for state in saved if state.row <= row]
         if saved and not known:
             raise StateError(
-                f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}; pass a state "
-                "of get_state()"
+                f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}; pass a "
+                "state of get_state()"
             )
         return max(known, key=lambda state: state.row, default=BEGIN)
 

@@ -106,7 +106,7 @@ def settled(spec: Any) -> Any:
         return spec
     if "base" in spec:
         return {**spec, "base": settled(spec["base"])}
-    if spec.get("driver") == "file" and not os.path.isabs(path := spec.get("path", "")):
+    if spec.get("driver") == "file" and not (path := spec.get("path", "")).startswith("/"):
         return {**spec, "path": str(Path(path).absolute()) + "/" * path.endswith("/")}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if spec.get("driver") != "s3":

@@ -140,7 +140,6 @@ class StreamSource(BaseSource):
             "loadax.from_stream(open_lane, lanes=…)"
         )
 
-
     def _keep(self, items: list[Any], rows: Iterator[Any]) -> None:
         if state_methods(rows) is None:  # else it is opened again, from a state
             self._opened.append(chain(items, rows))

@@ -48,6 +48,7 @@ class PackedSource(PackedRows):
         summary: Text for `repr`.
         value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
         bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
+        given: Whether documents bring shifted targets, so that `loss_mask` is True for all of their entries.
 
     Raises:
         ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
@@ -64,9 +65,10 @@ class PackedSource(PackedRows):
         summary: str,
         value: Any = 0,
         bos: Any = None,
+        given: bool = False,
     ):
         super().__init__(documents, plan, described, summary)
-        self._seq_len, self._value, self._bos = seq_len, value, bos
+        self._seq_len, self._value, self._bos, self._given = seq_len, value, bos, given
         form = documents.form
         # For every leaf: the index of the document's leaf, or the name of an added one.
         numbered = form.build(list(range(len(form.dtypes))))
@@ -109,7 +111,7 @@ class PackedSource(PackedRows):
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
         return PackedSource(
-            documents, self._plan, self._seq_len, self._described, self._summary, self._value, self._bos
+            documents, self._plan, self._seq_len, self._described, self._summary, self._value, self._bos, self._given
         )
 
     @property
@@ -200,7 +202,7 @@ class PackedSource(PackedRows):
                 case "positions":
                     values = indices(begun, lengths)
                 case "loss_mask":
-                    values = indices(begun, lengths) > 0
+                    values = own.copy() if self._given else indices(begun, lengths) > 0
                     if self._own_mask is not None:
                         values[own] &= parts[self._own_mask]
                 case number if self._bos_values is None:
