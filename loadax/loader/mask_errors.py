@@ -67,9 +67,7 @@ def masking_of(on_error: Any) -> MaskErrors | None:
         ArgumentError: If it is none of the known values.
     """
     if isinstance(on_error, MaskErrors):
-        if on_error.record is None or "://" in os.fspath(on_error.record):
-            return on_error
-        return replace(on_error, record=Path(on_error.record).absolute())
+        return on_error
     if isinstance(on_error, str) and on_error in ("raise", "mask"):
         return MaskErrors() if on_error == "mask" else None
     raise ArgumentError(f"on_error={shown(on_error)}: pass 'raise', 'mask', or loadax.MaskErrors(…)")
@@ -110,14 +108,17 @@ def without(visits: Visits, quarantine: Integers) -> Visits:
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
 
 
-def create_record(masking: MaskErrors) -> None:
+def create_record(masking: MaskErrors) -> MaskErrors:
     """Creates the record of this process, if there is none: before the run, which a record that fails would end.
+
+    Returns:
+        The same with the absolute path of the record, since the current folder may change.
 
     Raises:
         ArgumentError: If it can't be written.
     """
     if masking.record is None:
-        return
+        return masking
     path = record_path(masking.record, this_process().index)
     if "://" in os.fspath(masking.record):
         raise ArgumentError(f"record={shown(os.fspath(masking.record))}: pass the path of a local file")
@@ -128,6 +129,7 @@ def create_record(masking: MaskErrors) -> None:
             f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
             "pass the path of a file in a folder that exists"
         ) from error
+    return replace(masking, record=record_path(masking.record, 0).absolute())
 
 
 def record_path(record: str | os.PathLike[str], process: int) -> Path:

@@ -88,7 +88,7 @@ class _PieceView:
         if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             kept = tile.leaf.dtype if tile.leaf.dtype.hasobject else values.dtype
-            full = padding(high - low, values.shape[1:], kept)
+            full = tile.leaf.padding(high - low, values.shape[1:], kept)
             full[self.present if wanted is None else self.present[wanted]] = values
             values = full
         self.piece.buffers.write(index, low, high, values)
@@ -105,11 +105,6 @@ class _PieceView:
         assert tile.select is not None
         steps, inner = divmod(bound, self.piece.rows_per_step)
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
-
-
-def padding(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Rows of a leaf in place of missing ones: zeros, empty strings, None in place of objects."""
-    return np.full((count, *shape), None) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
