@@ -39,6 +39,10 @@ _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
 """Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
+_DEEPEST = (
+    100  # levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level
+)
+
 _MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
 """Classes of mappings that JAX knows, here or where a structure was pickled."""
 
@@ -304,12 +308,14 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
         {'a': (20, 30), 'b': 10}
     """
     leaves: list[Any] = []
-    return leaves, _flatten_into(leaves, tree, is_leaf)
+    return leaves, _flatten_into(leaves, tree, is_leaf, 0)
 
 
 # Not a closure in `flatten`: a recursive closure is a reference cycle, and would keep every leaf alive until garbage
 # collection.
-def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
+def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Structure:
+    if depth > _DEEPEST:
+        raise too_deep()
     parts = None if is_leaf is not None and is_leaf(node) else _children(node)
     if parts is None:
         leaves.append(node)
@@ -320,8 +326,16 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
             leaves.append(value)
             children.append(LEAF)
         else:
-            children.append(_flatten_into(leaves, value, is_leaf))
+            children.append(_flatten_into(leaves, value, is_leaf, depth + 1))
     return Structure(parts.kind, parts.keys, tuple(children), parts.static)
+
+
+def too_deep() -> LeafError:
+    """The error of a tree that is nested so deep that functions of its nodes would exceed Python's limit of calls."""
+    return LeafError(
+        f"a tree of leaves is nested more than {_DEEPEST} deep; flatten it in a map, or keep its text, such as JSON, "
+        "as one leaf"
+    )
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -340,14 +354,17 @@ def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
     kind = type(tree)
     if kind in _LEAVES:
         return function(tree)
-    if isinstance(tree, dict):
-        values = {
-            key: function(value) if type(value) in _LEAVES else map_values(function, value)
-            for key, value in tree.items()
-        }
-        return with_values(tree, values)
-    if kind is list or kind is tuple:
-        return kind(map_values(function, value) for value in tree)
+    try:
+        if isinstance(tree, dict):
+            values = {
+                key: function(value) if type(value) in _LEAVES else map_values(function, value)
+                for key, value in tree.items()
+            }
+            return with_values(tree, values)
+        if kind is list or kind is tuple:
+            return kind(map_values(function, value) for value in tree)
+    except RecursionError:
+        raise too_deep() from None
     return map_leaves(function, tree)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
 from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
-from loadax.core.tree import flatten, with_values
+from loadax.core.tree import flatten, too_deep, with_values
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -136,12 +136,24 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
 
 def with_arrays(example: Tree) -> Tree:
     """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
+    try:
+        return _with_arrays(example)
+    except RecursionError:
+        raise too_deep() from None
+
+
+def _with_arrays(example: Tree) -> Tree:
     if isinstance(example, Mapping):
-        values = {key: with_arrays(value) for key, value in example.items()}
+        values = {key: _with_arrays(value) for key, value in example.items()}
         return with_values(example, values) if isinstance(example, dict) else values
     if type(example) is tuple:
-        return tuple(map(with_arrays, example))
-    return np.asarray(example) if type(example) is list and _numeric(example) else example
+        return tuple(map(_with_arrays, example))
+    if type(example) is not list or not _numeric(example):
+        return example
+    try:
+        return np.asarray(example)
+    except ValueError:  # lists of different lengths, or nested deeper than arrays can be
+        return example
 
 
 def _numeric(items: list[Any]) -> bool:
