@@ -467,12 +467,13 @@ class Dataset:
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
         """
-        from loadax.packing import given_targets, pack, pack_options
+        from loadax.packing import pack, pack_options
         from loadax.packing_by_leaf import leaf_pack_options, pack_by_leaf
 
         self._check_random_access("pack()")
         optional_flag("progress", progress)
-        given = given_targets(targets)
+        remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
+        given = choice("targets", targets, (None, "given"), remedy) is not None
         if isinstance(seq_len, Mapping):
             by_leaf = leaf_pack_options(seq_len, method, long, window, align, most_documents, bos)
             rows = pack_by_leaf(self.reader, self.order, by_leaf, index, progress, fill_values(value))

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import permutations
@@ -19,7 +19,7 @@ from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
-from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
@@ -321,7 +321,8 @@ def pack(
     documents = Documents(reader, order)
     if not given:
         _warn_of_shifted(documents)
-    lengths = _cached_lengths(documents, folder, progress)
+    check = partial(_check_lengths, documents=documents.size)
+    lengths = cached(folder, "lengths", documents.identity, check, partial(_compute_lengths, documents, progress))
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
     plan = _cached_plan(documents, lengths, options, folder, bos is not None)
@@ -348,37 +349,15 @@ def pack(
     return PackedSource(documents, rows, options.seq_len, described, summary, value, bos, given)
 
 
-def given_targets(targets: Any) -> bool:
-    """Whether documents bring shifted targets, by the argument `targets` of `Dataset.pack`.
-
-    Raises:
-        UnsupportedError: If they are to be shifted.
-        ArgumentError: If it is none of the known values.
-    """
-    if isinstance(targets, str) and targets == "shift":
-        raise UnsupportedError(
-            "targets='shift' is not available yet; shift documents in a map before pack(), and pass targets='given'"
-        )
-    return (
-        choice("targets", targets, (None, "given"), "None, or 'given' if documents bring shifted targets") is not None
-    )
-
-
 def _warn_of_shifted(documents: Documents) -> None:
     """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
-    paths, dtypes = documents.form.paths, documents.form.dtypes
-    pairs = [
-        (one, other)
-        for one, other in permutations(range(len(dtypes)), 2)
-        if dtypes[one] == dtypes[other] and dtypes[one].kind in "iu"
-    ]
-    if not pairs:
-        return
-    sample = documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE)))
-    # A leaf of few distinct values, such as roles, may look like that by chance.
+    dtypes, paths = documents.form.dtypes, documents.form.paths
+    ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu"]
+    sample = documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))) if len(ints) > 1 else []
     long = [leaves for leaves in sample if len(leaves[0]) >= _SHIFTED_LENGTH]
-    for one, other in pairs:
-        varied = any(len(np.unique(leaves[one])) > 2 for leaves in long)
+    for one, other in permutations(ints, 2):
+        # Leaves of few distinct values, such as roles, may look shifted by chance.
+        varied = dtypes[one] == dtypes[other] and any(len(np.unique(leaves[one])) > 2 for leaves in long)
         if varied and all(np.array_equal(leaves[one][1:], leaves[other][:-1]) for leaves in long):
             warnings.warn(
                 f"leaf {paths[other]} of the documents is {paths[one]} shifted by one entry, so the first target of "
@@ -402,14 +381,21 @@ def open_index(reader: Reader, index: Any) -> IndexFolder | None:
     return None
 
 
-def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
+def cached(
+    folder: IndexFolder | None,
+    name: str,
+    identify: Callable[[], dict[str, Any]],
+    check: Callable[[Entry], object],
+    compute: Callable[[], Entry],
+) -> Entry:
+    """An entry of an index folder, computed where it is missing or there is no folder."""
     if folder is None:
-        return _compute_lengths(documents, progress)
-    identity = documents.identity()
-    entry = folder.get("lengths", identity, lambda entry: _check_lengths(entry, documents.size))
+        return compute()
+    identity = identify()
+    entry = folder.get(name, identity, check)
     if entry is None:
-        entry = _compute_lengths(documents, progress)
-        folder.put("lengths", identity, entry)
+        entry = compute()
+        folder.put(name, identity, entry)
     return entry
 
 
@@ -428,27 +414,23 @@ def _cached_plan(
             str, (options.method, options.seq_len, options.long, options.window, *later, *(["bos"] if with_bos else []))
         )
     )
-    identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     known = lengths.arrays["lengths"]
     if with_bos:
         known = known + (known > 0)
-    cached = None if folder is None else folder.get(name, identity, partial(_check_plan, known=known, options=options))
-    if cached is not None:
-        return cached
-    noun = "document with its bos entry" if with_bos else "document"
-    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun)
-    entry = Entry(arrays, _counts(known, options))
-    for count_name, count in entry.facts.items():
-        if count_name in ("empty", "dropped") and count:
-            _log.info(
-                "pack: %d of %d documents are %s",
-                count,
-                documents.size,
-                "empty" if count_name == "empty" else f"longer than {options.seq_len}, and dropped",
-            )
-    if folder is not None:
-        folder.put(name, identity, entry)
-    return entry
+
+    def plan() -> Entry:
+        noun = "document with its bos entry" if with_bos else "document"
+        arrays = plan_arrays(
+            known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]), noun=noun
+        )
+        entry = Entry(arrays, _counts(known, options))
+        for count_name, reason in (("empty", "empty"), ("dropped", f"longer than {options.seq_len}, and dropped")):
+            if count := entry.facts[count_name]:
+                _log.info("pack: %d of %d documents are %s", count, documents.size, reason)
+        return entry
+
+    check = partial(_check_plan, known=known, options=options)
+    return cached(folder, name, lambda: {"lengths": lengths.facts["digest"], "version": PACK_VERSION}, check, plan)
 
 
 def _check_lengths(entry: Entry, documents: int) -> None:

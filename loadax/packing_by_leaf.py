@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.arguments import choice, integer
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
-from loadax.packing import Documents, open_index
+from loadax.packing import Documents, cached, open_index
 from loadax.plan.pack_by_leaf import PACK_BY_LEAF_VERSION, check_by_leaf, packable, plan_by_leaf, plans_by_leaf
 from loadax.protocols import Order
 from loadax.reader import Reader
@@ -112,14 +112,7 @@ def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: 
         check_array(entry, "lengths", np.int64, documents.size * len(documents.form.dtypes), 0, 1 << 40)
         check_digest(entry, "lengths")
 
-    if folder is None:
-        return measured()
-    identity = documents.identity()
-    entry = folder.get("lengths-by-leaf", identity, check)
-    if entry is None:
-        entry = measured()
-        folder.put("lengths-by-leaf", identity, entry)
-    return entry
+    return cached(folder, "lengths-by-leaf", documents.identity, check, measured)
 
 
 def _cached_plan(documents: Documents, lengths: Entry, options: LeafPackOptions, folder: IndexFolder | None) -> Entry:
@@ -128,23 +121,17 @@ def _cached_plan(documents: Documents, lengths: Entry, options: LeafPackOptions,
     # Leaves are in the identity of the lengths; their names may not be fit for a file's.
     name = "-".join(map(str, ("by-leaf", options.method, *seq_lens.values(), *options[2:])))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_BY_LEAF_VERSION}
-    cached = (
-        None
-        if folder is None
-        else folder.get(name, identity, lambda entry: check_by_leaf(entry.arrays, known, seq_lens))
-    )
-    if cached is not None:
-        return cached
-    arrays = plan_by_leaf(
-        known,
-        seq_lens,
-        options.method == "best_fit",
-        options.long == "drop",
-        options.window,
-        options.most_documents,
-        lambda number: int(documents.row_of(np.array([number]))[0]),
-    )
-    entry = Entry(arrays, {"documents": len(packable(known, seq_lens))})
-    if folder is not None:
-        folder.put(name, identity, entry)
-    return entry
+
+    def plan() -> Entry:
+        arrays = plan_by_leaf(
+            known,
+            seq_lens,
+            options.method == "best_fit",
+            options.long == "drop",
+            options.window,
+            options.most_documents,
+            lambda number: int(documents.row_of(np.array([number]))[0]),
+        )
+        return Entry(arrays, {"documents": len(packable(known, seq_lens))})
+
+    return cached(folder, name, lambda: identity, lambda entry: check_by_leaf(entry.arrays, known, seq_lens), plan)

@@ -12,7 +12,7 @@ from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
-from loadax.core.spec import check_batch, same_memory, spec_of, spec_or_object, stack, unmasked
+from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
@@ -475,11 +475,7 @@ def _options_text(transform: "Map | BatchMap") -> str:
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:
-    leaf = unmasked(leaf, label)
-    try:
-        array = np.asarray(leaf)
-    except ValueError:  # lists of different lengths
-        array = np.empty((), object)
+    array = array_or_object(leaf, label)
     if not array.ndim or array.dtype.kind in "OSUMm":
         remedy = "leave it out of pad()"
         if isinstance(leaf, tuple):  # a row of several leaves, as datasets of torch return them

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_source, mix
-from loadax.errors import ArgumentError, LeafError, SourceError, StateError, UnsupportedError
+from loadax.errors import ArgumentError, LeafError, SourceError, StateError
 from loadax.sharding import plan_mesh
 from tests.limits import examples
 from tests.loader.oracle import mesh_of
@@ -693,16 +693,19 @@ def test_given_targets_with_a_length_for_each_leaf() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "error", "match"),
+    ("targets", "match"),
     [
-        ("shift", UnsupportedError, "targets='shift' is not available yet; shift documents in a map before pack"),
-        ("gives", ArgumentError, "targets='gives': pass None, or 'given' if documents bring shifted targets"),
-        (True, ArgumentError, "targets=True: pass None, or 'given'"),
+        (
+            "shift",
+            "targets='shift': pass None, or 'given' if documents bring shifted targets; to shift them, use a map",
+        ),
+        ("gives", "targets='gives': pass None, or 'given' if documents bring shifted targets"),
+        (True, "targets=True: pass None, or 'given'"),
     ],
 )
-def test_targets_that_pack_does_not_know(targets: Any, error: Any, match: str) -> None:
+def test_targets_that_pack_does_not_know(targets: Any, match: str) -> None:
     for seq_len in (8, {"inputs": 8, "targets": 8}):
-        with pytest.raises(error, match=match):
+        with pytest.raises(ArgumentError, match=match):
             from_source(SHIFTED).pack(seq_len, targets=targets)
     rows = from_source([np.arange(1, 9)]).map(shifted).pack(8, targets="given")  # as the first one advises
     assert rows[0]["loss_mask"].tolist() == [True] * 7 + [False]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import with_article
-from loadax.core.tree import Structure, flatten, map_values
+from loadax.core.tree import Structure, flatten, map_values, too_deep
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Columns, Tree
 
@@ -54,10 +54,12 @@ def own_all(examples: Sequence[Tree], rows: Sequence[int | str]) -> list[Tree]:
     """A copy of each example, see `own`.
 
     Raises:
-        LeafError: When a leaf has masked entries; names its row.
+        LeafError: When a leaf has masked entries; names its row. When an example is nested too deep.
     """
     try:
         return list(map(own, examples))
+    except RecursionError:
+        raise too_deep() from None
     except LeafError:
         for index, example in enumerate(examples):
             refuse_masked(example, f"row {rows[index]}: leaf")
@@ -142,12 +144,18 @@ def split_rows(batch: Tree, count: int) -> list[Tree]:
 def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
     """The leaves of any example as arrays; leaves that NumPy can't convert become object arrays."""
     try:
-        return [_array_or_object(leaf) for leaf in flatten(example)[0]]
+        return [array_or_object(leaf) for leaf in flatten(example)[0]]
     except ArgumentError:  # a dict whose keys can't be sorted
         return [_object(example)]
 
 
-def _array_or_object(leaf: Any) -> NDArray[Any]:
+def array_or_object(leaf: Any, name: object = "a leaf") -> NDArray[Any]:
+    """A leaf as an array: an object array if NumPy can't convert it.
+
+    Raises:
+        LeafError: When it has masked entries.
+    """
+    leaf = unmasked(leaf, name)
     try:
         return np.asarray(leaf)
     except Exception:  # noqa: BLE001 - conversion runs the leaf's own code

@@ -354,23 +354,20 @@ def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
     kind = type(tree)
     if kind in _LEAVES:
         return function(tree)
-    try:
-        if isinstance(tree, dict):
-            values = {
-                key: function(value) if type(value) in _LEAVES else map_values(function, value)
-                for key, value in tree.items()
-            }
-            return with_values(tree, values)
-        if kind is list or kind is tuple:
-            return kind(map_values(function, value) for value in tree)
-    except RecursionError:
-        raise too_deep() from None
+    if isinstance(tree, dict):
+        values = {
+            key: function(value) if type(value) in _LEAVES else map_values(function, value)
+            for key, value in tree.items()
+        }
+        return with_values(tree, values)
+    if kind is list or kind is tuple:
+        return kind(map_values(function, value) for value in tree)
     return map_leaves(function, tree)
 
 
-def with_values(tree: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
-    """`values` as a dict of the class of `tree`, or a plain dict if the class does not allow that."""
-    if type(tree) is dict:
+def with_values(tree: Mapping[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """`values` as a dict of the class of `tree`, or a plain dict if that is no class of dicts, or does not allow it."""
+    if type(tree) is dict or not isinstance(tree, dict):
         return values
     try:
         copied = copy.copy(tree)

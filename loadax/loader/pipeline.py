@@ -20,13 +20,7 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import (
-    HostShard,
-    batch_spec,
-    host_leaves_spec,
-    host_spec,
-    resolve_shard,
-)
+from loadax.loader.assembly.host_shard import HostShard, batch_spec, host_leaves_spec, host_spec, resolve_shard
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import MASK, NO_LEAVES, BatchSpec
 from loadax.loader.device.cache import DeviceCache
@@ -65,18 +59,11 @@ class BatchForm:
 def _form(
     dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str], missing: Sequence[str | bytes | None]
 ) -> BatchForm:
-    def padded(spec: BatchSpec) -> BatchSpec:
-        leaves = (
-            leaf._replace(missing=missing[leaf.source]) if missing and leaf.source is not None else leaf
-            for leaf in spec.leaves
-        )
-        return replace(spec, leaves=tuple(leaves))
-
     return BatchForm(
         dataset,
         batch_spec(dataset.spec, generated_leaves, host_leaves),
-        padded(host_leaves_spec(dataset.spec, host_leaves)),
-        padded(host_spec(dataset.spec, generated_leaves, host_leaves)),
+        host_leaves_spec(dataset.spec, host_leaves, missing),
+        host_spec(dataset.spec, generated_leaves, host_leaves, missing),
     )
 
 

@@ -96,7 +96,7 @@ class OwnDevices:
             out_specs=[placed.spec for placed in outer],
             check_vma=False,  # replicated outputs are computed from replicated inputs
         )
-        tracing = partial(_tracing, self.mesh, [*inputs, *outputs])
+        tracing = partial(_running, self.mesh, [*inputs, *outputs])
         with tracing():
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
             jitted = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer)
@@ -107,7 +107,7 @@ class OwnDevices:
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
             parts = [self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)]
-            with tracing() if narrow else _no_debugging():
+            with tracing() if narrow else _running():
                 results = (jitted if narrow else compiled)(*parts)
             return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
@@ -136,16 +136,13 @@ def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
 
 
 @contextmanager
-def _tracing(mesh: Mesh, arrays: Sequence[Placed]) -> Iterator[None]:
-    """Overrides the caller's current mesh, and its x64 flag if the data is 64-bit already."""
-    with jax.set_mesh(mesh), _x64_if_needed(arrays), _no_debugging():
-        yield
+def _running(mesh: Mesh | None = None, arrays: Sequence[Placed] = ()) -> Iterator[None]:
+    """A context for compiled programs, which `jax.disable_jit` refuses. NaNs and infinities may be in the data.
 
-
-@contextmanager
-def _no_debugging() -> Iterator[None]:
-    """A context for compiled programs, which `jax.disable_jit` refuses. NaNs and infinities may be in the data."""
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+    To trace a program, it also overrides the caller's current mesh, and its x64 flag if the data is 64-bit already.
+    """
+    quiet = jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False)
+    with quiet[0], quiet[1], quiet[2], jax.set_mesh(mesh) if mesh else nullcontext(), _x64_if_needed(arrays):
         yield
 
 

@@ -57,7 +57,7 @@ class ObjectSource(BaseSource):
             yield from self._held(row)
 
     def _held(self, row: int) -> list[NDArray[Any]]:
-        return leaf_arrays(with_arrays(self._items[row]))
+        return leaf_arrays(all_with_arrays([self._items[row]])[0])
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the examples at `rows`, whose shapes and dtypes must be equal."""
@@ -127,27 +127,20 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
     kinds = {*map(type, examples)}
     if kinds == {dict}:
         kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
-    return (
-        examples
-        if _LISTS.isdisjoint(kinds) and not any(issubclass(kind, Mapping) for kind in kinds)
-        else list(map(with_arrays, examples))
-    )
-
-
-def with_arrays(example: Tree) -> Tree:
-    """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
+    if _LISTS.isdisjoint(kinds) and not any(issubclass(kind, Mapping) for kind in kinds):
+        return examples
     try:
-        return _with_arrays(example)
+        return list(map(with_arrays, examples))
     except RecursionError:
         raise too_deep() from None
 
 
-def _with_arrays(example: Tree) -> Tree:
+def with_arrays(example: Tree) -> Tree:
+    """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
     if isinstance(example, Mapping):
-        values = {key: _with_arrays(value) for key, value in example.items()}
-        return with_values(example, values) if isinstance(example, dict) else values
+        return with_values(example, {key: with_arrays(value) for key, value in example.items()})
     if type(example) is tuple:
-        return tuple(map(_with_arrays, example))
+        return tuple(map(with_arrays, example))
     if type(example) is not list or not _numeric(example):
         return example
     try:

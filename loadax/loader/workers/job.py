@@ -8,7 +8,6 @@ from typing import final
 
 import numpy as np
 
-from loadax.core.context import carried
 from loadax.core.formatting import name_of
 from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import Piece
@@ -91,8 +90,7 @@ class Job:
     ):
         self._memory = SharedMemoryPool(keep)
         self.shared_reader = shared_reader
-        self._layout = layout
-        self._settings = layout, key_seed, masking, carried()
+        self._layout, self._key_seed, self._masking = layout, key_seed, masking
         weakref.finalize(self, self._memory.close)
 
     def buffers(self, count: int) -> BatchBuffers:
@@ -118,10 +116,10 @@ class Job:
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             if has_reader:
-                load = LoadJob(None, (), *self._settings)
+                load = LoadJob(None, (), self._layout, self._key_seed, self._masking)
                 connection.send(load, (self._memory.descriptor,))
             else:
-                load = LoadJob(payload.message, payload.arrays, *self._settings)
+                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed, self._masking)
                 connection.send(load, (self._memory.descriptor, payload.descriptor))
             answer, _ = connection.receive()
             if isinstance(answer, Loaded):

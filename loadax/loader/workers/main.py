@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.context import adopt
 from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
@@ -97,7 +96,6 @@ class _RequestHandler:
         if self._memory is not None:
             self._memory.close()
         self._memory, self._assembler = SharedMemoryView(descriptor), None
-        adopt(*request.context)
         if request.message is not None:
             assert payload is not None
             self._reader = None

@@ -15,7 +15,6 @@ class LoadJob(NamedTuple):
         layout: Buffer layout of one step.
         key_seed: Seed of the random keys, if there are any.
         masking: Whether rows that can't be read become padding.
-        context: Context of the training process, see `loadax.core.context.carried`.
     """
 
     message: bytes | None
@@ -23,7 +22,6 @@ class LoadJob(NamedTuple):
     layout: BufferLayout
     key_seed: int | None
     masking: bool
-    context: tuple[Any, ...]
 
 
 class ReadPiece(NamedTuple):

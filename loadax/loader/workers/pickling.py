@@ -15,6 +15,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -106,8 +107,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
-        if type(obj) is ContextVar:  # the worker has its present value
-            return _restore_variable, (obj.name, *_value_of(obj))
+        if type(obj) is ContextVar:
+            value = {}
+            with suppress(LookupError):
+                value = {"default": obj.get()}
+            return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
         if type(obj) in (np.ndarray, np.memmap):
             extent = mapped_extent(obj)
             if extent is not None and not extent.whole:
@@ -191,17 +195,6 @@ def _map_region(name: str, begin: int, size: int) -> _Region:
 
 def _restore_code(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
     return make(*arguments).replace(co_filename=filename)
-
-
-def _value_of(variable: ContextVar[Any]) -> list[Any]:
-    try:
-        return [variable.get()]
-    except LookupError:
-        return []
-
-
-def _restore_variable(name: str, *value: Any) -> ContextVar[Any]:
-    return ContextVar(name, default=value[0]) if value else ContextVar(name)
 
 
 def _restore_array(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -10,17 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import (
-    RowNames,
-    all_columns,
-    as_array,
-    flatten_spec,
-    normalise_spec,
-    own_all,
-    spec_of,
-    stack,
-    stack_into,
-)
+from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
@@ -91,7 +81,6 @@ class StreamSource(BaseSource):
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        _ = self.row_spec  # inferred before the lane is opened
         open_lane = self.open_lane if start.state is not None else self._open_lane
         return Lane(open_lane, number, self.lanes, epochs, self.blocks, start)
 
@@ -119,17 +108,17 @@ class StreamSource(BaseSource):
     @cached_property
     def _first(self) -> Tree:
         """The first row of lane 0."""
-        rows = open_rows(self.open_lane, 0, self.lanes, 0)
-        items = []
+        rows, items = open_rows(self.open_lane, 0, self.lanes, 0), list[Any]()
+        opened = [] if state_methods(rows) else [chain(items, rows)]  # what has states is opened again
         for item in rows:
             items.append(item)
             if not self.batched:
-                self._keep(items, rows)
+                self._opened = opened
                 return item
-            leaves = [as_array(leaf, "a leaf of the first item of lane 0") for leaf in flatten(item)[0]]
+            leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
             if all(leaf.ndim and len(leaf) for leaf in leaves):
-                self._keep(items, rows)
-                return map_leaves(lambda leaf: np.asarray(leaf)[0], item)
+                self._opened = opened
+                return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
             if any(not leaf.ndim for leaf in leaves):
                 raise SourceError(
                     "batched=True, so each item of a lane must be a tree of arrays with rows as first dimension, and "
@@ -139,10 +128,6 @@ class StreamSource(BaseSource):
             f"lane 0 of {self.lanes} has no rows; pass fewer lanes, each of which has rows: "
             "loadax.from_stream(open_lane, lanes=…)"
         )
-
-    def _keep(self, items: list[Any], rows: Iterator[Any]) -> None:
-        if state_methods(rows) is None:  # else it is opened again, from a state
-            self._opened.append(chain(items, rows))
 
 
 @final
@@ -268,10 +253,8 @@ class OpenStream(BaseSource):
         piece, places = found
         if piece.items is None:
             return super().read_examples(visits)
-        rows, items = piece.rows, piece.items
-        if places is not None:
-            rows, items = rows[places], [items[place] for place in places.tolist()]
-        return own_all(items, _row_names(rows, self._stream.lanes, "{row} of lane {lane}"))
+        items = piece.items if places is None else [piece.items[place] for place in places.tolist()]
+        return own_all(items, _row_names(visits.rows, self._stream.lanes, "{row} of lane {lane}"))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
         """The piece that has these rows, and their indices in it (None: all, in order). None if no piece has them."""

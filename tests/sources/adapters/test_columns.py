@@ -13,7 +13,7 @@ import pytest
 from pyarrow import compute  # noqa: F401  # what the advice names
 
 import loadax
-from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
 from tests.worker_types import WORKER_TYPES
