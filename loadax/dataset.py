@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 import numpy as np
 
@@ -393,6 +393,7 @@ class Dataset:
         most_documents: int | None = None,
         value: Any = 0,
         bos: Any = None,
+        targets: Literal["given"] | None = None,
         index: str | os.PathLike[str] | None = None,
         key: str | None = None,
         progress: bool | None = None,
@@ -431,6 +432,9 @@ class Dataset:
             bos: Value of an entry that is put before every document that is not empty, such as the token that begins a
                 sequence. It is an entry like the others, at position 0, so that the first token is predicted from it.
                 Or a dict of values by leaf, 0 for the others. None: no such entry.
+            targets: "given": documents bring their targets, shifted, beside their inputs, such as `tokens[:-1]` and
+                `tokens[1:]`. `loss_mask` is then True for all entries of documents, but those of `bos`. None:
+                `loss_mask` is for targets that are shifted after packing.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -442,6 +446,9 @@ class Dataset:
             ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
                 documents are dropped.
             LeafError: If a record is not a document. Names the row and the leaf.
+
+        Warns:
+            UserWarning: If documents bring shifted targets, and `targets` is None.
 
         Examples:
             >>> import numpy as np
@@ -464,9 +471,11 @@ class Dataset:
                 "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
             )
         optional_flag("progress", progress)
+        remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
+        given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin)
+        source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin, given)
         return Dataset(source, Sequential(len(source)))
 
     def cache(

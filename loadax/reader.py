@@ -5,7 +5,8 @@ a batch map, and never earlier.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, final
@@ -22,8 +23,9 @@ from loadax.core.spec import (
     check_leaves,
     flatten_spec,
     normalise_spec,
-    own,
+    own_all,
     spec_of,
+    spec_or_object,
     split_rows,
     stack,
 )
@@ -133,7 +135,7 @@ class Reader:
     @property
     def reads_examples(self) -> bool:
         """Whether rows are read one by one, so that their shapes may differ before they are stacked."""
-        return isinstance(self.maps[-1], Map) if self.maps else self.source.reads_examples
+        return isinstance(self.maps[-1], Map | Pad) if self.maps else self.source.reads_examples
 
     @property
     def ragged(self) -> bool:
@@ -194,9 +196,9 @@ class Reader:
         """The examples at `visits` as a list, in memory that nothing else references. Their shapes may differ."""
         if not self.maps and self.source.reads_examples:
             return self._read_examples(visits).items
-        mapped = self._apply_maps(self.read_source(visits), visits)
+        mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
         if isinstance(mapped, Examples):
-            return list(map(own, mapped.items))
+            return self._own(mapped, visits, len(self.maps))
         owned = not self.maps and self.source.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
@@ -231,11 +233,17 @@ class Reader:
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
         """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""
-        mapped = self._apply_maps(read, visits)
+        mapped = self._apply_maps(read, visits, stacked=True)
         return self._stack(mapped, visits, len(self.maps)) if isinstance(mapped, Examples) else mapped
 
-    def _apply_maps(self, read: Tree | Examples, visits: Visits) -> Tree | Examples:
-        """Applies the maps. The result is still separate rows if the last map was a per-row one."""
+    def _apply_maps(self, read: Tree | Examples, visits: Visits, stacked: bool) -> Tree | Examples:
+        """Applies the maps. The result is still separate rows if the last map was a per-row one.
+
+        Args:
+            read: What `read_source` returned.
+            visits: Visits of the rows.
+            stacked: Whether the rows are stacked next. Padding then stacks them, which is faster.
+        """
         if not isinstance(read, Examples):
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
@@ -245,25 +253,42 @@ class Reader:
                 continue
             if isinstance(transform, Pad):
                 given = read.items if isinstance(read, Examples) else split_rows(read, len(visits.rows))
-                read = transform(given, visits, self.specs[index + 1])
+                if self._stacks(index, stacked):
+                    read = transform(given, visits, self.specs[index + 1])
+                else:
+                    read = Examples(transform.results(given, visits, self.specs[index + 1]))
                 continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
             elif index:  # the user's function may still reference what it returned
-                given = list(map(own, read.items))
+                given = self._own(read, visits, index)
             else:
                 given = read.items
             read = Examples(transform.results(given, visits))
         return read
 
+    def _stacks(self, index: int, stacked: bool = True) -> bool:
+        """Whether rows are stacked after the map of this index; `stacked`: after the last one."""
+        return stacked if index + 1 == len(self.maps) else isinstance(self.maps[index + 1], BatchMap)
+
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `num_maps` maps."""
+        with self._noted(num_maps):
+            return stack(examples.items, self.specs[num_maps], self._names(visits))
+
+    def _own(self, examples: Examples, visits: Visits, num_maps: int) -> list[Tree]:
+        """Copies of examples after the first `num_maps` maps."""
+        with self._noted(num_maps):
+            return own_all(examples.items, self._names(visits))
+
+    def _names(self, visits: Visits) -> RowNames:
+        return RowNames(len(visits.rows), partial(_row_name, self.source, visits))
+
+    @contextmanager
+    def _noted(self, num_maps: int) -> Iterator[None]:
+        """Adds a note to a `LeafError` that says which map returned the examples."""
         try:
-            return stack(
-                examples.items,
-                self.specs[num_maps],
-                RowNames(len(visits.rows), partial(_row_name, self.source, visits)),
-            )
+            yield
         except LeafError as error:
             if num_maps:
                 error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
@@ -301,7 +326,7 @@ class Reader:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
             raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
         first, read = self.first, self._read_first(known[0])
-        infer = _spec_or_object if isinstance(read, Examples) else spec_of
+        infer = spec_or_object if isinstance(read, Examples) else spec_of
         specs = [known[0] if known[0] is not None else infer(_single_example(read))]
         for index, (transform, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
             if None not in known[index + 1 :]:
@@ -315,16 +340,15 @@ class Reader:
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
             elif isinstance(transform, Pad):
                 example = _single_example(read)
-                specs.append(transform.spec_of(example, int(first.rows[0])))
-                read = transform([example], first, specs[-1])
+                specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
+                read = Examples(transform.results([example], first, specs[-1]))
             else:
-                example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
-                stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)
-                try:
-                    specs.append(stated if stated is not None else (spec_of if stacked else _spec_or_object)(example))
-                except LeafError as error:
-                    error.add_note(f"loadax: returned by map {name_of(transform.function)}")
-                    raise
+                example = transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0]))
+                with self._noted(index + 1):
+                    (example,) = own_all([example], first.rows.tolist())
+                    specs.append(
+                        stated if stated is not None else (spec_of if self._stacks(index) else spec_or_object)(example)
+                    )
                 read = Examples([example])
         return specs
 
@@ -349,14 +373,6 @@ def _row_name(source: BaseSource, visits: Visits, index: int) -> str:
 def _single_example(read: Tree | Examples) -> Tree:
     """The example of a single visit."""
     return read.items[0] if isinstance(read, Examples) else split_rows(read, 1)[0]
-
-
-def _spec_or_object(example: Tree) -> Tree:
-    """The spec of an example that is never stacked, so it may be any object."""
-    try:
-        return spec_of(example)
-    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
-        return ArraySpec((), np.dtype(object))
 
 
 def _batch_spec(batch: Tree, name: str) -> Tree:

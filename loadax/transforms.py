@@ -12,7 +12,7 @@ from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
-from loadax.core.spec import check_batch, same_memory, spec_of, stack
+from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
@@ -249,7 +249,7 @@ class Padding:
 @final
 @dataclass(frozen=True)
 class Pad:
-    """Pads leaves of ragged rows at the end of their first dimension, and stacks the rows.
+    """Pads leaves of ragged rows at the end of their first dimension. Other leaves stay as they are.
 
     Examples are dicts, and each padded leaf "x" gets a leaf "x_length" (int32) beside it. Or they are bare arrays,
     which become dicts of "data" and "length".
@@ -270,8 +270,18 @@ class Pad:
             return [("data", "length", lengths)]
         return [(name, f"{name}_length", most) for name, most in lengths.items()]
 
-    def spec_of(self, example: Tree, row: int) -> Tree:
+    @property
+    def _made(self) -> set[str]:
+        """Names of the leaves that it returns in place of those that it pads."""
+        return {each for name, length_name, _ in self._leaves for each in (name, length_name)}
+
+    def spec_of(self, example: Tree, row: int, stacked: bool) -> Tree:
         """The spec of an example after padding.
+
+        Args:
+            example: The example.
+            row: Its row.
+            stacked: Whether its rows are stacked next; else other leaves may be any objects.
 
         Raises:
             LeafError: When a leaf is missing, exists already, or can't be padded; names the row.
@@ -280,16 +290,30 @@ class Pad:
         named = self._named(example, row)
         padded = {}
         for name, length_name, most in self._leaves:
-            if name not in named or length_name in named:
-                raise LeafError(
-                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, "
-                    f"and adds {length_name!r} with its length, which must not exist yet"
-                )
             array = _paddable(named.pop(name), f"row {row}: leaf {name!r}")
             padded[name] = ArraySpec((most, *array.shape[1:]), array.dtype.newbyteorder("="))
             padded[length_name] = ArraySpec((), np.dtype(np.int32))
             fill_value(name, self.function.value, array.dtype)
-        return {**spec_of(named), **padded}
+        others = spec_of(named) if stacked else {name: spec_or_object(leaf) for name, leaf in named.items()}
+        return {**others, **padded}
+
+    def results(self, examples: list[Tree], visits: Visits, spec: Tree) -> list[Tree]:
+        """Pads examples, whose other leaves may differ from row to row.
+
+        Raises:
+            LeafError: When a padded leaf is missing, has another dtype or trailing dimensions than in `spec`, or is
+                longer; names the row.
+        """
+        rows, made = visits.rows.tolist(), self._made
+        named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
+        padded = self._padded(named, rows, spec)
+        return [
+            {
+                **{name: leaf for name, leaf in example.items() if name not in made},
+                **{name: column[index] for name, column in padded.items()},
+            }
+            for index, example in enumerate(named)
+        ]
 
     def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
         """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
@@ -297,12 +321,11 @@ class Pad:
         Raises:
             LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
         """
-        rows, by_name = visits.rows.tolist(), isinstance(self.function.lengths, dict)
+        rows, made, by_name = visits.rows.tolist(), self._made, isinstance(self.function.lengths, dict)
         named = [
             example if by_name and type(example) is dict else self._named(example, row)
             for example, row in zip(examples, rows, strict=True)
         ]
-        made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
         others = {name: leaf for name, leaf in spec.items() if name not in made}
         expected = {*others, *(name for name, _, _ in self._leaves)}
         for row, example in zip(rows, named, strict=True):
@@ -311,27 +334,41 @@ class Pad:
                     f"row {row} has the leaves {sorted(example)}, and the first row had {sorted(expected)}; "
                     "return the same leaves for every row"
                 )
-        batch = {}
+        rest = [{name: example[name] for name in others} for example in named] if others else []
+        return {**(stack(rest, others, rows) if others else {}), **self._padded(named, rows, spec)}
+
+    def _padded(self, named: list[dict[str, Any]], rows: list[int], spec: Tree) -> dict[str, NDArray[Any]]:
+        """The padded leaves of all examples and their lengths, rows first."""
+        batch: dict[str, NDArray[Any]] = {}
         for name, length_name, most in self._leaves:
             columns = [example[name] for example in named]
             batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
-        rest = [{name: example[name] for name in others} for example in named] if others else []
-        return {**(stack(rest, others, rows) if others else {}), **batch}
+        return batch
 
     def _named(self, example: Tree, row: int) -> dict[str, Any]:
-        """An example as a dict that may be changed."""
+        """An example as a dict that may be changed, with the leaves to pad."""
+        named = self._as_dict(example, row)
+        for name, length_name, _ in self._leaves:
+            if name not in named or length_name in named:
+                raise LeafError(
+                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, "
+                    f"and adds {length_name!r} with its length, which must not exist yet"
+                )
+        return named
+
+    def _as_dict(self, example: Tree, row: int) -> dict[str, Any]:
         if isinstance(self.function.lengths, int):
-            if isinstance(example, dict):
+            if isinstance(example, Mapping):
                 raise LeafError(
                     f"row {row} is a dict of {list(example)}; pass the lengths of its leaves by name: "
                     f"pad({{{next(iter(example), 'tokens')!r}: {self.function.lengths}}})"
                 )
             return {"data": example}
-        if not isinstance(example, dict):
+        if not isinstance(example, Mapping):
             bare = type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example))
             remedy = "pass one int for bare arrays" if bare else "return a dict in a map before pad()"
             raise LeafError(f"row {row} is a {type(example).__name__}; pad() by name needs dicts: {remedy}")
-        return example.copy()
+        return dict(example)
 
     def _pad(
         self, leaves: list[Any], rows: list[int], name: str, most: int, spec: ArraySpec
@@ -438,10 +475,7 @@ def _options_text(transform: "Map | BatchMap") -> str:
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:
-    try:
-        array = np.asarray(leaf)
-    except ValueError:  # lists of different lengths
-        array = np.empty((), object)
+    array = array_or_object(leaf, label)
     if not array.ndim or array.dtype.kind in "OSUMm":
         remedy = "leave it out of pad()"
         if isinstance(leaf, tuple):  # a row of several leaves, as datasets of torch return them

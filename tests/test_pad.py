@@ -207,3 +207,47 @@ def test_the_advice_followed() -> None:
     assert longer.pad(8, truncate=True).read([1])["length"].tolist() == [8]
     assert longer.pad(9).read([1])["length"].tolist() == [9]
     assert loadax.from_source([np.arange(2), np.empty(0)]).pad(2).read([0, 1])["data"].tolist() == [[0, 1], [0, 0]]
+
+
+def two_leaves() -> Dataset:
+    return loadax.from_source([{"a": np.arange(row % 3), "b": np.arange(row % 4)} for row in range(12)])
+
+
+def rows_of(data: Dataset) -> list[Any]:
+    return [data[position] for position in range(len(data))]
+
+
+LATER: dict[str, Any] = {
+    "ds[i]": lambda data: [data[row]["b"].tolist() for row in range(12)],
+    "map": lambda data: data.map(lambda row: {"b": row["b"].sum()}).read(range(12))["b"].tolist(),
+    "map and map": lambda data: data.map(dict).map(lambda row: {"b": row["b"].sum()}).read(range(12))["b"].tolist(),
+    "filter": lambda data: [row["b"].tolist() for row in rows_of(data.filter(lambda row: len(row["b"]) > 1))],
+    "pad": lambda data: data.pad({"b": 3}).read(range(12))["b"].tolist(),
+    "map and pad": lambda data: data.map(dict).pad({"b": 3}).read(range(12))["b_length"].tolist(),
+    "zip": lambda data: [row[0]["b"].tolist() for row in rows_of(data.zip(data))],
+    "concat": lambda data: [row["b"].tolist() for row in rows_of(loadax.concat([data, data]))],
+    "batches": lambda data: [
+        batch["b"].tolist() for batch in Dataloader(data.pad({"b": 3}), 8, num_workers=0).host_batches()
+    ],
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_other_leaves_of_padded_rows_stay_ragged(later: str) -> None:
+    alone = two_leaves().map(lambda row: {"b": row["b"]})
+    assert LATER[later](two_leaves().pad({"a": 3})) == LATER[later](alone)
+    np.testing.assert_array_equal(two_leaves().pad({"a": 3}).map(lambda row: row["a"]).read([5]), [[0, 1, 0]])
+
+
+def test_other_leaves_of_padded_rows_may_be_any_objects_or_be_missing() -> None:
+    rows = [{"a": np.arange(row % 3), "odd": {1: "x", "y": object()}} for row in range(6)]
+    rows[4] |= {"more": 1}
+    data = loadax.from_source(rows).pad({"a": 2}).map(lambda row: row["a"].sum() + row.get("more", 0))
+    assert data.read(range(6)).tolist() == [0, 0, 1, 0, 1, 1]
+
+
+def test_rows_that_are_stacked_after_pad_must_be_alike() -> None:
+    with pytest.raises(
+        LeafError, match=r"row 1: leaf \['b'\] is int64\[1\], expected int64\[0\]; rows are ragged: pad"
+    ):
+        two_leaves().pad({"a": 3}).read([0, 1])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import with_article
-from loadax.core.tree import Structure, flatten, map_values
+from loadax.core.tree import Structure, flatten, map_values, too_deep
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Columns, Tree
 
@@ -42,8 +42,62 @@ def spec_of(example: Tree) -> Tree:
     )
 
 
+def spec_or_object(example: Tree) -> Tree:
+    """The spec of an example that is never stacked, so it may be any object."""
+    try:
+        return spec_of(example)
+    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
+        return ArraySpec((), np.dtype(object))
+
+
+def own_all(examples: Sequence[Tree], rows: Sequence[int | str]) -> list[Tree]:
+    """A copy of each example, see `own`.
+
+    Raises:
+        LeafError: When a leaf has masked entries; names its row. When an example is nested too deep.
+    """
+    try:
+        return list(map(own, examples))
+    except RecursionError:
+        raise too_deep() from None
+    except LeafError:
+        for index, example in enumerate(examples):
+            refuse_masked(example, f"row {rows[index]}: leaf")
+        raise
+
+
+def refuse_masked(tree: Tree, name: str) -> Tree:
+    """A tree as it is, unless a leaf has masked entries.
+
+    Raises:
+        LeafError: When one has; `name` goes before its path.
+    """
+    leaves, structure = flatten(tree)
+    if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
+        for leaf, path in zip(leaves, structure.paths, strict=True):
+            unmasked(leaf, f"{name} {path or 'of the example'}")
+    return tree
+
+
+def unmasked(leaf: Any, name: object) -> Any:
+    """A leaf as it is, or the data of a masked array without masked entries.
+
+    Raises:
+        LeafError: When it has masked entries.
+    """
+    if not isinstance(leaf, np.ma.MaskedArray):
+        return leaf
+    if masked := np.count_nonzero(np.ma.getmaskarray(leaf).view(bool)):
+        raise LeafError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
+    return leaf.data
+
+
 def own(example: Tree) -> Tree:
-    """A copy of an example: arrays and array-likes are copied, numbers become NumPy scalars, other leaves are kept."""
+    """A copy of an example: arrays and array-likes are copied, numbers become NumPy scalars, other leaves are kept.
+
+    Raises:
+        LeafError: When a leaf has masked entries.
+    """
     if type(example) is not dict:
         return map_values(_own_leaf, example)
     # Fast path without a call per leaf: most rows are dicts of arrays and numbers.
@@ -65,6 +119,7 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf
     if kind not in _NUMBERS and not hasattr(leaf, "__array__"):
         return leaf
+    leaf = unmasked(leaf, "a leaf")
     try:
         return np.array(leaf)[()]
     except Exception:  # noqa: BLE001 - kept; where an array is needed, `as_array` raises an error that names it
@@ -89,12 +144,18 @@ def split_rows(batch: Tree, count: int) -> list[Tree]:
 def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
     """The leaves of any example as arrays; leaves that NumPy can't convert become object arrays."""
     try:
-        return [_array_or_object(leaf) for leaf in flatten(example)[0]]
+        return [array_or_object(leaf) for leaf in flatten(example)[0]]
     except ArgumentError:  # a dict whose keys can't be sorted
         return [_object(example)]
 
 
-def _array_or_object(leaf: Any) -> NDArray[Any]:
+def array_or_object(leaf: Any, name: object = "a leaf") -> NDArray[Any]:
+    """A leaf as an array: an object array if NumPy can't convert it.
+
+    Raises:
+        LeafError: When it has masked entries.
+    """
+    leaf = unmasked(leaf, name)
     try:
         return np.asarray(leaf)
     except Exception:  # noqa: BLE001 - conversion runs the leaf's own code
@@ -115,8 +176,9 @@ def as_array(leaf: Any, name: object) -> NDArray[Any]:
         name: Name of the leaf for errors, as `str` gives it.
 
     Raises:
-        LeafError: When NumPy can't convert it.
+        LeafError: When NumPy can't convert it, or it has masked entries.
     """
+    leaf = unmasked(leaf, name)
     try:
         array = np.asarray(leaf)
     except Exception as error:
@@ -281,6 +343,7 @@ class _LeafName(NamedTuple):
 
 
 def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
+    leaf = unmasked(leaf, name)
     if spec.dtype.hasobject and not spec.shape:
         return leaf
     array = as_array(leaf, name)

@@ -2,13 +2,15 @@
 
 Containers are dicts and other mappings (keys sorted, as in JAX; an OrderedDict keeps its order), lists, tuples,
 namedtuples and dataclasses (data fields in order); None is a container without leaves. If JAX is loaded, so is every
-class that is registered with it as a pytree. Everything else is a leaf.
+class that is registered with it as a pytree. Everything else is a leaf. A mapping of a class that JAX does not know is
+taken for a dict, since JAX would find no leaves in it.
 
 Static fields are part of the structure. If JAX is loaded and knows the class, its registry lists them; otherwise the
 metadata of the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A structure that is
 unpickled in another process registers its own fields, since a class that is pickled by value is not registered there.
 """
 
+import copy
 import dataclasses
 import sys
 from collections import OrderedDict, defaultdict
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -35,6 +37,14 @@ class _Fields(NamedTuple):
 
 _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
 """Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
+
+
+_DEEPEST = (
+    100  # levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level
+)
+
+_MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
+"""Classes of mappings that JAX knows, here or where a structure was pickled."""
 
 
 @final
@@ -170,6 +180,8 @@ def _arrived(
     structure = Structure(kind, keys, children, static)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not structure._of_jax:
         _REGISTERED[kind] = _Fields(keys, tuple(name for name, _ in static))
+    elif isinstance(kind, type) and issubclass(kind, Mapping):
+        _MAPPINGS.add(kind)
     return structure
 
 
@@ -199,8 +211,7 @@ def _children(tree: Any) -> _Parts | None:
     if tree is None:
         return _Parts(type(None), (), ())
     if isinstance(tree, dict):
-        keys = tuple(tree) if isinstance(tree, OrderedDict) else _sorted_keys(tree)
-        return _Parts(type(tree), keys, [tree[key] for key in keys])
+        return _children_of_mapping(tree)
     if type(tree) in (list, tuple):
         return _Parts(type(tree), tuple(range(len(tree))), tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -213,9 +224,14 @@ def _children_of_class(tree: Any) -> _Parts | None:
         static = tuple((name, Static(getattr(tree, name))) for name in fields.static)
         return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
     if isinstance(tree, Mapping):
-        keys = _sorted_keys(tree)  # JAX treats an unregistered mapping as a leaf, so its batch is a dict
-        return _Parts(type(tree) if jax_knows(tree) else dict, keys, [tree[key] for key in keys])
+        return _children_of_mapping(tree)
     return _parts_by_jax(tree) if jax_knows(tree) else None
+
+
+def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
+    kind = type(tree) if type(tree) in _MAPPINGS or jax_knows(tree) else dict
+    keys = tuple(tree) if issubclass(kind, OrderedDict) else _sorted_keys(tree)
+    return _Parts(kind, keys, [tree[key] for key in keys])
 
 
 def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -292,12 +308,14 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
         {'a': (20, 30), 'b': 10}
     """
     leaves: list[Any] = []
-    return leaves, _flatten_into(leaves, tree, is_leaf)
+    return leaves, _flatten_into(leaves, tree, is_leaf, 0)
 
 
 # Not a closure in `flatten`: a recursive closure is a reference cycle, and would keep every leaf alive until garbage
 # collection.
-def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
+def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Structure:
+    if depth > _DEEPEST:
+        raise too_deep()
     parts = None if is_leaf is not None and is_leaf(node) else _children(node)
     if parts is None:
         leaves.append(node)
@@ -308,8 +326,16 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
             leaves.append(value)
             children.append(LEAF)
         else:
-            children.append(_flatten_into(leaves, value, is_leaf))
+            children.append(_flatten_into(leaves, value, is_leaf, depth + 1))
     return Structure(parts.kind, parts.keys, tuple(children), parts.static)
+
+
+def too_deep() -> LeafError:
+    """The error of a tree that is nested so deep that functions of its nodes would exceed Python's limit of calls."""
+    return LeafError(
+        f"a tree of leaves is nested more than {_DEEPEST} deep; flatten it in a map, or keep its text, such as JSON, "
+        "as one leaf"
+    )
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -324,18 +350,32 @@ def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Same as `map_leaves` of one tree, but dicts keep their order, and their keys may be of any kind."""
+    """Same as `map_leaves` of one tree, but dicts keep their class and order, and their keys may be of any kind."""
     kind = type(tree)
     if kind in _LEAVES:
         return function(tree)
-    if kind is dict:
-        return {
+    if isinstance(tree, dict):
+        values = {
             key: function(value) if type(value) in _LEAVES else map_values(function, value)
             for key, value in tree.items()
         }
+        return with_values(tree, values)
     if kind is list or kind is tuple:
         return kind(map_values(function, value) for value in tree)
     return map_leaves(function, tree)
+
+
+def with_values(tree: Mapping[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """`values` as a dict of the class of `tree`, or a plain dict if that is no class of dicts, or does not allow it."""
+    if type(tree) is dict or not isinstance(tree, dict):
+        return values
+    try:
+        copied = copy.copy(tree)
+        for key, value in values.items():
+            copied[key] = value
+    except Exception:  # noqa: BLE001 - the user's code
+        return values
+    return copied
 
 
 def flatten_like(structure: Structure, tree: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.tree import Structure, flatten
 from loadax.protocols import ArraySpec
@@ -27,6 +28,7 @@ class BatchLeaf(NamedTuple):
         spec: Shape and dtype of one row in the dataset.
         dtype: Dtype on the device.
         generated: Key of a generated leaf; else empty.
+        missing: Padding of a leaf of objects: "" of strings, b"" of bytes, None of others.
     """
 
     path: str
@@ -34,6 +36,11 @@ class BatchLeaf(NamedTuple):
     spec: ArraySpec
     dtype: np.dtype[Any]
     generated: str = ""
+    missing: str | bytes | None = None
+
+    def padding(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """`count` rows of this shape and dtype in place of missing ones: zeros, empty strings, None."""
+        return np.full((count, *shape), self.missing, object) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
 @final

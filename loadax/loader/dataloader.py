@@ -109,7 +109,8 @@ class Dataloader:
             are named, batches consist of the leaf "mask".
         num_epochs: Number of epochs. None: infinite. Epochs never share a batch, and each has its own shuffle.
         remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
-            a bool leaf "mask", False for padding. "error" raises now.
+            a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
+            objects with None. "error" raises now.
         seq_len: Sequence length of batches, or a schedule by step, `{0: 512, 5_000: 2048}`. Every leaf whose first
             dimension after the rows is the longest one is cropped to it. None: not cropped.
         microbatches: Number k of microbatches. Leaves have shape (k, batch_size / k, …), for gradient accumulation, and
@@ -206,7 +207,7 @@ class Dataloader:
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
         masking = masking_of(on_error)
         if masking is not None:
-            create_record(masking)
+            masking = create_record(masking)
         rows = quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows)
         masks = masking is not None or len(rows) > 0
         if masks:
@@ -340,7 +341,7 @@ class Dataloader:
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` as NumPy arrays, with all columns of every leaf, including host leaves.
 
-        Padding is zeros, or None in place of objects.
+        Padding is zeros, empty strings or bytes, or None in place of other objects.
         """
         step, pipeline = self._checked(step), self._pipeline.on_host()
         shard = pipeline.host_shard(self._positions(step), step, pipeline.form(step).host_batch)

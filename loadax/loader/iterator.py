@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
+from loadax.core.context import Caller
 from loadax.core.distributed import this_process
 from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
@@ -103,6 +104,7 @@ class DataIterator:
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
         self._interrupted = False
+        self._caller = Caller()
         # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
         # it held.
         self._lock = threading.RLock()
@@ -177,13 +179,13 @@ class DataIterator:
         executor = self._executor
         try:
             options, step = self._pipeline.options, self._first_shard_step()
-            producer = self._pipeline.producer(self._shard(step), step, executor, self._streams)
+            producer = self._caller.run(self._pipeline.producer, self._shard(step), step, executor, self._streams)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
             )
             monitor = RunMonitor(producer, options, self._step, self._autotuner, earlier)
             scheduler = PrefetchScheduler(producer, self._step, options, monitor)
-            threads = ThreadPool(scheduler, executor)
+            threads = ThreadPool(scheduler, executor, self._caller)
         except BaseException:
             executor.close()
             raise
@@ -231,7 +233,9 @@ class DataIterator:
             try:
                 if not self._watching:
                     self._first_batch()
-                step, batch, host = scheduler.next_batch()
+                wait = scheduler.next_batch
+                # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
+                step, batch, host = wait() if self._executor.concurrency else self._caller.run(wait)
                 with self._lock:
                     if not _goes_on(step, streams, agreement, scheduler.check):
                         self._ended = self._ended or streams is self._streams

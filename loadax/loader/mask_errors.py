@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -108,14 +108,17 @@ def without(visits: Visits, quarantine: Integers) -> Visits:
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
 
 
-def create_record(masking: MaskErrors) -> None:
+def create_record(masking: MaskErrors) -> MaskErrors:
     """Creates the record of this process, if there is none: before the run, which a record that fails would end.
+
+    Returns:
+        The same with the absolute path of the record, since the current folder may change.
 
     Raises:
         ArgumentError: If it can't be written.
     """
     if masking.record is None:
-        return
+        return masking
     path = record_path(masking.record, this_process().index)
     if "://" in os.fspath(masking.record):
         raise ArgumentError(f"record={shown(os.fspath(masking.record))}: pass the path of a local file")
@@ -126,6 +129,7 @@ def create_record(masking: MaskErrors) -> None:
             f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
             "pass the path of a file in a folder that exists"
         ) from error
+    return replace(masking, record=record_path(masking.record, 0).absolute())
 
 
 def record_path(record: str | os.PathLike[str], process: int) -> Path:

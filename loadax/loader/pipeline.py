@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.casting import cast_into
+from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.loader.assembly.assembler import generate_leaf, padding
+from loadax.loader.assembly.assembler import generate_leaf
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
     check_memory,
@@ -19,15 +20,9 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import (
-    HostShard,
-    batch_spec,
-    host_leaves_spec,
-    host_spec,
-    resolve_shard,
-)
+from loadax.loader.assembly.host_shard import HostShard, batch_spec, host_leaves_spec, host_spec, resolve_shard
 from loadax.loader.assembly.seq_len import cut_to
-from loadax.loader.batch_spec import NO_LEAVES, BatchSpec
+from loadax.loader.batch_spec import MASK, NO_LEAVES, BatchSpec
 from loadax.loader.device.cache import DeviceCache
 from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
@@ -61,13 +56,27 @@ class BatchForm:
     host_batch: BatchSpec
 
 
-def _form(dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str]) -> BatchForm:
+def _form(
+    dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str], missing: Sequence[str | bytes | None]
+) -> BatchForm:
     return BatchForm(
         dataset,
         batch_spec(dataset.spec, generated_leaves, host_leaves),
-        host_leaves_spec(dataset.spec, host_leaves),
-        host_spec(dataset.spec, generated_leaves, host_leaves),
+        host_leaves_spec(dataset.spec, host_leaves, missing),
+        host_spec(dataset.spec, generated_leaves, host_leaves, missing),
     )
+
+
+def _missing_of(dataset: Dataset) -> list[str | bytes | None]:
+    """For each leaf, what padding is in place of objects, as in the first row; empty if no leaf has objects."""
+    if dataset.reader.first is None or not any(spec.dtype.hasobject for spec in flatten_spec(dataset.spec)[0]):
+        return []
+    try:
+        (example,) = dataset.reader.examples(dataset.reader.first)
+    except Exception:  # noqa: BLE001 - whoever reads this row will hear of it
+        return []
+    values = (next(iter(np.ravel(np.asarray(leaf, object))), None) for leaf in flatten(example)[0])
+    return ["" if isinstance(value, str) else b"" if isinstance(value, bytes) else None for value in values]
 
 
 def forms_of(
@@ -81,11 +90,12 @@ def forms_of(
         generated_leaves: Names of the generated leaves.
         host_leaves: Names of the leaves that are not placed.
     """
-    whole = _form(dataset, generated_leaves, host_leaves)
+    missing = _missing_of(dataset) if MASK in generated_leaves and host_leaves else []
+    whole = _form(dataset, generated_leaves, host_leaves, missing)
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: _form(data, generated_leaves, host_leaves) for length, data in short.items()}
+    forms = {length: _form(data, generated_leaves, host_leaves, missing) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
@@ -212,7 +222,7 @@ class Pipeline:
             leaves = flatten(dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present])))[0]
         out = []
         for leaf in batch.leaves:
-            array = padding(len(present), leaf.spec.shape, leaf.dtype)
+            array = leaf.padding(len(present), leaf.spec.shape, leaf.dtype)
             if leaf.source is None:
                 array[...] = generate_leaf(leaf.generated, visits, self.options.key_seed)
             elif leaves:

@@ -4,11 +4,13 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.core.progress import progress_bar
@@ -165,7 +167,7 @@ class Documents:
 
     def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty((self.size, self.num_lengths), np.int64)
-        over = threading.Event()
+        over, caller = threading.Event(), Caller()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
         def measure(start: int) -> int:
@@ -180,7 +182,7 @@ class Documents:
             thread_pool(workers, "loadax-lengths") as pool,
         ):
             try:
-                for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
+                for count in pool.map(partial(caller.run, measure), range(0, self.size, _DOCUMENTS_PER_READ)):
                     done(count)
             finally:
                 over.set()

@@ -5,6 +5,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import array_or_object
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import Tree
@@ -80,10 +81,7 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
 
 
 def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
-    try:
-        array = np.asarray(leaf)
-    except ValueError:  # lists of different lengths
-        array = np.empty((), object)
+    array = array_or_object(leaf, f"row {row}: leaf {path}")
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
         shown = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
         raise LeafError(

@@ -1,6 +1,8 @@
 """Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
 import logging
+import warnings
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
 
+_SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has
 
 # The counts that the summary mentions, and their descriptions.
@@ -33,11 +36,17 @@ def pack(
     progress: bool | None,
     value: Any,
     bos: Any,
+    given: bool,
 ) -> PackedSource:
-    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`.
+
+    `given`: whether documents bring shifted targets.
+    """
     folder = _open_index(reader, index, key)
     documents = Documents(reader, order, options.by_leaf, key)
     options = _in_order_of_leaves(options, documents)
+    if not given and not options.by_leaf:
+        _warn_of_shifted(documents)
     lengths, digest = _cached_lengths(documents, options, folder, progress)
     if not documents.flat:
         documents.known = lengths
@@ -52,9 +61,30 @@ def pack(
         # States of runs without these stay as they are.
         *([value] if options.by_leaf else [["value", value]] if value else []),
         *([["bos", bos]] if bos is not None else []),
+        *([["targets", "given"]] if given else []),
     ]
     groups = [Group(name, size, plan) for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)]
-    return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos)
+    return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos, given)
+
+
+def _warn_of_shifted(documents: Documents) -> None:
+    """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
+    dtypes, paths = documents.form.dtypes, documents.form.paths
+    ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu"]
+    sample = documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))) if len(ints) > 1 else []
+    long = [leaves for leaves in sample if len(leaves[0]) >= _SHIFTED_LENGTH]
+    for one, other in permutations(ints, 2):
+        # Leaves of few distinct values, such as roles, may look shifted by chance.
+        varied = dtypes[one] == dtypes[other] and any(len(np.unique(leaves[one])) > 2 for leaves in long)
+        if varied and all(np.array_equal(leaves[one][1:], leaves[other][:-1]) for leaves in long):
+            warnings.warn(
+                f"leaf {paths[other]} of the documents is {paths[one]} shifted by one entry, so the first target of "
+                "each document can be predicted, but `loss_mask` is False there; pass pack(…, targets='given'), with "
+                "which it is True for all entries of documents",
+                UserWarning,
+                stacklevel=4,
+            )
+            return
 
 
 def _open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | None:

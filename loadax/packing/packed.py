@@ -121,6 +121,7 @@ class PackedSource(BaseSource):
         summary: Text for `repr`.
         value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
         bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
+        given: Whether documents bring shifted targets, so that `loss_mask` is True for all of their entries.
 
     Raises:
         ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
@@ -137,9 +138,11 @@ class PackedSource(BaseSource):
         summary: str,
         value: Any = 0,
         bos: Any = None,
+        given: bool = False,
     ):
         self._documents, self._groups, self._plan = documents, groups, groups[0].plan
         self._described, self._summary, self._value, self._bos = described, summary, value, bos
+        self._given = given
         self._by_leaf = groups[0].name != ALL
         form = documents.form
         numbered = form.build(list(range(len(form.dtypes))))
@@ -208,7 +211,9 @@ class PackedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
-        return PackedSource(documents, self._groups, self._described, self._summary, self._value, self._bos)
+        return PackedSource(
+            documents, self._groups, self._described, self._summary, self._value, self._bos, self._given
+        )
 
     @property
     def order(self) -> Order:
@@ -333,7 +338,7 @@ class PackedSource(BaseSource):
                 case "positions":
                     values = indices(cut.begun, cut.lengths)
                 case "loss_mask":
-                    values = indices(cut.begun, cut.lengths) > 0
+                    values = cut.own.copy() if self._given else indices(cut.begun, cut.lengths) > 0
                     if self._own_mask is not None:
                         values[cut.own] &= parts[self._own_mask]
                 case number:

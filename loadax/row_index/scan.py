@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.blame import RAISED, blame
+from loadax.core.context import Caller
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
@@ -149,7 +150,7 @@ def scan(
     """
     if len(runs) and _needs_specs(reader):
         _ = reader.specs  # inferred once, before the threads start
-    over = threading.Event()
+    over, caller = threading.Event(), Caller()
 
     def one(start: int, end: int) -> tuple[NDArray[Any], int]:
         rows = start + np.flatnonzero(met[start:end])
@@ -168,7 +169,7 @@ def scan(
             for start, end in runs.tolist():
                 if len(under_way) > 2 * workers:
                     take()
-                under_way.append(pool.submit(one, start, end))
+                under_way.append(pool.submit(caller.run, one, start, end))
             while under_way:
                 take()
         except BaseException:

@@ -6,8 +6,9 @@ a program. If the mesh spans processes, this process's devices form a mesh of th
 concatenation of its local shards, and the results are wrapped as arrays of the whole mesh again. No data moves.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import jax
@@ -23,6 +24,7 @@ Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
 """A function from global arrays to global arrays."""
 
 _AXIS = "device"
+_BYTE = 8  # bits
 
 
 @final
@@ -94,13 +96,19 @@ class OwnDevices:
             out_specs=[placed.spec for placed in outer],
             check_vma=False,  # replicated outputs are computed from replicated inputs
         )
-        # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
-        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]):
+        tracing = partial(_running, self.mesh, [*inputs, *outputs])
+        with tracing():
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
-            compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
+            jitted = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer)
+            compiled: Callable[..., Sequence[jax.Array]] = jitted.lower(*inner).compile()
+        # Programs that are compiled ahead of time refuse all int4 arrays on given devices, for their layout (JAX 0.10).
+        # The jitted function takes them, and finds what was compiled above.
+        narrow = any(jax.dtypes.itemsize_bits(placed.dtype) < _BYTE for placed in inputs)
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            results = compiled(*(self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)))
+            parts = [self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)]
+            with tracing() if narrow else _running():
+                results = (jitted if narrow else compiled)(*parts)
             return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
@@ -125,6 +133,17 @@ def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
     with _x64_if_needed([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+
+
+@contextmanager
+def _running(mesh: Mesh | None = None, arrays: Sequence[Placed] = ()) -> Iterator[None]:
+    """A context for compiled programs, which `jax.disable_jit` refuses. NaNs and infinities may be in the data.
+
+    To trace a program, it also overrides the caller's current mesh, and its x64 flag if the data is 64-bit already.
+    """
+    quiet = jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False)
+    with quiet[0], quiet[1], quiet[2], jax.set_mesh(mesh) if mesh else nullcontext(), _x64_if_needed(arrays):
+        yield
 
 
 def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:

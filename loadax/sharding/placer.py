@@ -100,7 +100,8 @@ class Placer:
 
     def _by_microbatch(self, buffer: NDArray[Any]) -> NDArray[Any]:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
-        return np.ascontiguousarray(buffer.reshape(-1, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
+        rows = len(buffer) // self._microbatches
+        return np.ascontiguousarray(buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
 
 
 def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
+from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
@@ -146,12 +147,7 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     array = _converted(leaf, name)
     if array.ndim == 0:
         raise SourceError(f"{name} is a scalar, {_brief(leaf)}, without rows; give it a first dimension")
-    if isinstance(array, np.ma.MaskedArray):
-        if masked := int(np.ma.getmaskarray(array).sum()):
-            raise SourceError(
-                f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)"
-            )
-        return array.data
+    array = unmasked(array, name)
     return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import own, split_rows
+from loadax.core.spec import own_all, refuse_masked, split_rows, unmasked
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
@@ -378,7 +378,7 @@ class UserSource(BaseSource):
         return self._optional("spec")
 
     def read(self, rows: Integers) -> Tree:
-        return self._given.read(rows)
+        return refuse_masked(self._given.read(rows), f"{self.type_name}.read: leaf")
 
     @property
     def reads_examples(self) -> bool:
@@ -387,7 +387,9 @@ class UserSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         examples = self._optional("examples")
         return (
-            super().read_examples(visits) if examples is None else [own(example) for example in examples(visits.rows)]
+            super().read_examples(visits)
+            if examples is None
+            else own_all(list(examples(visits.rows)), visits.rows.tolist())
         )
 
     @property
@@ -422,7 +424,8 @@ class UserSource(BaseSource):
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        return self._given.read_parts(rows, starts, lengths, wanted)
+        parts = self._given.read_parts(rows, starts, lengths, wanted)
+        return [unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts]
 
     def locate(self, row: int) -> list[Location]:
         locate = self._optional("locate")

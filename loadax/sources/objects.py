@@ -1,6 +1,6 @@
 """ObjectSource: rows of any Python object with `__len__` and `__getitem__`: lists, torch datasets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, final
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
-from loadax.core.spec import leaf_arrays, own, same_memory, spec_of, stack
-from loadax.core.tree import flatten
+from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
+from loadax.core.tree import flatten, too_deep, with_values
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -57,7 +57,7 @@ class ObjectSource(BaseSource):
             yield from self._held(row)
 
     def _held(self, row: int) -> list[NDArray[Any]]:
-        return leaf_arrays(with_arrays(self._items[row]))
+        return leaf_arrays(all_with_arrays([self._items[row]])[0])
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the examples at `rows`, whose shapes and dtypes must be equal."""
@@ -67,7 +67,8 @@ class ObjectSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads and copies the examples one by one; their shapes may differ."""
-        return list(map(own, self._examples(check_rows(visits.rows, len(self)).tolist())))
+        rows = check_rows(visits.rows, len(self)).tolist()
+        return own_all(self._examples(rows), rows)
 
     def _examples(self, rows: list[int]) -> list[Tree]:
         examples = all_with_arrays(self._given(rows))
@@ -107,7 +108,7 @@ class ObjectSource(BaseSource):
             raise
         if len(rows) > 1 and rows[0] != rows[1] and _share_memory(examples[0], examples[1]):
             # The object reuses one buffer for every row, which now contains the last one.
-            return [own(items[row]) for row in rows]
+            return [own_all([items[row]], [row])[0] for row in rows]
         return examples
 
 
@@ -126,16 +127,26 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
     kinds = {*map(type, examples)}
     if kinds == {dict}:
         kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
-    return examples if _LISTS.isdisjoint(kinds) else list(map(with_arrays, examples))
+    if _LISTS.isdisjoint(kinds) and not any(issubclass(kind, Mapping) for kind in kinds):
+        return examples
+    try:
+        return list(map(with_arrays, examples))
+    except RecursionError:
+        raise too_deep() from None
 
 
 def with_arrays(example: Tree) -> Tree:
     """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
-    if type(example) is dict:
-        return {key: with_arrays(value) for key, value in example.items()}
+    if isinstance(example, Mapping):
+        return with_values(example, {key: with_arrays(value) for key, value in example.items()})
     if type(example) is tuple:
         return tuple(map(with_arrays, example))
-    return np.asarray(example) if type(example) is list and _numeric(example) else example
+    if type(example) is not list or not _numeric(example):
+        return example
+    try:
+        return np.asarray(example)
+    except ValueError:  # lists of different lengths, or nested deeper than arrays can be
+        return example
 
 
 def _numeric(items: list[Any]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
+from loadax.core.context import Caller
 from loadax.core.spec import check_batch
 from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
@@ -112,11 +113,13 @@ class Parts:
     def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
         """Reads the rows of a part with all threads."""
         start, stop = self.layout.part(part)
+        caller = Caller()
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
         step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
         reads: list[Future[None]] = [
-            pool.submit(self._fill, buffers, start, low, min(low + step, stop)) for low in range(start, stop, step)
+            pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
+            for low in range(start, stop, step)
         ]
         for read in reads:
             read.result()

@@ -123,7 +123,7 @@ def test_lanes_with_states_continue_without_reading_their_rows_again(caplog: pyt
             state = batches.get_state()
         lanes.rows_read, lanes.opened = 0, []
         caplog.clear()
-        with caplog.at_level("INFO", "loadax"), loader.host_batches(state) as batches:
+        with caplog.at_level("WARNING", "loadax"), loader.host_batches(state) as batches:
             assert values(next(batches)) == expected_steps([900] * 4, 8, "drop")[200]
         if stateful:
             assert lanes.rows_read < 1000

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, Dataset, from_arrays, from_source
+from loadax import Dataloader, Dataset, MaskErrors, from_arrays, from_source
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
 from loadax.sharding import data_parallel, plan_mesh
 from tests.meshes import ZOO, MeshCase
@@ -54,7 +54,7 @@ def check_host(rows: Any, ids: np.ndarray[Any, Any], missing: Any) -> None:
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_host_leaves_are_those_of_the_rows_of_the_batch(name: str, workers: dict[str, Any]) -> None:
-    data, missing = DATASETS[name].shuffle(seed=3), "" if name == "columns" else None
+    data, missing = DATASETS[name].shuffle(seed=3), ""
     loader = Dataloader(data, 16, host_leaves=KEPT, num_epochs=2, remainder="pad", **workers)
     assert sorted(loader.spec) == ["mask", "x"]
     with loader.iterate(1) as batches:
@@ -75,7 +75,7 @@ def test_worker_processes_send_objects() -> None:
     loader = Dataloader(data, 16, host_leaves=KEPT, remainder="pad", num_workers=1, worker_type="process")
     with loader.iterate() as batches:
         for _ in batches:
-            check_host(batches.host, loader.rows(batches.step - 1), None)
+            check_host(batches.host, loader.rows(batches.step - 1), "")
     with loader.host_batches() as batches:
         for step, batch in enumerate(batches):
             check_same(batch, loader.host_batch(step))
@@ -139,10 +139,29 @@ def test_where_all_leaves_stay_on_the_host_batches_consist_of_the_mask() -> None
         for batch in batches:
             assert list(batch) == ["mask"]
             assert batches.host["name"].tolist() == [
-                name if real else None for name, real in zip(_padded(NAMES, batches.step), batch["mask"], strict=True)
+                name if real else "" for name, real in zip(_padded(NAMES, batches.step), batch["mask"], strict=True)
             ]
     assert "host leaves  ['name'] object" in str(loader.explain())
     assert not loader.explain().warnings
+
+
+@pytest.mark.parametrize("remainder", ["pad", "mask"])
+@pytest.mark.parametrize(
+    ("value", "missing"),
+    [("a", ""), (np.str_("a"), ""), (b"a", b""), (b"", b""), (2**70, None), ({1}, None), (np.array(["a", "bc"]), "")],
+    ids=str,
+)
+def test_padding_of_host_leaves_is_empty_strings_and_none_of_other_objects(
+    value: Any, missing: Any, remainder: str
+) -> None:
+    rows = [{"x": row, "leaf": value} for row in range(12)]
+    data = from_source(rows).map(lambda row: {**row, "x": 1 // (remainder == "pad" or row["x"] != 3)})
+    options: dict[str, Any] = {"remainder": "pad"} if remainder == "pad" else {"on_error": MaskErrors(max_share=1)}
+    loader = Dataloader(data, 8, host_leaves="leaf", **options)
+    step, position = (1, 7) if remainder == "pad" else (0, 3)
+    want = np.full(np.shape(value) if isinstance(value, np.ndarray) else (), missing, object).tolist()
+    for batch in (loader.host(step), loader.host_batch(step), list(loader.host_batches())[step]):
+        assert batch["leaf"][position : position + 1].tolist() == [want]
 
 
 def _padded(names: list[str], step: int) -> list[str]:

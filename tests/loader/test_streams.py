@@ -448,3 +448,49 @@ def test_a_ctrl_c_while_going_back_to_an_earlier_step(workers: int, monkeypatch:
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("form", ["generator", "iterator", "behind a generator", "blocks"])
+def test_live_generator_loses_no_row_to_the_probe(form: str, workers: int) -> None:
+    live = iter(range(64))
+    taken = (np.int32(row) for row in live)
+    blocks = (np.arange(row, min(row + 5, 64)) for row in [64, *range(0, 64, 5)])
+    opened: dict[str, Any] = {
+        "generator": lambda lane, lanes: taken,
+        "iterator": lambda lane, lanes: live,
+        "behind a generator": lambda lane, lanes: (row for row in taken),
+        "blocks": lambda lane, lanes: blocks,
+    }
+    data = from_stream(opened[form], lanes=1, batched=form == "blocks").map(lambda row: row + 1)
+    got = list(Dataloader(data, 8, num_workers=workers))
+    np.testing.assert_array_equal(np.concatenate(got), np.arange(1, 65))
+
+
+def test_later_passes_open_lanes_again() -> None:
+    lanes = CountedLanes((12, 12, 12))
+    data = from_stream(lanes, lanes=3)
+    first, second = (batches_of(data) for _ in range(2))
+    np.testing.assert_equal(first, second)
+    assert sorted(lanes.opened) == [0, 0, 1, 1, 2, 2]  # that of the probe is read on
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            lambda state: state["lanes"][0].update({"1": [10**15, 0, 0, 1]}),
+            "lane 1 is at its row 1000000000000000, but",
+        ),
+        (lambda state: state["lanes"][0].update({"1": [0, 5, 0, None]}), "is not a list of states by lane"),
+        (lambda state: state.update(step=10**12, position=8 * 10**12), "would have to read .* rows to skip them"),
+    ],
+)
+def test_forged_states_of_lanes_are_refused(change: Any, match: str) -> None:
+    loader = Dataloader(from_stream(CountedLanes((40, 40), True), lanes=2), 8, num_epochs=None, num_workers=0)
+    with loader.host_batches() as batches:
+        next(batches)
+        state = batches.get_state()
+    change(state)
+    with pytest.raises(StateError, match=match):
+        next(loader.host_batches(state))

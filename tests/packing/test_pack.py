@@ -669,3 +669,87 @@ def test_rows_are_at_least_as_full_as_grains(method: Any, seed: int, mean: int) 
     lengths = np.clip(np.random.default_rng(seed).lognormal(np.log(mean), 1, 2000).astype(int), 1, 256)
     given = [np.ones(length, np.int32) for length in lengths]
     assert len(flat(given).pack(256, method=method)) <= grain_rows(given, 256, method)
+
+
+def shifted(tokens: Any) -> Any:
+    return {"inputs": tokens[:-1], "targets": tokens[1:]}
+
+
+SHIFTED = [shifted(np.arange(length) % 11 + 1) for length in (7, 2, 9, 5, 1, 30, 4)]
+FORMS: dict[str, Any] = {
+    "rows": lambda _: from_source(SHIFTED),
+    "map": lambda _: from_source([np.arange(len(row["inputs"]) + 1) % 11 + 1 for row in SHIFTED]).map(shifted),
+    "cached lengths": lambda _: from_source(SHIFTED),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "best_fit", "long": "cut"}, {"method": "first_fit", "long": "cut", "align": 2}]
+)
+def test_given_targets_are_all_in_the_loss_mask(form: str, options: dict[str, Any], tmp_path: Path) -> None:
+    index = tmp_path / "index" if form == "cached lengths" else None
+    for _ in range(2):
+        packed = FORMS[form](tmp_path).pack(8, targets="given", index=index, **options)
+        rows = packed.read(range(len(packed)))
+        np.testing.assert_array_equal(rows["loss_mask"], rows["segment_ids"] > 0)
+        assert rows["loss_mask"].sum() == sum(len(row["targets"]) for row in SHIFTED)
+        columns = next(Dataloader(packed, 1, partition=P(None, "data")).host_batches())
+        np.testing.assert_array_equal(columns["loss_mask"], rows["loss_mask"][:1])
+    with pytest.warns(UserWarning, match="shifted"):
+        other = FORMS[form](tmp_path).pack(8, **options)
+    assert other.reader.describe() != packed.reader.describe()
+
+
+def test_given_targets_with_bos_and_a_loss_mask_of_the_documents() -> None:
+    documents = [{**row, "loss_mask": row["targets"] % 2 == 0} for row in SHIFTED]
+    packed = from_source(documents).pack(64, targets="given", bos={"inputs": 99})
+    row = packed[0]
+    wanted = np.concatenate([np.append(False, row["loss_mask"]) for row in documents if len(row["inputs"])])
+    np.testing.assert_array_equal(row["loss_mask"][: len(wanted)], wanted)
+    assert not row["loss_mask"][row["inputs"] == 99].any()
+
+
+def test_warning_of_shifted_targets_and_its_advice() -> None:
+    data = from_source(SHIFTED)
+    with pytest.warns(
+        UserWarning, match=r"leaf \['targets'\] of the documents is \['inputs'\] shifted .*'given'"
+    ) as caught:
+        data.pack(8)
+    assert caught[0].filename == __file__
+    data.pack(8, targets="given")
+    for other in (
+        [{"a": np.arange(9), "b": np.arange(9)}],  # not shifted
+        [{"a": np.arange(9), "b": np.arange(1, 10, dtype=np.int32)}],
+        [{"a": np.ones(9, np.int32), "b": np.ones(9, np.int32)}],  # of one value
+        [*SHIFTED, {"inputs": np.arange(9), "targets": np.arange(9)}],
+        [{"inputs": np.arange(3), "targets": np.arange(1, 4)}],  # too short to tell
+    ):
+        from_source(other).pack(8)
+
+
+def test_given_targets_with_a_length_for_each_leaf() -> None:
+    documents = from_source(SHIFTED)
+    lengths = {"inputs": 32, "targets": 32}
+    packed = [documents.pack(lengths, method="best_fit", targets=targets) for targets in (None, "given")]
+    for one, other in zip(*(data.read(range(len(data))).items() for data in packed), strict=True):
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    ("targets", "match"),
+    [
+        (
+            "shift",
+            "targets='shift': pass None, or 'given' if documents bring shifted targets; to shift them, use a map",
+        ),
+        ("gives", "targets='gives': pass None, or 'given' if documents bring shifted targets"),
+        (True, "targets=True: pass None, or 'given'"),
+    ],
+)
+def test_targets_that_pack_does_not_know(targets: Any, match: str) -> None:
+    for seq_len in (8, {"inputs": 8, "targets": 8}):
+        with pytest.raises(ArgumentError, match=match):
+            from_source(SHIFTED).pack(seq_len, targets=targets)
+    rows = from_source([np.arange(1, 9)]).map(shifted).pack(8, targets="given")  # as the first one advises
+    assert rows[0]["loss_mask"].tolist() == [True] * 7 + [False]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.casting import check_cast
 from loadax.core.formatting import name_of
-from loadax.core.spec import flatten_spec
+from loadax.core.spec import as_array, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
@@ -88,7 +88,7 @@ class _PieceView:
         if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             kept = tile.leaf.dtype if tile.leaf.dtype.hasobject else values.dtype
-            full = padding(high - low, values.shape[1:], kept)
+            full = tile.leaf.padding(high - low, values.shape[1:], kept)
             full[self.present if wanted is None else self.present[wanted]] = values
             values = full
         self.piece.buffers.write(index, low, high, values)
@@ -105,11 +105,6 @@ class _PieceView:
         assert tile.select is not None
         steps, inner = divmod(bound, self.piece.rows_per_step)
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
-
-
-def padding(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Rows of a leaf in place of missing ones: zeros, empty strings, None in place of objects."""
-    return np.full((count, *shape), None) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
@@ -139,12 +134,7 @@ class Assembler:
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        layout: BufferLayout,
-        key_seed: int | None,
-        masking: bool = False,
-        mark: Mark = unmarked,
+        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool = False, mark: Mark = unmarked
     ):
         self._reader = reader
         self._masking = masking
@@ -284,11 +274,12 @@ class Assembler:
                     f"expected {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
-                wrong_dtype = np.asarray(leaf).dtype != wanted.dtype and not wanted.dtype.hasobject
-                if np.shape(leaf) != shape or wrong_dtype:
+                array = as_array(leaf, f"map_batch {name_of(batch_map.function)}: leaf {path or 'of the batch'}")
+                wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
+                if array.shape != shape or wrong_dtype:
                     raise LeafError(
                         f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
-                        f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "
+                        f"as {array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
                         "an elementwise map keeps every shape; use elementwise=False for one that does not"
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]

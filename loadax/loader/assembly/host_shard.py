@@ -53,8 +53,12 @@ def batch_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[st
     return _spec(_with_generated(tree, generated), specs)
 
 
-def host_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str]) -> BatchSpec:
+def host_spec(
+    example: Tree, generated: Sequence[str], host_leaves: Sequence[str], missing: Sequence[Any] = ()
+) -> BatchSpec:
     """The spec of a batch on the host, with all leaves; host leaves keep their dtype.
+
+    `missing`: padding of each leaf of objects; None if not given.
 
     Raises:
         LeafTypeError: As for `batch_spec`.
@@ -62,14 +66,14 @@ def host_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str
     """
     specs, tree = _numbered(example)
     kept = flatten([tree[name] for name in host_leaves])[0]
-    return _spec(_with_generated(tree, generated), specs, kept)
+    return _spec(_with_generated(tree, generated), specs, kept, missing)
 
 
-def host_leaves_spec(example: Tree, host_leaves: Sequence[str]) -> BatchSpec:
-    """The spec of the host leaves alone: a dict by name."""
+def host_leaves_spec(example: Tree, host_leaves: Sequence[str], missing: Sequence[Any] = ()) -> BatchSpec:
+    """The spec of the host leaves alone: a dict by name; `missing` as for `host_spec`."""
     specs, tree = _numbered(example)
     chosen = {name: tree[name] for name in host_leaves}
-    return _spec(chosen, specs, flatten(chosen)[0])
+    return _spec(chosen, specs, flatten(chosen)[0], missing)
 
 
 def _numbered(example: Tree) -> tuple[list[ArraySpec], Any]:
@@ -101,7 +105,7 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
     return {**tree, **{name: name for name in generated}} if generated else tree
 
 
-def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = ()) -> BatchSpec:
+def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missing: Sequence[Any] = ()) -> BatchSpec:
     """The spec of a tree of leaf indices and names of generated leaves; leaves `kept` keep their dtype."""
     indices, structure = flatten(tree)
     leaves = []
@@ -118,7 +122,8 @@ def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = ()) -> Ba
             raise LeafTypeError(
                 f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})"
             ) from error
-        leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name))
+        padding = None if name or not missing else missing[index]
+        leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name, padding))
     return BatchSpec(structure, tuple(leaves))
 
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from loadax.core.context import Caller
 from loadax.core.formatting import size_text
 from loadax.core.progress import progress_bar
 from loadax.core.tree import flatten
@@ -157,7 +158,7 @@ class DeviceCache:
             producer = BatchProducer(plan, dataset.reader, shard, options, executor, steps)
             scheduler = PrefetchScheduler(producer, 0, options)
             bar = progress_bar("keep_on_device", rows, "row", None)
-            with closing(ThreadPool(scheduler, executor)) as threads, bar as shown:
+            with closing(ThreadPool(scheduler, executor, Caller())) as threads, bar as shown:
                 threads.start()
                 try:
                     for step in range(steps):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import final
 
+from loadax.core.context import Caller
 from loadax.loader.execution.executor import PieceExecutor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 
@@ -21,14 +22,15 @@ class ThreadPool:
     Args:
         scheduler: Scheduler of the tasks.
         executor: Executor that reads for these threads and determines their number.
+        caller: Context that the threads run in.
     """
 
-    def __init__(self, scheduler: PrefetchScheduler, executor: PieceExecutor):
+    def __init__(self, scheduler: PrefetchScheduler, executor: PieceExecutor, caller: Caller):
         self._scheduler = scheduler
         self._executor = executor
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{index}", daemon=True)
+            threading.Thread(target=caller.run, args=(_work, scheduler), name=f"{_NAME}{index}", daemon=True)
             for index in range(executor.concurrency)
         ]
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from loadax import seeds
 from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
 from loadax.loader.state import OrderHash, make_state
@@ -241,7 +242,7 @@ class Certificate:
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version != _VERSION:
-            other = f"has version {version!r}, but this loadax reads {_VERSION}"
+            other = f"has version {shown(version)}, but this loadax reads {_VERSION}"
             hint = "is not a certificate" if version is None else other
             raise ArgumentError(f"this {hint}; make one with loader.certificate()")
         try:
@@ -355,6 +356,10 @@ def _contents(visits: Visits, step: int, positions: Integers, read: Read) -> Wor
 def _span(values: dict[str, Any]) -> Span:
     total, *per_step = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
     ranges = {name: tuple(values[name]) for name in ("steps", "positions")}
+    (first, stop), (low, high) = ranges["steps"], ranges["positions"]
+    counts = first, stop, low, high, values["batch_size"], values["rows"], values.get("copies", 1)
+    if any(type(count) is not int or not 0 <= count < 1 << 63 for count in counts):
+        raise ValueError(f"not all of {shown(counts)} are ints from 0 to 2^63")
     return Span(**{**values, **ranges, "total": total, "each": tuple(per_step)})
 
 

@@ -16,6 +16,7 @@ from loadax.sources.stream.source import OpenStream, StreamSource
 
 _log = logging.getLogger("loadax")
 
+_MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
 _MOST_ITEMS = 128  # rows, or blocks of rows, that are stacked at once
 _MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
 
@@ -296,11 +297,16 @@ class OpenLanes:
                 continue
             state = self._saved_state(number, row)
             self._lanes[number] = self.source.lane(number, self._epochs, state)
+            if row - state.row > _MOST_SKIPPED:
+                raise StateError(
+                    f"lane {number} would have to read {row - state.row} rows to skip them, from row {state.row} to "
+                    f"row {row}, which takes days; pass a state of get_state() of this run, or an earlier step"
+                )
             if row > state.row:
                 skipped.append(row - state.row)
                 stateless += state.state is None
         if skipped:
-            _log.info(
+            _log.warning(
                 "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state",
                 sum(skipped),
                 len(skipped),
@@ -309,7 +315,13 @@ class OpenLanes:
 
     def _saved_state(self, number: int, row: int) -> LaneState:
         """The latest saved state of a lane before a row."""
-        known = [state for state in self._saved.get(number, ()) if state.row <= row]
+        saved = self._saved.get(number, ())
+        known = [state for state in saved if state.row <= row]
+        if saved and not known:
+            raise StateError(
+                f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}; pass a "
+                "state of get_state()"
+            )
         return max(known, key=lambda state: state.row, default=BEGIN)
 
 

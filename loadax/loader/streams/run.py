@@ -228,6 +228,7 @@ def lane_states(start: object) -> LaneStates:
 
 def _lane_state(values: Sequence[Any]) -> LaneState:
     row, epoch, first = (int(value) for value in values[:3])
-    if not 0 <= first <= row or epoch < 0 or (values[3] is None and row != first):
+    # Each epoch before has a row at least.
+    if not 0 <= epoch <= first <= row or (values[3] is None and row != first):
         raise ValueError(values)
     return LaneState(row, epoch, first, values[3])

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.context import Caller
 from loadax.core.tree import flatten
 from loadax.protocols import Integers, Visits
 from loadax.reader import Examples, Reader
@@ -46,7 +47,7 @@ class ContentsReader:
 
     def __init__(self, reader: Reader, quarantine: Integers, threaded: bool):
         self._reader, self._quarantine, self._threaded = reader, quarantine, threaded
-        self._started = -1
+        self._started, self._caller = -1, Caller()
         self._found: dict[int, dict[str, list[str]]] = {} if threaded else {0: contents(reader, quarantine, 0)}
 
     def __call__(self, sample: int) -> dict[str, list[str]] | None:
@@ -55,7 +56,9 @@ class ContentsReader:
             return self._found.get(sample, {})
         if self._started < sample:
             self._started = sample
-            thread = threading.Thread(target=self._read, args=(sample,), name="loadax-contents", daemon=True)
+            thread = threading.Thread(
+                target=self._caller.run, args=(self._read, sample), name="loadax-contents", daemon=True
+            )
             thread.start()
             thread.join(_BRIEFLY)  # most rows are read by then
         return self._found.get(sample)

@@ -15,6 +15,8 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, final
@@ -105,6 +107,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
+        if type(obj) is ContextVar:
+            value = {}
+            with suppress(LookupError):
+                value = {"default": obj.get()}
+            return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
         if type(obj) in (np.ndarray, np.memmap):
             extent = mapped_extent(obj)
             if extent is not None and not extent.whole:

@@ -1,6 +1,7 @@
 """StoreSource: reads rows of open arrays of h5py, xarray, zarr and TensorStore, next to arrays in memory."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -159,6 +160,9 @@ class _OfZarr:
 
     def __init__(self, array: Any):
         self._array = array
+        for name in ("root", "path"):  # of local folders and zip files: else zarr reads zeros after os.chdir
+            if isinstance(path := getattr(array.store, name, None), Path):
+                setattr(array.store, name, path.absolute())
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
         self.chunk_rows = int(array.chunks[0])
 
@@ -176,6 +180,7 @@ class _OfHdf5:
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
+        self._file = str(Path(dataset.file.filename).absolute())
         self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
         self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
 
@@ -194,7 +199,7 @@ class _OfHdf5:
         return self._dataset[ascending if run is None else run][places]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": self._dataset.file.filename, "name": self._dataset.name}
+        return {"file": self._file, "name": self._dataset.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         import h5py

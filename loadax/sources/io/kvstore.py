@@ -77,7 +77,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
         raise SourceError(
             f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, http:// or https:// URL"
         ) from redacted(error)
-    return at_endpoint(spec)
+    return settled(spec)
 
 
 def address_of(kvstore: Any) -> str:
@@ -95,14 +95,19 @@ def address_of(kvstore: Any) -> str:
     return f"{scheme}://{bucket}/{path}" if bucket else f"{scheme}://{path}"
 
 
-def at_endpoint(spec: Any) -> Any:
-    """Fills in the environment's S3 endpoint where a key-value store spec (a URL or JSON) names none."""
+def settled(spec: Any) -> Any:
+    """A key-value store spec (a URL or JSON) that means the same wherever it is opened later.
+
+    Paths are absolute, and S3 stores without an endpoint have that of the environment.
+    """
     if isinstance(spec, str):
         return key_value_spec(spec)
     if not isinstance(spec, dict):
         return spec
     if "base" in spec:
-        return {**spec, "base": at_endpoint(spec["base"])}
+        return {**spec, "base": settled(spec["base"])}
+    if spec.get("driver") == "file" and not (path := spec.get("path", "")).startswith("/"):
+        return {**spec, "path": str(Path(path).absolute()) + "/" * path.endswith("/")}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if spec.get("driver") != "s3":
         return spec

@@ -209,7 +209,7 @@ class Lane:
     def _open(self, state: LaneState) -> None:
         """Opens the present epoch, at `state` if it is of this epoch, else at its first row."""
         self._iterator = open_rows(self._open_lane, self.number, self._lanes, self._epoch)
-        self._methods = _state_methods(self._iterator)
+        self._methods = state_methods(self._iterator)
         self.stateless = self._methods is None and len(self.states) == 1
         if state.epoch == self._epoch and state.state is not None:
             if self._methods is None:
@@ -289,7 +289,8 @@ def _differ(leaf: Any, copy: Any) -> bool:
     return not isinstance(copy, np.ndarray) or leaf.shape != copy.shape or leaf.tobytes() != copy.tobytes()
 
 
-def _state_methods(iterator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def state_methods(iterator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """What gives an iterator's state and sets it; None: it has no state."""
     for get, restore in _METHODS:
         if hasattr(iterator, get) and hasattr(iterator, restore):
             return getattr(iterator, get), getattr(iterator, restore)

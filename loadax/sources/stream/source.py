@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own, spec_of, stack, stack_into
+from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.blocks import BlockSpec
-from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows
+from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows, state_methods
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
@@ -43,6 +45,12 @@ class StreamSource(BaseSource):
         self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = None if spec is None else normalise_spec(spec, "spec")
         self._name = name
+        # Rows of lane 0 since its first one, whose iterator `_first` has opened: for the first run, since what a live
+        # generator has yielded does not come again.
+        self._opened: list[Iterator[Any]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": []}
 
     def __len__(self) -> int:
         return _ROWS
@@ -69,11 +77,19 @@ class StreamSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         self._check_first(visits.rows)
-        return [own(self._first)]
+        return own_all([self._first], ["0 of lane 0"])
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        return Lane(self.open_lane, number, self.lanes, epochs, self.blocks, start)
+        open_lane = self.open_lane if start.state is not None else self._open_lane
+        return Lane(open_lane, number, self.lanes, epochs, self.blocks, start)
+
+    def _open_lane(self, number: int, lanes: int, epoch: int) -> Any:
+        """Opens a lane, or continues the one that was opened to infer the spec."""
+        if (number, epoch) == (0, 0):
+            with suppress(IndexError):
+                return self._opened.pop()
+        return self.open_lane(number, lanes, epoch)
 
     @cached_property
     def blocks(self) -> BlockSpec | None:
@@ -91,13 +107,18 @@ class StreamSource(BaseSource):
 
     @cached_property
     def _first(self) -> Tree:
-        """The first row of lane 0, read with an iterator of its own."""
-        for item in open_rows(self.open_lane, 0, self.lanes, 0):
+        """The first row of lane 0."""
+        rows, items = open_rows(self.open_lane, 0, self.lanes, 0), list[Any]()
+        opened = [] if state_methods(rows) else [chain(items, rows)]  # what has states is opened again
+        for item in rows:
+            items.append(item)
             if not self.batched:
+                self._opened = opened
                 return item
             leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
             if all(leaf.ndim and len(leaf) for leaf in leaves):
-                return map_leaves(lambda leaf: np.asarray(leaf)[0], item)
+                self._opened = opened
+                return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
             if any(not leaf.ndim for leaf in leaves):
                 raise SourceError(
                     "batched=True, so each item of a lane must be a tree of arrays with rows as first dimension, and "
@@ -232,7 +253,8 @@ class OpenStream(BaseSource):
         piece, places = found
         if piece.items is None:
             return super().read_examples(visits)
-        return list(map(own, piece.items if places is None else (piece.items[place] for place in places.tolist())))
+        items = piece.items if places is None else [piece.items[place] for place in places.tolist()]
+        return own_all(items, _row_names(visits.rows, self._stream.lanes, "{row} of lane {lane}"))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
         """The piece that has these rows, and their indices in it (None: all, in order). None if no piece has them."""

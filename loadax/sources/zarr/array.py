@@ -14,7 +14,7 @@ from loadax.core.memory import check_fits
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import address_of, at_endpoint, brief, failure, new_context, wait
+from loadax.sources.io.kvstore import address_of, brief, failure, new_context, settled, wait
 from loadax.sources.zarr.chunk_files import chunk_files
 
 Missing = Literal["error", "fill"]
@@ -165,7 +165,8 @@ def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing
     if strict == spec:
         return store
     try:
-        if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
+        moved = local(spec) and strict.get("kvstore") != spec.get("kvstore")  # from a relative path to an absolute one
+        if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None and not moved:
             # With the store's own key-value store, which may exist only in this process's memory.
             del strict["kvstore"]
             return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
@@ -249,11 +250,15 @@ def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
 
 
 def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:
-    """Makes missing chunks errors, unless `missing` is "fill"; TensorStore's default silently reads zeros."""
+    """Makes missing chunks errors, unless `missing` is "fill"; TensorStore's default silently reads zeros.
+
+    Also settles where the key-value store is.
+    """
     driver = spec.get("driver")
+    if "kvstore" in spec:
+        spec = {**spec, "kvstore": settled(spec["kvstore"])}
     if driver in _STRICT_DRIVERS:
-        placed = {"kvstore": at_endpoint(spec["kvstore"])} if "kvstore" in spec else {}
-        asked = {**defaults, **spec, **placed}
+        asked = {**defaults, **spec}
         # The spec of a store omits the option at its default, true.
         asked.pop("fill_missing_data_reads", None)
         return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
+from loadax.core.context import Caller
 from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.execution.executor import LoadedJob, PieceExecutor, ThreadExecutor, open_executor
@@ -71,7 +72,7 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
         producer = loader._pipeline.producer(loader._shard(), 0, executor)
         monitor = RunMonitor(producer, LoaderOptions(), 0)
         scheduler = PrefetchScheduler(producer, 0, LoaderOptions(), monitor)
-        with closing(ThreadPool(scheduler, executor)) as threads:
+        with closing(ThreadPool(scheduler, executor, Caller())) as threads:
             threads.start()
             for expected, (step, batch) in enumerate(batches_of(scheduler)):
                 assert step == expected

@@ -315,3 +315,25 @@ def test_a_million_records_are_a_few_lines_a_step_and_a_process_that_holds_nothi
     nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, False, NO_ROWS)
     assert nothing.spans == ()
     assert made.merge(nothing) == made
+
+
+@pytest.mark.parametrize("number", [10**5000, -(10**5000), 2**63, -1, 1.5, "1", None, True], ids=range(8))
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda values, number: values["spans"][0].update(rows=number),
+        lambda values, number: values["spans"][0].update(batch_size=number),
+        lambda values, number: values["spans"][0].update(copies=number),
+        lambda values, number: values["spans"][0].update(steps=[0, number]),
+        lambda values, number: values["spans"][0].update(positions=[number, 8]),
+        lambda values, number: values["spans"][0].update(positions=[0, 8, number]),
+        lambda values, number: values.update(version=number),
+    ],
+)
+def test_certificate_with_numbers_out_of_range_is_refused(put: Any, number: Any) -> None:
+    values = Dataloader(from_arrays(np.arange(16)), 8).certificate().to_dict()
+    put(values, number)
+    if number is True and values["version"] is True:
+        return  # equal to 1
+    with pytest.raises(ArgumentError, match=r"this (certificate is damaged|has version|is not a certificate)"):
+        Certificate.from_dict(values)

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import compute  # noqa: F401  # what the advice names
 
 import loadax
-from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
 from tests.worker_types import WORKER_TYPES
@@ -180,7 +180,7 @@ def test_frames_without_columns_or_with_one_name_for_two() -> None:
 def test_masked_entries_are_no_data() -> None:
     masked = np.ma.masked_array([1, 2, 3], mask=[False, True, False])
     with pytest.raises(
-        SourceError, match=r"leaf \['x'\] has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
+        LeafError, match=r"leaf \['x'\] has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
     ):
         loadax.as_dataset({"x": masked})
     assert loadax.as_dataset({"x": masked.filled(0)}).read([0, 1, 2])["x"].tolist() == [1, 0, 3]

@@ -1,0 +1,161 @@
+"""Maps see the context variables and JAX settings of the caller, whichever way rows are read."""
+
+import contextvars
+import decimal
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import loadax
+from loadax import Dataloader, Dataset, from_arrays
+from loadax.core.context import Caller
+from tests.limits import HANG
+
+LEVEL = contextvars.ContextVar("level", default=1)
+ROWS = 32
+
+
+def seen(dataset: Dataset, **options: Any) -> Dataloader:
+    return Dataloader(dataset, 8, **options)
+
+
+def filtered(dataset: Dataset) -> Any:
+    return list(seen(dataset.filter(lambda _: True)))
+
+
+WAYS: dict[str, Callable[[Dataset, Path], Any]] = {
+    "no workers": lambda data, _: list(seen(data, num_workers=0)),
+    "threads": lambda data, _: list(seen(data, num_workers=3)),
+    "autotuned": lambda data, _: list(seen(data)),
+    "loader[t]": lambda data, _: [seen(data)[step] for step in range(4)],
+    "host_batch": lambda data, _: [seen(data).host_batch(step) for step in range(4)],
+    "host_batches": lambda data, _: list(seen(data).host_batches()),
+    "warmup": lambda data, _: (loader := seen(data)).warmup() or list(loader),
+    "keep_on_device": lambda data, _: list(seen(data, keep_on_device=True)),
+    "mask": lambda data, _: list(seen(data, on_error="mask")),
+    "ds[i]": lambda data, _: [data[row] for row in range(ROWS)],
+    "filter": lambda data, _: filtered(data),
+    "split_by": lambda data, _: len(data.split_by(lambda row: int(row["x"]) % 4, 0.5)[0]),
+    "pack": lambda data, _: data.map(lambda row: np.full(2, row["x"])).pack(8)[0],
+    "cache": lambda data, folder: data.cache(folder / "cache")[0],
+    "write_zarr": lambda data, folder: loadax.write_zarr(data, folder / "store.zarr"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_maps_see_context_variables_of_the_caller(way: str, tmp_path: Path) -> None:
+    levels = []
+
+    def note(row: Any) -> Any:
+        levels.append((LEVEL.get(), decimal.getcontext().prec, np.geterr()["over"]))
+        return row
+
+    data = from_arrays({"x": np.arange(ROWS, dtype=np.float32)}).map(note)
+    token = LEVEL.set(3)
+    try:
+        with np.errstate(over="raise"), decimal.localcontext(prec=5):
+            WAYS[way](data, tmp_path)
+    finally:
+        LEVEL.reset(token)
+    assert len(levels) >= ROWS
+    assert set(levels) == {(3, 5, "raise")}
+
+
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "jax_default_device": lambda: jax.default_device(jax.devices()[3]),
+    "jax_enable_x64": lambda: jax.enable_x64(True),
+    "jax_default_prng_impl": lambda: jax.default_prng_impl("rbg"),
+    "jax_default_matmul_precision": lambda: jax.default_matmul_precision("float32"),
+    "jax_numpy_dtype_promotion": lambda: jax.numpy_dtype_promotion("strict"),
+    "jax_numpy_rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "jax_debug_nans": lambda: jax.debug_nans(True),
+    "jax_debug_infs": lambda: jax.debug_infs(True),
+    "jax_disable_jit": jax.disable_jit,
+    "jax_transfer_guard": lambda: jax.transfer_guard("log"),
+    "jax_transfer_guard_device_to_host": lambda: jax.transfer_guard_device_to_host("disallow"),
+    "jax_threefry_partitionable": lambda: jax.threefry_partitionable(False),
+    "jax_check_tracer_leaks": jax.checking_leaks,
+}
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"keep_on_device": True}], ids=str)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_maps_see_jax_settings_of_the_caller(setting: str, options: dict[str, Any]) -> None:
+    values = []
+
+    def note(row: Any) -> Any:
+        values.append(getattr(jax.config, setting))
+        return row
+
+    with SETTINGS[setting]():
+        wanted = getattr(jax.config, setting)
+        got = list(seen(from_arrays({"x": np.arange(ROWS, dtype=np.float32)}).map(note), **options))
+    assert set(values) == {wanted} != {getattr(jax.config, setting)}
+    np.testing.assert_array_equal(np.concatenate([np.asarray(batch["x"]) for batch in got]), np.arange(ROWS))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_context_is_that_of_iter_until_the_end(workers: int) -> None:
+    levels = []
+    data = from_arrays(np.arange(ROWS)).map(lambda row: levels.append((LEVEL.get(), jax.config.jax_debug_nans)) or row)
+    loader = seen(data, num_workers=workers, prefetch=0)
+    with jax.debug_nans(True):
+        batches = contextvars.copy_context().run(lambda: LEVEL.set(3) and iter(loader))
+    levels.clear()  # of the probe
+    next(batches)
+    batches.set_state(batches.get_state())
+    assert [len(batch) for batch in batches] == [8, 8, 8]
+    assert set(levels) == {(3, True)}
+    assert LEVEL.get() == 1
+
+
+def test_rows_of_a_stream_are_read_in_the_context_of_the_caller() -> None:
+    levels = []
+
+    def rows(lane: int, lanes: int, epoch: int) -> Any:
+        for row in range(ROWS):
+            levels.append(LEVEL.get())
+            yield np.float32(row)
+
+    token = LEVEL.set(3)
+    try:
+        assert len(list(seen(loadax.from_stream(rows, lanes=1)))) == ROWS // 8
+    finally:
+        LEVEL.reset(token)
+    assert set(levels) == {3}
+
+
+def test_caller_runs_on_several_threads_at_once() -> None:
+    caller, barrier, results = Caller(), threading.Barrier(3), []
+    threads = [
+        threading.Thread(target=caller.run, args=(lambda: results.append(barrier.wait(HANG)),)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [0, 1, 2]
+
+
+@pytest.mark.processes
+def test_worker_processes_get_values_of_context_variables_of_scripts() -> None:
+    level, default, unset = (
+        contextvars.ContextVar("level", default=1),
+        contextvars.ContextVar("default", default=2),
+        contextvars.ContextVar("unset"),
+    )
+
+    def note(row: Any) -> Any:
+        return {"x": row, "seen": np.array([level.get(), default.get(), unset.get(7), np.geterr()["over"] == "raise"])}
+
+    level.set(3)
+    with np.errstate(over="raise"):
+        loader = seen(from_arrays(np.arange(ROWS)).map(note), worker_type="process", num_workers=1)
+        got = np.concatenate([np.asarray(batch["seen"]) for batch in loader])
+    np.testing.assert_array_equal(got, [[3, 2, 7, 0]] * ROWS)
