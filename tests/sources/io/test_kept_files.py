@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import hashlib
 import os
 import shutil
 import signal
@@ -230,8 +231,8 @@ def test_damaged_decompressed_content_is_made_again(
         digest.unlink()
     else:
         whole[whole.index(b"7")] = ord("8")
-        changed = {"cut": whole[:-12], "grow": whole + b'{"x": 1}\n', "empty": b""}.get(damage, whole)
-        content.write_bytes(changed)
+        changed: dict[str, bytes | bytearray] = {"cut": whole[:-12], "grow": whole + b'{"x": 1}\n', "empty": b""}
+        content.write_bytes(changed.get(damage, whole))
         os.utime(content, (1, 1))
     assert read(tmp_path) == list(range(50_000))
     assert ("this decompressed content is damaged (its size or digest is wrong) and is made again" in caplog.text) == (
@@ -248,7 +249,7 @@ def test_touched_content_is_read_once_to_be_checked(
     os.utime(content, (1, 1))
     monkeypatch.setattr(decompress, "_decompress", None)
     assert read(tmp_path)
-    monkeypatch.setattr(decompress.hashlib, "file_digest", None)
+    monkeypatch.setattr(hashlib, "file_digest", None)
     assert read(tmp_path)
 
 
@@ -341,7 +342,7 @@ def test_full_disk_leaves_no_half_index(tmp_path: Path, monkeypatch: pytest.Monk
         real(file)
 
     (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n' * 100)
-    monkeypatch.setattr(kept_files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         SourceError, match=r"records\.json can't be written: .*No space left.*; pass another path, or free"
     ):
