@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,13 @@ def test_many_brackets_side_by_side_are_not_deep(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gz", "zst", "bz2", "xz"])
 def test_a_file_that_becomes_too_large(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b'{"a": 1}\n' * 1_000_000
-    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}[kind]
-    packed = pack(content)
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+        "zst": zstd,
+    }
+    packed = packers[kind](content)
     path = tmp_path / f"a.jsonl.{kind}"
     path.write_bytes(packed)
     monkeypatch.setattr(compression, "_MOST", 1 << 20)

@@ -105,12 +105,10 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            _log.warning("%s: this cached block can't be read (%s); fetching %s again", path, error, byte_range)
-            content = None
-        else:
-            if content is None:
-                _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
+            self._warn(f"{path}: {error}")
+            return None
         if content is None:
+            _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
             with suppress(OSError):
                 path.unlink()
             return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
@@ -122,7 +121,8 @@ class _Scan:
         """Scans a local file; returns its size."""
         path = local_path(self.location)
         assert path is not None
-        memory = _memory(path) if self.size else memoryview(b"")
+        view: Any = FileMap(path).bytes if self.size else b""
+        memory = memoryview(view)
         while self.wanted is not None:
             self._send(memory[self.wanted[0] : self.wanted[1]])
         return self.size
@@ -159,11 +159,6 @@ def _run_remote(scans: Sequence[_Scan], files: Files, done: Callable[[int], obje
         for one, window, content in zip(running, windows, files.read(windows), strict=True):
             done(one.advance(window, content))
         waiting = [one for one in waiting if one.wanted is not None]
-
-
-def _memory(path: Path) -> memoryview:
-    view: Any = FileMap(path).bytes
-    return memoryview(view)
 
 
 def _identity(kind: str, files: Files, locations: Sequence[str]) -> dict[str, str | None]:

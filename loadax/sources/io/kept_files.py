@@ -102,12 +102,7 @@ def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
     Raises:
         OSError: When it is a link, not a regular file, or can't be opened.
     """
-    try:
-        return open_regular(path, flags | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise OSError(errno.ELOOP, "it is a link, not a regular file", os.fspath(path)) from None
+    return open_regular(path, flags | os.O_NOFOLLOW)
 
 
 @contextmanager

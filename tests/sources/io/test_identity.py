@@ -27,30 +27,30 @@ from tests.servers.faults import FaultProxy
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-Write = Callable[[Path, tuple[int, int]], Path]
+Write = Callable[[Path, tuple[int, ...]], Path]
 Open = Callable[[Any, Path], list[int]]
 
 WIDTHS = ((1, 222), (333, 4))
 """Numbers of two rows, which files of one size hold at other offsets."""
 
 
-def jsonl(numbers: tuple[int, int]) -> bytes:
+def jsonl(numbers: tuple[int, ...]) -> bytes:
     return b"".join(b'{"x": %d}\n' % number for number in numbers)
 
 
-def write_jsonl(folder: Path, numbers: tuple[int, int]) -> Path:
+def write_jsonl(folder: Path, numbers: tuple[int, ...]) -> Path:
     return write(folder / "0.jsonl", jsonl(numbers))
 
 
-def write_gzip(folder: Path, numbers: tuple[int, int]) -> Path:
+def write_gzip(folder: Path, numbers: tuple[int, ...]) -> Path:
     return write(folder / "0.jsonl.gz", gzip.compress(jsonl(numbers), 0, mtime=0))
 
 
-def write_zstd(folder: Path, numbers: tuple[int, int]) -> Path:
+def write_zstd(folder: Path, numbers: tuple[int, ...]) -> Path:
     return write(folder / "0.jsonl.zst", pa.compress(jsonl(numbers), "zstd", asbytes=True))
 
 
-def write_tar(folder: Path, numbers: tuple[int, int]) -> Path:
+def write_tar(folder: Path, numbers: tuple[int, ...]) -> Path:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as file:
         for row, number in enumerate(numbers):
@@ -61,7 +61,7 @@ def write_tar(folder: Path, numbers: tuple[int, int]) -> Path:
     return write(folder / "0.tar", out.getvalue())
 
 
-def write_tfrecord(folder: Path, numbers: tuple[int, int]) -> Path:
+def write_tfrecord(folder: Path, numbers: tuple[int, ...]) -> Path:
     def part(content: bytes) -> bytes:
         return content + masked_crc32c(content).to_bytes(4, "little")
 
@@ -79,17 +79,17 @@ def write(path: Path, content: bytes) -> Path:
 
 def open_jsonl(path: Any, kept: Path) -> list[int]:
     data = loadax.from_jsonl(path, cache=kept, index=kept / "index", progress=False)
-    return [int(data[row]["x"]) for row in range(2)]
+    return [int(data[row]["x"]) for row in range(len(data))]
 
 
 def open_tar(path: Any, kept: Path) -> list[int]:
     data = loadax.from_webdataset(path, index=kept, progress=False)
-    return [int(data[row]["txt"]) for row in range(2)]
+    return [int(data[row]["txt"]) for row in range(len(data))]
 
 
 def open_tfrecord(path: Any, kept: Path) -> list[int]:
     data = loadax.from_tfrecord(path, index=kept, progress=False)
-    return [int(data[row]) for row in range(2)]
+    return [int(data[row]) for row in range(len(data))]
 
 
 DOORS: dict[str, tuple[Write, Open]] = {
@@ -113,6 +113,17 @@ def test_file_of_same_name_size_and_time_in_another_folder(
     assert paths[0].stat().st_size == paths[1].stat().st_size
     for _ in range(2):
         assert [tuple(open_file(path, tmp_path / "kept")) for path in paths] == [*WIDTHS]
+
+
+@pytest.mark.parametrize("door", ["jsonl", "tar", "tfrecord"])
+def test_file_in_another_folder_that_differs_between_the_samples(door: str, tmp_path: Path) -> None:
+    write_file, open_file = DOORS[door]
+    numbers = [(*[10**17] * 300, *pair, *[10**17] * 1200) for pair in WIDTHS]
+    paths = [write_file(tmp_path / str(index), each) for index, each in enumerate(numbers)]
+    one, other = Files().identities(list(map(str, paths)))
+    assert one[1:] == other[1:]
+    for path, each in zip(paths, numbers, strict=True):
+        assert tuple(open_file(path, tmp_path / "kept")) == each
 
 
 @doors

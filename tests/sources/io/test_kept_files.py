@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import hashlib
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 OTHER = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 Open = Callable[[Path], list[int]]
+NUMBERS = [0, 20_000, 49_999]
 KINDS = ["loadax-blocks", "loadax-decompressed"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -47,24 +49,24 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def doors(tmp_path: Path, http_proxy: FaultProxy) -> dict[str, Open]:
-    """By the folder that each keeps: reads the numbers 0 to 49,999 by the cache in a folder."""
+    """By the folder that each keeps: reads `NUMBERS`, of three blocks of which two fit, by the cache in a folder."""
     np.save(tmp_path / "a.npy", np.arange(50_000))
-    content = b"".join(b'{"x": %d}\n' % number for number in range(50_000))
+    content = b"".join(b'{"x": %d}\n' % number for number in NUMBERS)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
 
     def remote(cache: Path) -> list[int]:
         data = loadax.from_npy(f"{http_proxy.url}/a.npy", cache=cache, cache_bytes=300_000)
-        return data.read(range(50_000)).tolist()
+        return data.read(NUMBERS).tolist()
 
     def compressed(cache: Path) -> list[int]:
         data = loadax.from_jsonl(tmp_path / "a.jsonl.gz", cache=cache, progress=False)
-        return data.read(range(50_000))["x"].tolist()
+        return data.read(range(3))["x"].tolist()
 
     def indexed(folder: Path) -> list[int]:
         (tmp_path / "a.jsonl").write_bytes(content)
         os.utime(tmp_path / "a.jsonl", (1, 1))
         data = loadax.from_jsonl(tmp_path / "a.jsonl", index=folder / "index", progress=False)
-        return data.read(range(50_000))["x"].tolist()
+        return data.read(range(3))["x"].tolist()
 
     return {"loadax-blocks": remote, "loadax-decompressed": compressed, "index": indexed}
 
@@ -76,11 +78,13 @@ def docs(shared: Path) -> Path:
     docs.mkdir(0o700)
     for name in ("thesis", "0" * 40, ".loadax-x", "writing-x"):
         (docs / name).write_text("mine")
+        os.utime(docs / name, (1, 1))
     return docs
 
 
-def is_intact(docs: Path) -> bool:
-    return sorted(path.read_text() for path in docs.iterdir()) == ["mine"] * 4
+def is_intact(docs: Path, more: int = 0) -> bool:
+    files = list(docs.iterdir())
+    return len(files) == 4 + more and all(path.stat().st_mtime == 1 for path in files)
 
 
 def other_user(script: str) -> None:
@@ -109,7 +113,7 @@ def test_folder_that_another_user_prepared_is_refused(
     assert is_intact(docs)
     named = "is a link, not a folder" if whose == "link" else f"belongs to another user (uid {OTHER})"
     assert named in str(error.value)
-    assert doors[kind](shared / "own") == list(range(50_000))
+    assert doors[kind](shared / "own") == NUMBERS
 
 
 @kinds
@@ -118,7 +122,7 @@ def test_folder_that_others_can_write_is_refused(
     kind: str, inner: bool, mode: int, tmp_path: Path, doors: dict[str, Open]
 ) -> None:
     cache = tmp_path / "c"
-    assert doors[kind](cache) == list(range(50_000))
+    assert doors[kind](cache) == NUMBERS
     (cache / kind if inner else cache).chmod(mode)
     with pytest.raises(ArgumentError, match=rf"can be written by other users \(mode {mode:o}\)"):
         doors[kind](cache)
@@ -126,7 +130,7 @@ def test_folder_that_others_can_write_is_refused(
         shutil.rmtree(cache / kind)  # as it says
     else:
         cache.chmod(0o1777)  # as /tmp
-    assert doors[kind](cache) == list(range(50_000))
+    assert doors[kind](cache) == NUMBERS
 
 
 def test_folder_that_the_private_group_of_the_user_can_write(tmp_path: Path, doors: dict[str, Open]) -> None:
@@ -135,7 +139,7 @@ def test_folder_that_the_private_group_of_the_user_can_write(tmp_path: Path, doo
     cache.mkdir()
     cache.chmod(0o775)
     if kept_files._is_private(os.getegid()):
-        assert doors["loadax-decompressed"](cache) == list(range(50_000))
+        assert doors["loadax-decompressed"](cache) == NUMBERS
     else:
         with pytest.raises(ArgumentError, match=r"can be written by other users \(mode 775\)"):
             doors["loadax-decompressed"](cache)
@@ -146,7 +150,7 @@ def test_umask_of_the_user_does_not_open_a_cache_to_others(kind: str, tmp_path: 
     before = os.umask(0)
     try:
         for _ in range(2):
-            assert doors[kind](tmp_path / "c") == list(range(50_000))
+            assert doors[kind](tmp_path / "c") == NUMBERS
     finally:
         os.umask(before)
 
@@ -180,7 +184,7 @@ def test_planted_file_is_not_followed(
     """In a folder that is right now, after others could write to it."""
     kind = {"usage": "loadax-blocks", "block": "loadax-blocks", "blocks": "loadax-blocks"}.get(where, "index")
     kind = "loadax-decompressed" if where in ("content", "digest") else kind
-    assert doors[kind](tmp_path / "c") == list(range(50_000))
+    assert doors[kind](tmp_path / "c") == NUMBERS
     folder = tmp_path / "c" / kind
     paths = {
         "usage": [folder / "usage"],
@@ -192,11 +196,17 @@ def test_planted_file_is_not_followed(
         "array": list(folder.glob("*.npy")),
     }[where]
     assert paths
+    copied = list(folder.glob("??/*")) if where == "blocks" else []
+    for path in copied:  # what a link leads to could be taken for a block
+        shutil.copy(path, docs)
+        os.utime(docs / path.name, (1, 1))
     for path in paths:
         plant(path, what, docs)
+    if kind == "loadax-blocks":
+        (folder / "zz").symlink_to(docs)
     with contextlib.suppress(LoadaxError):  # an error is right too
-        assert doors[kind](tmp_path / "c") == list(range(50_000))
-    assert is_intact(docs)
+        assert doors[kind](tmp_path / "c") == NUMBERS
+    assert is_intact(docs, len(copied))
 
 
 def test_usage_file_that_another_process_holds_is_no_hang(
@@ -206,7 +216,7 @@ def test_usage_file_that_another_process_holds_is_no_hang(
     shutil.rmtree(next(path for path in (tmp_path / "c" / "loadax-blocks").iterdir() if path.is_dir()))
     with (tmp_path / "c" / "loadax-blocks" / "usage").open() as usage:
         fcntl.flock(usage, fcntl.LOCK_EX)
-        assert doors["loadax-blocks"](tmp_path / "c") == list(range(50_000))
+        assert doors["loadax-blocks"](tmp_path / "c") == NUMBERS
     assert "the cache can't store or read a block; such blocks are fetched again" in caplog.text
 
 
@@ -215,17 +225,17 @@ def test_damaged_decompressed_content_is_made_again(
     damage: str, tmp_path: Path, doors: dict[str, Open], caplog: pytest.LogCaptureFixture
 ) -> None:
     read = doors["loadax-decompressed"]
-    assert read(tmp_path) == list(range(50_000))
+    assert read(tmp_path) == NUMBERS
     content, digest = sorted((tmp_path / "loadax-decompressed").iterdir())
     whole = bytearray(content.read_bytes())
     if damage == "no digest":
         digest.unlink()
     else:
-        whole[whole.index(b"7")] = ord("8")
-        changed = {"cut": whole[:-12], "grow": whole + b'{"x": 1}\n', "empty": b""}.get(damage, whole)
-        content.write_bytes(changed)
+        whole[whole.index(b"2")] = ord("8")
+        changed: dict[str, bytes | bytearray] = {"cut": whole[:-12], "grow": whole + b'{"x": 1}\n', "empty": b""}
+        content.write_bytes(changed.get(damage, whole))
         os.utime(content, (1, 1))
-    assert read(tmp_path) == list(range(50_000))
+    assert read(tmp_path) == NUMBERS
     assert ("this decompressed content is damaged (its size or digest is wrong) and is made again" in caplog.text) == (
         damage != "no digest"
     )
@@ -240,7 +250,7 @@ def test_touched_content_is_read_once_to_be_checked(
     os.utime(content, (1, 1))
     monkeypatch.setattr(decompress, "_decompress", None)
     assert read(tmp_path)
-    monkeypatch.setattr(decompress.hashlib, "file_digest", None)
+    monkeypatch.setattr(hashlib, "file_digest", None)
     assert read(tmp_path)
 
 
@@ -333,7 +343,7 @@ def test_full_disk_leaves_no_half_index(tmp_path: Path, monkeypatch: pytest.Monk
         real(file)
 
     (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n' * 100)
-    monkeypatch.setattr(kept_files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         SourceError, match=r"records\.json can't be written: .*No space left.*; pass another path, or free"
     ):
