@@ -17,10 +17,14 @@ _FIELDS = {
     "BytesList": {"value": "repeated bytes"},
     "FloatList": {"value": "repeated float"},
     "Int64List": {"value": "repeated int64"},
-    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
-    "Entry": {"key": "string", "value": "Feature"},
+    "Feature": {
+        "bytes_list": "optional BytesList",
+        "float_list": "optional FloatList",
+        "int64_list": "optional Int64List",
+    },
+    "Entry": {"key": "optional string", "value": "optional Feature"},
     "Features": {"feature": "repeated Entry"},
-    "Example": {"features": "Features"},
+    "Example": {"features": "optional Features"},
 }
 """Fields of each message, numbered from 1 on."""
 
@@ -57,29 +61,28 @@ def example_class() -> tuple[Any, type[Exception]]:
         UnsupportedError: When protobuf can't be imported; says what to install.
     """
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf.message import DecodeError
     except ImportError as error:
         raise UnsupportedError(
             f"features of TFRecord files are parsed by protobuf, which can't be imported ({error}): pip install "
             "protobuf, or, in a clone of loadax, pip install -e '.[tfrecord]'"
         ) from error
-    kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="loadax", syntax="proto3")
     for name, fields in _FIELDS.items():
-        described = file.message_type.add(name=name)
+        message = file.message_type.add(name=name)
         for number, (field, declared) in enumerate(fields.items(), 1):
-            label, _, kind = declared.rpartition(" ")
-            added = described.field.add(
-                name=field, number=number, label=kinds.LABEL_REPEATED if label else kinds.LABEL_OPTIONAL
+            label, kind = declared.split()
+            message.field.add(
+                name=field,
+                number=number,
+                label=f"LABEL_{label.upper()}",
+                type=None if kind in _FIELDS else f"TYPE_{kind.upper()}",
+                type_name=f".loadax.{kind}" if kind in _FIELDS else None,
+                oneof_index=0 if name == "Feature" else None,
             )
-            if kind in _FIELDS:
-                added.type_name = f".loadax.{kind}"
-            else:
-                added.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-            if name == "Feature":
-                added.oneof_index = 0
         if name == "Feature":
-            described.oneof_decl.add(name="kind")
+            message.oneof_decl.add(name="kind")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("loadax.Example")), message.DecodeError
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("loadax.Example")), DecodeError

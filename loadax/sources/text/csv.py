@@ -26,6 +26,7 @@ from loadax.sources.text.integers import FIRST_ROUNDED, has_large, is_rounded
 
 _BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
+_BLANK_LINE = re.compile(rb"\A[\r\n]|\n\r?\n|\r\r")
 _INTEGER = "^ *[+-]?[0-9]+ *$"
 _FILES = FileKind(
     "paths",
@@ -134,19 +135,18 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
     A file that can't be parsed is parsed again by one thread, which knows the row, and the ends of quoted entries that
     contain newlines.
     """
-    names: list[str] = []
     for newlines in (False, True):
         try:
-            names = names or _parsed(text._replace(content=_first_line(text)), {}).column_names
-            refuse_repeated(names, text.location)
-            if len(names) == 1:
-                text = text._replace(content=text.content.lstrip(b"\r\n"), has_blank_rows=True)
             table = _parsed(text, types, newlines=newlines)
+            if table.num_columns == 1 and _BLANK_LINE.search(text.content):
+                text = text._replace(content=text.content.lstrip(b"\r\n"), has_blank_rows=True)
+                table = _parsed(text, types, newlines=newlines)
+            refuse_repeated(table.column_names, text.location)
         except UnicodeDecodeError as error:
             raise SourceError(f"{text.location}: {error}; {UTF_8}") from error
         except pa.ArrowException as error:
-            if newlines or not names:
-                raise SourceError(f"{text.location}: {error}; {_remedy(str(error), names)}") from error
+            if newlines:
+                raise SourceError(f"{text.location}: {error}; {_remedy(str(error), text)}") from error
         else:
             if text.quote is not None and text.quote.encode() in text.content:
                 refuse_swallowed_rows(table, text.location, text.delimiter)
@@ -155,25 +155,17 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
     raise AssertionError(text.location)
 
 
-def _remedy(problem: str, names: Sequence[str]) -> str:
-    column = re.search(r"In CSV column #(\d+)", problem)
+def _remedy(problem: str, text: _Text) -> str:
     if "invalid UTF8" in problem:
         return UTF_8
-    if column is None or int(column[1]) >= len(names):
+    column = re.search(r"In CSV column #(\d+)", problem)
+    if column is None:
         return "correct that row"
-    return f"correct that row, or state the type of its column: dtypes={{{names[int(column[1])]!r}: str}}"
-
-
-def _first_line(text: _Text) -> bytes:
-    """The first line that is not empty."""
-    begin = len(text.content) - len(text.content.lstrip(b"\r\n"))
-    line = rb"[^\r\n]*+"
-    if text.quote is not None:
-        mark, between = re.escape(text.quote.encode()), re.escape(text.delimiter.encode())
-        line = rb"(?:(?<![^\r\n%b])(?:%b[^%b]*+%b)++|[^\r\n])*+" % (between, mark, mark, mark)
-    found = re.compile(line).match(text.content, begin)
-    assert found is not None
-    return found[0] + b"\n"
+    try:
+        name = _parsed(text, {}, newlines=True).column_names[int(column[1])]
+    except UnicodeDecodeError:
+        return UTF_8
+    return f"correct that row, or state the type of its column: dtypes={{{name!r}: str}}"
 
 
 def _parsed(text: _Text, types: Mapping[str, Any], columns: Sequence[str] | None = None, newlines: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -69,20 +70,16 @@ def refuse_swallowed_rows(table: Any, location: str, delimiter: str) -> None:
 
 def _are_rows(text: str, column: int, kinds: Sequence[Any], delimiter: str) -> bool:
     """Whether lines have an entry for each column, some with another type than texts, or all with one after a tab."""
-    rows: list[list[str | None]] = [[*line.split(delimiter)] for line in re.split("\r\n?|\n", text)]
     # The text begins in this column of the first row, and ends in it in the last one.
-    rows[0][:0], rows[-1][len(rows[-1]) :] = [None] * column, [None] * (len(kinds) - 1 - column)
+    lines = f"{delimiter * column}{text}{delimiter * (len(kinds) - 1 - column)}"
+    rows = [line.split(delimiter) for line in re.split("\r\n?|\n", lines)]
     if any(len(row) != len(kinds) for row in rows):
         return False
-    entries = [
-        (entry, kind)
-        for row in rows
-        for index, (entry, kind) in enumerate(zip(row, kinds, strict=True))
-        if entry and index != column and not pa.types.is_string(kind)
-    ]
+    entries = [pair for row in rows for pair in zip(row, kinds, strict=True) if pair[0]]
     try:
-        for entry, kind in entries:
-            pa.scalar(entry).cast(kind)
+        typed = [pa.scalar(entry).cast(kind) for entry, kind in entries if not pa.types.is_string(kind)]
     except pa.ArrowException:
         return False
-    return bool(entries) or (delimiter == "\t" and "" not in {entry for row in rows for entry in row})
+    return bool(typed) or (
+        delimiter == "\t" and all(map(itemgetter(0), rows[1:])) and all(map(itemgetter(-1), rows[:-1]))
+    )

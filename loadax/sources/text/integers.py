@@ -40,18 +40,14 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
     columns = [field for field in table.schema if any(map(has_large, table.column(field.name).chunks))]
     rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
     for field in columns:
-        numbers = [
-            (index, path, number) for index, row in enumerate(rows) for path, number in _floats(row, field, field.name)
+        numbers = [(index, *leaf) for index, row in enumerate(rows) for leaf in _floats(row, field, field.name)]
+        integers = [
+            (-abs(number), index, path, number) for index, path, number in numbers if isinstance(number, Decimal)
         ]
-        alone = is_sample and all(isinstance(number, Decimal) for _, _, number in numbers)
-        rounded = [
-            (-abs(number), index, path, number)
-            for index, path, number in numbers
-            if isinstance(number, Decimal) and is_rounded(number, alone)
-        ]
-        if rounded:
-            _, index, path, number = min(rounded)
-            dtype = fitting_dtype([int(entry) for _, _, entry in numbers]) if alone else "float64"
+        alone = is_sample and len(integers) == len(numbers)
+        _, index, path, number = min([each for each in integers if is_rounded(each[-1], alone)], default=(0, 0, "", 0))
+        if number:
+            dtype = fitting_dtype([int(each[-1]) for each in integers]) if alone else "float64"
             remedy = f"state its type: dtypes={{{path!r}: {dtype!r}}}"
             if "struct" in str(field.type):
                 remedy = "write it as a text, or with a fraction (.0) if it may be rounded"

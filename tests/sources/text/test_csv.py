@@ -389,6 +389,12 @@ def test_an_entry_of_another_type(tmp_path: Path) -> None:
     ):
         loadax.from_csv(path, dtypes={"x": "int32"})
     assert plain(loadax.from_csv(path, dtypes={"x": str})[1]) == {"x": "abc"}
+    path.write_bytes('"x\ny",é\n1,2\na,3\n'.encode())
+    with pytest.raises(SourceError, match=r"x.csv: .*'a'; correct that row, or state .*: dtypes=\{'x\\ny': str\}$"):
+        loadax.from_csv(path, dtypes={"x\ny": "int32"})
+    path.write_bytes("x,é\n1,2\na,3\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"x.csv: .*; write the file in UTF-8"):
+        loadax.from_csv(path, dtypes={"x": "int32"})
 
 
 def test_columns_without_values_have_the_stated_dtypes(tmp_path: Path) -> None:
