@@ -187,10 +187,10 @@ def _block_size(content: bytes) -> int:
     """Bytes of blocks of which none ends within CRLF: Arrow would lose one of them in a quoted entry (arrow#51368)."""
     largest = min(max(_BLOCK, len(content) // _BLOCKS + 1), _MOST_BLOCK)
 
-    def splits(size: int) -> bool:
-        return any(content[end - 1 : end + 1] == b"\r\n" for end in range(size, len(content), size))
-
-    return next((size for size in range(largest, 0, -1) if not splits(size)), largest)
+    for size in range(largest, 0, -1):
+        if all(content[end - 1 : end + 1] != b"\r\n" for end in range(size, len(content), size)):
+            return size
+    return largest
 
 
 def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) -> None:

@@ -274,7 +274,7 @@ def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
     if schema is None:
         lists = any(isinstance(entry, list) for entry in value.values())
         return "correct the line" + ": all entries of a list must have one type" * lists
-    wrong = next((field for field in schema if not _parses(line, pa.schema([field]))), None)
+    wrong = next((field for field in schema if not _parses([line], pa.schema([field]))), None)
     if wrong is None:
         types = ", ".join(f"{field.name}: {field.type}" for field in schema)
         return f"all rows must have the types of the first ones ({types}): correct the line"
@@ -286,9 +286,10 @@ def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
     return remedy if fits is None else f"{remedy}, or state its type: dtypes={{{wrong.name!r}: {fits!r}}}"
 
 
-def _parses(line: memoryview, schema: Any = None) -> bool:
+def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
+    """Whether lines can be parsed together, so that each column has one type."""
     try:
-        parse([line], schema)
+        parse(lines, schema)
     except (pa.ArrowException, UnicodeDecodeError):
         return False
     return True
@@ -312,7 +313,8 @@ def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, ty
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
-    rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
+    sampled = min(_SAMPLED, len(begins))
+    rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
     return _infer_rows(records, begins, sizes, rows, columns, typed)
 
 
@@ -323,7 +325,7 @@ def _infer_rows(
     try:
         table = parse(lines)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        whole = [_parses(line) for line in lines]
+        whole = [_parses([line]) for line in lines]
         if not all(whole):
             first = whole.index(False)
             if not any(whole):
@@ -335,7 +337,7 @@ def _infer_rows(
             )
             return _infer_rows(records, begins, sizes, rows[np.array(whole)], columns, typed)
         # Each line is right by itself, so one has another type than a line before it.
-        differing = bisect_left(range(1, len(lines)), True, key=lambda last: _differ(lines[: last + 1])) + 1
+        differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
         raise SourceError(
             f"{line_text(records, int(begins[rows[differing]]))}: {reason}; correct the line: all rows of a column "
@@ -344,19 +346,6 @@ def _infer_rows(
     inferred = [name for name in column_names(columns, table.column_names) if name not in typed]
     refuse_rounded(lines, table.select(inferred), lambda index: line_text(records, int(begins[rows[index]])), True)
     return pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
-
-
-def _differ(lines: Sequence[memoryview]) -> bool:
-    """Whether a column has several types."""
-    try:
-        parse(lines)
-    except pa.ArrowException:
-        return True
-    return False
-
-
-def _spread(length: int) -> Integers:
-    return np.linspace(0, length - 1, min(_SAMPLED, length)).astype(np.int64)
 
 
 def _without_times(kind: Any) -> Any:
