@@ -78,7 +78,7 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
 
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
-    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True).items()}
+    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True)[0].items()}
     return {name: size for name, size in found.items() if not any(part.startswith(".") for part in name.split("/"))}
 
 

@@ -108,15 +108,22 @@ class Files:
         return [next(remote) if local_path(location) is None else _start(location, size) for location in locations]
 
     def names(self, folder: str, below: bool = False) -> list[str]:
-        """Lists the URLs of the files in a remote folder, whose URL ends with "/", and below it; sizes become known.
+        """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
+
+        Args:
+            folder: Path or URL.
+            below: Whether to list the files of subfolders too. Else subfolders are listed; their names end with "/".
 
         Raises:
             SourceError: When the server can't list files (HTTP can't).
         """
-        infos = self._remote.list(folder, below)
+        if local_path(folder) is not None:
+            with os.scandir(_path(folder)) as entries:
+                return [entry.path + "/" * entry.is_dir() for entry in entries]
+        infos, folders = self._remote.list(folder, below)
         self._known.update(infos)
         self._listed.add(folder)
-        return list(infos)
+        return [*infos, *folders]
 
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
