@@ -35,6 +35,7 @@ class FileKind(NamedTuple):
         belongs: Predicate on file names: whether a file in a folder is of this kind.
         missing: Ends of two sentences for a folder without such files: what it lacks, and what to pass instead.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
+        start: Bytes at the beginning of each file that will be read first, by `Files.read_starts`.
     """
 
     argument: str
@@ -42,6 +43,7 @@ class FileKind(NamedTuple):
     belongs: Callable[[str], bool]
     missing: tuple[str, str]
     local_only: str | None = None
+    start: int = 1
 
 
 def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
@@ -63,7 +65,7 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     given_texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
     texts = [text for given_text in given_texts for text in _braces(given_text)]
     if kind.local_only is None:
-        texts = _folders_marked(texts, files)
+        texts = _folders_marked(texts, files, kind.start)
     return [file for text in texts for file in _expand(text, kind, files)]
 
 
@@ -107,10 +109,10 @@ def file_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
-def _folders_marked(texts: Sequence[str], files: Files) -> list[str]:
+def _folders_marked(texts: Sequence[str], files: Files, start: int) -> list[str]:
     """Appends "/" to the URLs of folders in buckets: at most an empty object is there, but files are below."""
     urls = [text for text in texts if urlsplit(text).scheme in BUCKETS and not text.endswith("/") and "*" not in text]
-    found = dict(zip(urls, files.exists(urls), strict=True))
+    found = dict(zip(urls, files.exists(urls, start), strict=True))
     empty = {url for url in urls if not (found[url] and files.sizes([url])[0])}
     return [f"{text}/" if text in empty and _has_entries(f"{text}/", files) else text for text in texts]
 
@@ -153,7 +155,7 @@ def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
         lacks, instead = kind.missing
-        raise SourceError(f"{folder.location}: the folder has no {lacks}, but {names}; pass {instead}")
+        raise SourceError(f"{folder.location.rstrip('/')}: the folder has no {lacks}, but {names}; pass {instead}")
     return sorted(found)
 
 

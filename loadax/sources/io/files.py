@@ -36,9 +36,10 @@ class Files:
     def __init__(self) -> None:
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
+        self._starts: dict[str, bytes] = {}  # first bytes that came when files were looked up, until they are read
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_remote"}
+        return {**{name: value for name, value in vars(self).items() if name != "_remote"}, "_starts": {}}
 
     @cached_property
     def _remote(self) -> "RemoteFiles":
@@ -47,9 +48,9 @@ class Files:
 
         return RemoteFiles()
 
-    def exists(self, locations: Sequence[str]) -> list[bool]:
-        """Tests which files exist."""
-        infos = self._look_up([location for location in locations if local_path(location) is None])
+    def exists(self, locations: Sequence[str], start: int = 1) -> list[bool]:
+        """Tests which files exist; of remote ones, `read_starts` will have the first `start` bytes."""
+        infos = self._look_up([location for location in locations if local_path(location) is None], start)
         return [
             infos[location] is not None if location in infos else _path(location).is_file() for location in locations
         ]
@@ -100,12 +101,13 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        far = [location for location in locations if local_path(location) is None]
-        ranges = [ByteRange(location, 0, size) for location in far]
-        starts, infos = self._remote.read(ranges, short=True) if far else ([], {})
+        kept = {location: self._starts.pop(location) for location in set(locations) & set(self._starts)}
+        kept = {location: start for location, start in kept.items() if len(start) in (size, self._known[location].size)}
+        far = [location for location in locations if local_path(location) is None and location not in kept]
+        starts, infos = self._remote.read([ByteRange(each, 0, size) for each in far], short=True) if far else ([], {})
         self._known.update(infos)
-        remote = iter(starts)
-        return [next(remote) if local_path(location) is None else _start(location, size) for location in locations]
+        remote = {**kept, **dict(zip(far, starts, strict=True))}
+        return [remote[location] if location in remote else _start(location, size) for location in locations]
 
     def names(self, folder: str, below: bool = False) -> list[str]:
         """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
@@ -139,14 +141,17 @@ class Files:
             infos.append(info)
         return infos
 
-    def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
+    def _look_up(self, locations: Sequence[str], start: int = 1) -> dict[str, FileInfo | None]:
         new = [
             location
             for location in dict.fromkeys(locations)
             if location not in self._known and location.rpartition("/")[0] + "/" not in self._listed
         ]
-        found = zip(new, self._remote.look_up(new) if new else (), strict=True)
-        self._known.update((location, info) for location, info in found if info is not None)
+        for location, answer in zip(new, self._remote.look_up(new, start) if new else (), strict=True):
+            if answer is not None:
+                self._known[location], content = answer
+                if start > 1:
+                    self._starts[location] = content
         return {location: self._known.get(location) for location in locations}
 
 

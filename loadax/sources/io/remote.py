@@ -42,9 +42,14 @@ class RemoteFiles:
     def __reduce__(self) -> Any:
         return RemoteFiles, ()
 
-    def look_up(self, locations: Sequence[str]) -> list[FileInfo | None]:
-        """Finds size and generation of files, with one request each; None for a file that does not exist."""
-        return _run(locations, self._look_up)
+    def look_up(self, locations: Sequence[str], start: int = 1) -> list[tuple[FileInfo, bytes] | None]:
+        """Finds size and generation of files, with one request each; None for a file that does not exist.
+
+        Args:
+            locations: URLs.
+            start: Bytes to read of each file, which come with the answer.
+        """
+        return _run(locations, lambda location: self._look_up(location, start))
 
     def read(self, ranges: Sequence[ByteRange], short: bool = False) -> tuple[list[bytes], dict[str, FileInfo]]:
         """Reads ranges that are not empty, nearby ones of a file by one request.
@@ -93,15 +98,15 @@ class RemoteFiles:
         files = {root + quote(entry["path"]): _info(entry) for entry in entries}
         return files, [f"{root}{quote(path)}/" for path in folders]
 
-    async def _look_up(self, location: str) -> FileInfo | None:
+    async def _look_up(self, location: str, start: int) -> tuple[FileInfo, bytes] | None:
         url, key = split_url(location)
         store = self._store(url)
-        answer = await _second_try(lambda: _get(store, key, (0, 1)), location)
+        answer = await _second_try(lambda: _get(store, key, (0, start)), location)
         if answer is None or answer.info is not None:
-            return None if answer is None else answer.info
+            return answer
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
         meta = await _second_try(lambda: _head(store, key), location)
-        return None if meta is None else _info(meta)
+        return None if meta is None else (_info(meta), b"")
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
         url, key = split_url(wanted.location)

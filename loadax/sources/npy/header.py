@@ -15,9 +15,13 @@ from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
 from loadax.sources.io.files import Files, open_regular
 
-_MAGIC = b"\x93NUMPY"
+MAGIC = b"\x93NUMPY"
+"""The first bytes of a `.npy` file."""
+
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
-_FIRST = 1 << 12  # bytes of the first read; most headers have 128
+HEADER_BYTES = 1 << 12
+"""Size of the first read; most headers have 128 bytes."""
+
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
 
 NPY_FAILURES = (
@@ -70,7 +74,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names it.
     """
-    starts = files.read_starts(locations, _FIRST)
+    starts = files.read_starts(locations, HEADER_BYTES)
     spans = [_span(start, location) for start, location in zip(starts, locations, strict=True)]
     longer = {
         index: ByteRange(locations[index], *span) for index, span in enumerate(spans) if span[1] > len(starts[index])
@@ -90,7 +94,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
 
 def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
-    if not start.startswith(_MAGIC):
+    if not start.startswith(MAGIC):
         raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; write it with numpy.save")
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
