@@ -1,6 +1,6 @@
-"""Removes passwords, tokens and signatures from locations before they are shown.
+"""Removes passwords, tokens and signatures from locations before they are shown, and escapes unprintable characters.
 
-All code that shows a URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
+All code that shows a path or URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
 """
 
 import re
@@ -27,18 +27,25 @@ _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
 _PUNCTUATION = ".,:;)]}"  # punctuation that ends a sentence after a URL
+# Control characters, which terminals obey, marks that turn the direction of text, and surrogates, which stand for bytes
+# of file names that are not UTF-8 and can't be printed or logged.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 HIDDEN = "…"
 """Replaces each secret."""
 
 
 def redact(text: str) -> str:
-    """Removes user names, passwords and all but harmless query values from the URLs in a text.
+    """Removes user names, passwords and all but harmless query values from the URLs in a text, and makes it printable.
 
     Examples:
         >>> from loadax.errors import redact
+        >>> redact("caf\\udce9.csv\\x1b[2J")  # a name of Latin-1, and an escape sequence
+        'caf\\\\xe9.csv\\\\x1b[2J'
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
         'http://…@host/a.npy?token=…&version=2: there is no such file'
     """
+    if not text.isprintable():
+        text = _UNPRINTABLE.sub(_escape, text)
     if "://" in text:
         text = _URL.sub(lambda match: _redact_url(match[0]), text)
     return (
@@ -46,6 +53,12 @@ def redact(text: str) -> str:
         if "uthorization" in text or "AUTHORIZATION" in text
         else text
     )
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    code -= 0xDC00 if 0xDC80 <= code <= 0xDCFF else 0  # as Python decodes a byte of a file name
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
 
 
 def redacted(error: Exception) -> Exception:

@@ -144,6 +144,7 @@ def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False
         files: Reader.
         within: Whether it has the name of a file itself: then it may be empty, and has no further such folders.
     """
+    shown = folder.location if "://" in folder.location else folder.location.rstrip("/")
     entries = entries_in(folder.location, files)
     visible = [entry for entry in entries if not is_hidden(entry.name)]
     kept = [entry for entry in visible if kind.belongs(entry.name)]
@@ -151,11 +152,11 @@ def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False
     for entry in kept if not within else ():
         if _is_like_file(entry, kind):
             found += _of_folder(entry, kind, files, within=True)
-    _tell(folder.location, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
+    _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
         lacks, instead = kind.missing
-        raise SourceError(f"{folder.location.rstrip('/')}: the folder has no {lacks}, but {names}; pass {instead}")
+        raise SourceError(f"{shown}: the folder has no {lacks}, but {names}; pass {instead}")
     return sorted(found)
 
 

@@ -1,5 +1,6 @@
 """Finds the files of a token stream: flat, with a header, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
@@ -9,6 +10,7 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
+from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.expand import FileKind, expand, file_name
@@ -18,6 +20,8 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import HEADER_BYTES, MAGIC, read_npy_headers
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
+
+_log = logging.getLogger("loadax")
 
 _FILES = FileKind(
     "path",
@@ -109,6 +113,13 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
         other = next(location for location in arrays if location not in flat)
         raise SourceError(
             f"{flat[0]} is not a .npy file, but {other} is; if one is a flat file of tokens, open them separately"
+        )
+    if flat:
+        _log.warning(
+            "%s%s: there is no header of NumPy; read as a flat file of %s tokens, since dtype= was passed",
+            redact(flat[0]),
+            f" (and {len(flat) - 1} more)" if len(flat) > 1 else "",
+            dtype,
         )
     return [] if flat else arrays
 
