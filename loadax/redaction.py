@@ -35,12 +35,12 @@ HIDDEN = "…"
 
 
 def redact(text: str) -> str:
-    """Removes user names, passwords and all but harmless query values from the URLs in a text, and makes it printable.
+    r"""Removes user names, passwords and all but harmless query values from the URLs in a text, and makes it printable.
 
     Examples:
         >>> from loadax.errors import redact
-        >>> redact("caf\\udce9.csv\\x1b[2J")  # a name of Latin-1, and an escape sequence
-        'caf\\\\xe9.csv\\\\x1b[2J'
+        >>> redact("caf\udce9.csv\x1b[2J")  # a name of Latin-1, and an escape sequence
+        'caf\\xe9.csv\\x1b[2J'
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
         'http://…@host/a.npy?token=…&version=2: there is no such file'
     """

@@ -151,7 +151,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # the latter for names that are not UTF-8
         raise SourceError(f"{name} is not a TensorStore spec: {brief(error)}; correct it") from redacted(error)
 
 
