@@ -9,6 +9,7 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
+from loadax.core.arguments import shown
 from loadax.core.formatting import type_text
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError
@@ -151,8 +152,13 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
-    except (ValueError, RuntimeError) as error:  # the latter for names that are not UTF-8
+    except ValueError as error:
         raise SourceError(f"{name} is not a TensorStore spec: {brief(error)}; correct it") from redacted(error)
+    except RuntimeError as error:
+        raise SourceError(
+            f"{name}: {shown(leaf)} has a name that is not UTF-8, which TensorStore can't open; rename that folder, or "
+            "link to it by another name"
+        ) from redacted(error)
 
 
 def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
@@ -202,7 +208,7 @@ def label_of(leaf: Any, path: str) -> str:
             if isinstance(leaf, ts.TensorStore)
             else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
         )
-    except (ValueError, TypeError, NotImplementedError):
+    except (ValueError, TypeError, RuntimeError):
         return name  # a computed store has no address, and an invalid spec is refused elsewhere
     while "kvstore" not in spec and isinstance(spec.get("base"), dict):
         spec = spec["base"]
