@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, final
+from urllib.parse import urlsplit
 
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, no_such_file, too_short
+from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
@@ -127,6 +129,12 @@ class Files:
         self._listed.add(folder)
         return [*infos, *folders]
 
+    def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:
+        """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
+        remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
+        listed = dict(zip(remote, self._remote.first_names(remote) if remote else (), strict=True))
+        return [listed[folder] if folder in listed else _names(folder) for folder in folders]
+
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
         return any(local_path(location) is None for location in locations)
@@ -171,6 +179,13 @@ def open_regular(path: str | os.PathLike[str]) -> int:
             os.fspath(path),
         )
     return descriptor
+
+
+def _names(folder: str) -> Sequence[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def _path(location: str) -> Path:

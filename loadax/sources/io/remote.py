@@ -98,6 +98,21 @@ class RemoteFiles:
         files = {root + quote(entry["path"]): _info(entry) for entry in entries}
         return files, [f"{root}{quote(path)}/" for path in folders]
 
+    def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
+        return _run(folders, self._first_names)
+
+    async def _first_names(self, folder: str) -> Sequence[str]:
+        from obstore.exceptions import BaseError
+
+        url, prefix = split_url(folder)
+        try:
+            async for entries in self._store(url).list(prefix, chunk_size=1000):
+                return [entry["path"].rpartition("/")[2] for entry in entries]
+        except (BaseError, OSError) as error:  # as where the credentials don't allow it
+            _log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
+        return []
+
     async def _look_up(self, location: str, start: int) -> tuple[FileInfo, bytes] | None:
         url, key = split_url(location)
         store = self._store(url)
