@@ -216,12 +216,11 @@ def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool
 
 def _names_in(folder: Path) -> list[str]:
     """Names of the files in a folder; if none is of a known kind, those in the first folder below that has one."""
-    for _, folders, files in os.walk(folder):
+    known = (lambda name: name in _ZARR, lambda name: table_function([name]) is not None, *RECORDS)
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
-        names = [name for name in files if name in _ZARR or not is_hidden(name)]
-        known = table_function(names) or any(name in _ZARR or any(is_one(name) for is_one in RECORDS) for name in names)
-        if known:
-            return names
+        if any(is_one(name) for is_one in known for name in names):
+            return [name for name in names if parent == str(folder) or not is_hidden(name)]
     return []
 
 

@@ -35,7 +35,6 @@ class FileKind(NamedTuple):
         belongs: Predicate on file names: whether a file in a folder is of this kind.
         missing: Ends of two sentences for a folder without such files: what it lacks, and what to pass instead.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
-        start: Bytes at the beginning of each file that will be read first, by `Files.read_starts`.
     """
 
     argument: str
@@ -43,7 +42,6 @@ class FileKind(NamedTuple):
     belongs: Callable[[str], bool]
     missing: tuple[str, str]
     local_only: str | None = None
-    start: int = 1
 
 
 def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
@@ -65,7 +63,7 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     given_texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
     texts = [text for given_text in given_texts for text in _braces(given_text)]
     if kind.local_only is None:
-        texts = _folders_marked(texts, files, kind.start)
+        texts = _folders_marked(texts, kind, files)
     return [file for text in texts for file in _expand(text, kind, files)]
 
 
@@ -109,19 +107,18 @@ def file_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
-def _folders_marked(texts: Sequence[str], files: Files, start: int) -> list[str]:
-    """Appends "/" to the URLs of folders in buckets: at most an empty object is there, but files are below."""
+def _folders_marked(texts: list[str], kind: FileKind, files: Files) -> list[str]:
+    """Appends "/" to the URLs of folders in buckets: at most an empty object is there, but files are below.
+
+    Of URLs that have the names of files, only the first one is requested.
+    """
     urls = [text for text in texts if urlsplit(text).scheme in BUCKETS and not text.endswith("/") and "*" not in text]
-    found = dict(zip(urls, files.exists(urls, start), strict=True))
-    empty = {url for url in urls if not (found[url] and files.sizes([url])[0])}
-    return [f"{text}/" if text in empty and _has_entries(f"{text}/", files) else text for text in texts]
-
-
-def _has_entries(folder: str, files: Files) -> bool:
-    try:
-        return bool(files.names(folder))
-    except SourceError:  # a bucket that can't be listed: opening the file says what is wrong
-        return False
+    asked = [url for url in urls if url == urls[0] or not kind.belongs(file_name(url))]
+    empty = [
+        url for url, there in zip(asked, files.exists(asked), strict=True) if not (there and files.sizes([url])[0])
+    ]
+    below = dict(zip(empty, files.first_names([f"{url}/" for url in empty]), strict=True))
+    return [f"{text}/" if below.get(text) else text for text in texts]
 
 
 def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
@@ -175,7 +172,9 @@ def _of_pattern(path: str, kind: FileKind, files: Files) -> list[str]:
     aside = [entry for entry, keep in zip(entries, taken, strict=True) if not keep and not entry.is_folder]
     _tell(path, aside)
     if not found:
-        raise SourceError(f"{path}: no file matches this pattern{_instead(path, entries, aside)}")
+        names = some(sorted(entry.location for entry in entries), 3)
+        but = f", but folders, hidden files, indices or backups: {names}; pass these themselves" if entries else ""
+        raise SourceError(f"{path}: no file matches this pattern{but}")
     return sorted(found)
 
 
@@ -190,17 +189,6 @@ def _is_taken(entry: Entry, pattern: Sequence[str], kind: FileKind) -> bool:
     if any(is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled) for part in entry.parts):
         return False
     return kind.belongs(entry.name) or not is_companion(entry.name) or is_companion(pattern[-1])
-
-
-def _instead(path: str, entries: Sequence[Entry], aside: Sequence[Entry]) -> str:
-    """End of a message: what matches a pattern that has no file, and what to pass."""
-    if aside:
-        names = some(sorted(entry.location for entry in aside), 3)
-        return f" but hidden files, or indices or backups of others ({names}); to read these, pass their paths"
-    if entries:
-        names = some(sorted(entry.name for entry in entries), 3)
-        return f", but folders ({names}); pass {path.rstrip('/')}/* for the files in them"
-    return ""
 
 
 def _tell(path: str, aside: Sequence[Entry]) -> None:

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, final
 from urllib.parse import urlsplit
@@ -38,10 +39,9 @@ class Files:
     def __init__(self) -> None:
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
-        self._starts: dict[str, bytes] = {}  # first bytes that came when files were looked up, until they are read
 
     def __getstate__(self) -> dict[str, object]:
-        return {**{name: value for name, value in vars(self).items() if name != "_remote"}, "_starts": {}}
+        return {name: value for name, value in vars(self).items() if name != "_remote"}
 
     @cached_property
     def _remote(self) -> "RemoteFiles":
@@ -50,9 +50,9 @@ class Files:
 
         return RemoteFiles()
 
-    def exists(self, locations: Sequence[str], start: int = 1) -> list[bool]:
-        """Tests which files exist; of remote ones, `read_starts` will have the first `start` bytes."""
-        infos = self._look_up([location for location in locations if local_path(location) is None], start)
+    def exists(self, locations: Sequence[str]) -> list[bool]:
+        """Tests which files exist."""
+        infos = self._look_up([location for location in locations if local_path(location) is None])
         return [
             infos[location] is not None if location in infos else _path(location).is_file() for location in locations
         ]
@@ -103,13 +103,12 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        kept = {location: self._starts.pop(location) for location in set(locations) & set(self._starts)}
-        kept = {location: start for location, start in kept.items() if len(start) in (size, self._known[location].size)}
-        far = [location for location in locations if local_path(location) is None and location not in kept]
-        starts, infos = self._remote.read([ByteRange(each, 0, size) for each in far], short=True) if far else ([], {})
+        far = [location for location in locations if local_path(location) is None]
+        ranges = [ByteRange(location, 0, size) for location in far]
+        starts, infos = self._remote.read(ranges, short=True) if far else ([], {})
         self._known.update(infos)
-        remote = {**kept, **dict(zip(far, starts, strict=True))}
-        return [remote[location] if location in remote else _start(location, size) for location in locations]
+        remote = iter(starts)
+        return [next(remote) if local_path(location) is None else _start(location, size) for location in locations]
 
     def names(self, folder: str, below: bool = False) -> list[str]:
         """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
@@ -133,7 +132,7 @@ class Files:
         """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
         remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
         listed = dict(zip(remote, self._remote.first_names(remote) if remote else (), strict=True))
-        return [listed[folder] if folder in listed else _names(folder) for folder in folders]
+        return [listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])] for each in folders]
 
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
@@ -149,17 +148,14 @@ class Files:
             infos.append(info)
         return infos
 
-    def _look_up(self, locations: Sequence[str], start: int = 1) -> dict[str, FileInfo | None]:
+    def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
         new = [
             location
             for location in dict.fromkeys(locations)
             if location not in self._known and location.rpartition("/")[0] + "/" not in self._listed
         ]
-        for location, answer in zip(new, self._remote.look_up(new, start) if new else (), strict=True):
-            if answer is not None:
-                self._known[location], content = answer
-                if start > 1:
-                    self._starts[location] = content
+        found = zip(new, self._remote.look_up(new) if new else (), strict=True)
+        self._known.update((location, info) for location, info in found if info is not None)
         return {location: self._known.get(location) for location in locations}
 
 
@@ -179,13 +175,6 @@ def open_regular(path: str | os.PathLike[str]) -> int:
             os.fspath(path),
         )
     return descriptor
-
-
-def _names(folder: str) -> Sequence[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208
-    except OSError:
-        return []
 
 
 def _path(location: str) -> Path:

@@ -26,3 +26,8 @@ def is_companion(name: str) -> bool:
 def is_hidden(part: str) -> bool:
     """Whether one part of a path is hidden, as in Spark: `_temporary`, `_SUCCESS`, `.a.csv`, but not `_day=3`."""
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file or folder among images is hidden, or of a system; cameras name pictures `_DSC0001.JPG`."""
+    return name.startswith(".") or name in ("__MACOSX", "_temporary")

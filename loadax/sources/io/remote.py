@@ -42,14 +42,9 @@ class RemoteFiles:
     def __reduce__(self) -> Any:
         return RemoteFiles, ()
 
-    def look_up(self, locations: Sequence[str], start: int = 1) -> list[tuple[FileInfo, bytes] | None]:
-        """Finds size and generation of files, with one request each; None for a file that does not exist.
-
-        Args:
-            locations: URLs.
-            start: Bytes to read of each file, which come with the answer.
-        """
-        return _run(locations, lambda location: self._look_up(location, start))
+    def look_up(self, locations: Sequence[str]) -> list[FileInfo | None]:
+        """Finds size and generation of files, with one request each; None for a file that does not exist."""
+        return _run(locations, self._look_up)
 
     def read(self, ranges: Sequence[ByteRange], short: bool = False) -> tuple[list[bytes], dict[str, FileInfo]]:
         """Reads ranges that are not empty, nearby ones of a file by one request.
@@ -113,15 +108,15 @@ class RemoteFiles:
             _log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
-    async def _look_up(self, location: str, start: int) -> tuple[FileInfo, bytes] | None:
+    async def _look_up(self, location: str) -> FileInfo | None:
         url, key = split_url(location)
         store = self._store(url)
-        answer = await _second_try(lambda: _get(store, key, (0, start)), location)
+        answer = await _second_try(lambda: _get(store, key, (0, 1)), location)
         if answer is None or answer.info is not None:
-            return answer
+            return None if answer is None else answer.info
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
         meta = await _second_try(lambda: _head(store, key), location)
-        return None if meta is None else (_info(meta), b"")
+        return None if meta is None else _info(meta)
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
         url, key = split_url(wanted.location)

@@ -18,10 +18,11 @@ from loadax.sources.io.files import Files, open_regular
 MAGIC = b"\x93NUMPY"
 """The first bytes of a `.npy` file."""
 
+FLAT_TOKENS = (
+    "write it with numpy.save, or open a flat file of tokens with loadax.from_tokens({0!r}, seq_len=…, dtype='uint16')"
+)
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
-HEADER_BYTES = 1 << 12
-"""Size of the first read; most headers have 128 bytes."""
-
+_FIRST = 1 << 12  # bytes of the first read; most headers have 128
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
 
 NPY_FAILURES = (
@@ -74,8 +75,8 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names it.
     """
-    starts = files.read_starts(locations, HEADER_BYTES)
-    spans = [_span(start, location) for start, location in zip(starts, locations, strict=True)]
+    starts = files.read_starts(locations, _FIRST)
+    spans = [_span(start, name, FLAT_TOKENS.format(name)) for start, name in zip(starts, locations, strict=True)]
     longer = {
         index: ByteRange(locations[index], *span) for index, span in enumerate(spans) if span[1] > len(starts[index])
     }
@@ -92,10 +93,10 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     return headers
 
 
-def _span(start: bytes, location: str) -> tuple[int, int]:
+def _span(start: bytes, location: str, remedy: str = "write it with numpy.save") -> tuple[int, int]:
     """Byte range of the header's text."""
     if not start.startswith(MAGIC):
-        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; write it with numpy.save")
+        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {remedy}")
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
     first = 10 if start[6] == 1 else 12

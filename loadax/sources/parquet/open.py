@@ -46,7 +46,13 @@ def open_parquet(
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    parquet = ParquetFiles(_locations(paths, files), files, blocks)
+    try:
+        locations = expand(paths, _FILES, files)
+    except SourceError:
+        refuse_tables(paths, (), files)
+        raise
+    refuse_tables(paths, locations, files)
+    parquet = ParquetFiles(locations, files, blocks)
     names = column_names(columns, parquet.schema.names)
     _check_schemas(parquet, names, chosen=columns is not None)
     call = Call("from_parquet", "paths", "pyarrow.parquet.read_table(paths)", tuple(names))
@@ -57,16 +63,6 @@ def open_parquet(
         groups = RowGroups(parquet, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
-
-
-def _locations(paths: Any, files: Files) -> list[str]:
-    try:
-        locations = expand(paths, _FILES, files)
-    except SourceError:
-        refuse_tables(paths, (), files)
-        raise
-    refuse_tables(paths, locations, files)
-    return locations
 
 
 def _selected(schema: Any, names: Sequence[str]) -> list[Any]:

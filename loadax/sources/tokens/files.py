@@ -17,7 +17,7 @@ from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.io.neighbours import is_companion
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import HEADER_BYTES, MAGIC, read_npy_headers
+from loadax.sources.npy.header import MAGIC, read_npy_headers
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
 
@@ -30,7 +30,6 @@ _FILES = FileKind(
         (suffix := PurePosixPath(name).suffix) in (".bin", ".idx") or (suffix == ".npy" and not is_companion(name))
     ),
     (".bin or .npy file in it", "the files of tokens, or a pattern such as *.tokens"),
-    start=HEADER_BYTES,
 )
 _LIKELY = ("uint8", "uint16", "int32", "int64")
 
@@ -104,24 +103,11 @@ def _describe(
 
 
 def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] | None) -> Sequence[str]:
-    """The arrays, or none: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
-    if dtype is None:
+    """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
+    if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
         return arrays
-    starts = files.read_starts(arrays, HEADER_BYTES)
-    flat = [location for location, start in zip(arrays, starts, strict=True) if not start.startswith(MAGIC)]
-    if flat and len(flat) < len(arrays):
-        other = next(location for location in arrays if location not in flat)
-        raise SourceError(
-            f"{flat[0]} is not a .npy file, but {other} is; if one is a flat file of tokens, open them separately"
-        )
-    if flat:
-        _log.warning(
-            "%s%s: there is no header of NumPy; read as a flat file of %s tokens, since dtype= was passed",
-            redact(flat[0]),
-            f" (and {len(flat) - 1} more)" if len(flat) > 1 else "",
-            dtype,
-        )
-    return [] if flat else arrays
+    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", redact(arrays[0]))
+    return []
 
 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:

@@ -152,13 +152,9 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
-    except ValueError as error:
-        raise SourceError(f"{name} is not a TensorStore spec: {brief(error)}; correct it") from redacted(error)
-    except RuntimeError as error:
-        raise SourceError(
-            f"{name}: {shown(leaf)} has a name that is not UTF-8, which TensorStore can't open; rename that folder, or "
-            "link to it by another name"
-        ) from redacted(error)
+    except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
+        what = f"{name} is not a TensorStore spec: {brief(error)}; correct {shown(leaf)}"
+        raise SourceError(what) from redacted(error)
 
 
 def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
