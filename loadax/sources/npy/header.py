@@ -18,9 +18,7 @@ from loadax.sources.io.files import Files, open_regular
 MAGIC = b"\x93NUMPY"
 """The first bytes of a `.npy` file."""
 
-FLAT_TOKENS = (
-    "write it with numpy.save, or open a flat file of tokens with loadax.from_tokens({0!r}, seq_len=…, dtype='uint16')"
-)
+REMEDY = "write it with numpy.save; if it is a flat file of tokens, open it with from_tokens and dtype="
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
 _FIRST = 1 << 12  # bytes of the first read; most headers have 128
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
@@ -76,7 +74,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names it.
     """
     starts = files.read_starts(locations, _FIRST)
-    spans = [_span(start, name, FLAT_TOKENS.format(name)) for start, name in zip(starts, locations, strict=True)]
+    spans = [_span(start, location) for start, location in zip(starts, locations, strict=True)]
     longer = {
         index: ByteRange(locations[index], *span) for index, span in enumerate(spans) if span[1] > len(starts[index])
     }
@@ -93,10 +91,10 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     return headers
 
 
-def _span(start: bytes, location: str, remedy: str = "write it with numpy.save") -> tuple[int, int]:
+def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
     if not start.startswith(MAGIC):
-        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {remedy}")
+        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {REMEDY}")
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
     first = 10 if start[6] == 1 else 12
