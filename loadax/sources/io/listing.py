@@ -52,15 +52,18 @@ def entries_at(path: str, files: Files) -> tuple[Sequence[str], list[Entry]]:
     if local is not None:
         fixed = next(index for index, part in enumerate(local.parts) if glob.has_magic(part))
         found = [Path(match) for match in glob.glob(str(local), recursive=True)]  # noqa: PTH207
-        return local.parts[fixed:], [Entry(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found]
+        # `**` also matches the folder itself.
+        entries = [Entry(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found if each.parts[fixed:]]
+        return local.parts[fixed:], entries
     folder = path[: path.index("*")].rpartition("/")[0] + "/"
     pattern = path[len(folder) :].split("/")
-    listed = files.names(folder, below=len(pattern) > 1)
-    if len(pattern) > 1:  # then only files are listed
+    deep = len(pattern) > 1 or pattern[0] == "**"
+    listed = files.names(folder, below=deep)
+    if deep:  # then only files are listed
         listed += {url[: end + 1] for url in listed for end in range(len(folder), len(url)) if url[end] == "/"}
     fixed = len(_parts(folder))
     entries = [Entry(url, _parts(url)[fixed:]) for url in listed]
-    return pattern, [entry for entry in entries if _fits(entry.parts, pattern)]
+    return pattern, [entry for entry in entries if entry.parts and _fits(entry.parts, pattern)]
 
 
 def _parts(location: str) -> Sequence[str]:

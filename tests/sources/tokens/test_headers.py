@@ -144,6 +144,15 @@ def test_flat_tokens_are_never_taken_for_a_header(dtype: str, tmp_path: Path) ->
         assert data[0]["tokens"].tolist() == tokens.tolist()
 
 
+def test_array_of_another_name_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", TOKENS.astype("<u2"))
+    (tmp_path / "a.npy").rename(tmp_path / "a.bin")
+    with pytest.raises(SourceError, match=r"a\.bin is a \.npy file; give it a name that ends in \.npy"):
+        loadax.from_tokens(tmp_path / "a.bin", 99, dtype="uint16")
+    (tmp_path / "a.bin").rename(tmp_path / "b.npy")
+    assert loadax.from_tokens(tmp_path, 99)[0]["tokens"].tolist() == TOKENS.tolist()
+
+
 class TestFlatTokensCalledNpy:
     def test_are_read_where_dtype_says_so(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for number in range(2):
