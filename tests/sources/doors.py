@@ -26,7 +26,7 @@ class Door(NamedTuple):
 def _array_record(path: Path, value: int) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    plain = path.with_name("plain")  # the writer takes names of UTF-8 only
+    plain = path.parents[1] / "plain"  # the writer takes names of UTF-8 only
     writer = ArrayRecordWriter(str(plain), "group_size:1")
     writer.write(bytes([value]))
     writer.close()
@@ -69,7 +69,5 @@ DOORS = {
         ".array_record", _array_record, lambda paths: [row[0] for row in loadax.from_array_record(paths)], remote=False
     ),
     "from_tokens": Door(".bin", lambda path, value: path.write_bytes(struct.pack("<2H", value, value)), _tokens),
-    "from_tokens of arrays": Door(
-        ".npy", lambda path, value: np.save(path, np.full(2, value, "<u2")), _tokens
-    ),
+    "from_tokens of arrays": Door(".npy", lambda path, value: np.save(path, np.full(2, value, "<u2")), _tokens),
 }

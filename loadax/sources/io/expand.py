@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
-from loadax.redaction import redact
 from loadax.sources.io.files import Files
 from loadax.sources.io.listing import Entry, entries_at, entries_in, is_pattern
 from loadax.sources.io.neighbours import is_companion, is_hidden
@@ -194,4 +193,4 @@ def _is_taken(entry: Entry, pattern: Sequence[str], kind: FileKind) -> bool:
 def _tell(path: str, aside: Sequence[Entry]) -> None:
     if aside:
         names = some(sorted("/".join(entry.parts) for entry in aside))
-        _log.info("%s: %s left out: %s", redact(path), count_text(len(aside), "file"), names)
+        _log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from loadax.core.formatting import with_article
 from loadax.errors import SourceError
 from loadax.sources.io.files import Files
@@ -44,7 +46,8 @@ def refuse_tables(paths: Any, locations: Sequence[str], files: Files) -> None:
         try:
             outdated = within - (_current_files(folder) if name == "Delta" and within and within <= named else set())
         except Exception as error:  # of a library that is missing, or can't read this table
-            raise SourceError(f"{what}, but it can't be read: {error}; pip install {package}") from error
+            reason = str(error).partition("\n")[0]
+            raise SourceError(f"{what}, but it can't be read: {reason}; pip install {package}") from error
         if outdated or not within:
             what = f"{min(outdated, default=folder)}: {what}; read it with {call.format(folder, newest)}"
             raise SourceError(f"{what} (pip install {package}). Files of which single rows were deleted can't be read")
@@ -56,8 +59,8 @@ def _current_files(folder: str) -> set[str]:
 
     table = deltalake.DeltaTable(folder)
     vectors = "deletionVectors" in (table.protocol().reader_features or ())
-    partial = [file for batch in table.deletion_vectors() for file in batch["filepath"]] if vectors else []
-    return set(map(_plain, table.file_uris())) - {_plain(str(file)) for file in partial}
+    partial = pa.table(table.deletion_vectors())["filepath"].to_pylist() if vectors else []
+    return set(map(_plain, table.file_uris())) - set(map(_plain, partial))
 
 
 def _tables(places: Iterable[str], files: Files) -> Iterator[tuple[str, str, str]]:

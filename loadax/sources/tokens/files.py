@@ -10,7 +10,6 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
-from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.expand import FileKind, expand, file_name
@@ -106,7 +105,7 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
     """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
     if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
         return arrays
-    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", redact(arrays[0]))
+    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
     return []
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
-from loadax.core.arguments import shown
 from loadax.core.formatting import type_text
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError
@@ -153,7 +152,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
     except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
-        what = f"{name} is not a TensorStore spec: {brief(error)}; correct {shown(leaf)}"
+        what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
         raise SourceError(what) from redacted(error)
 
 
