@@ -438,8 +438,8 @@ def from_tokens(
 
     Args:
         path: Flat `.bin` file, also with the header of llm.c or lit-gpt, one-dimensional `.npy` file, or Megatron's or
-            fairseq's `.bin` and `.idx` pair (name either one); a folder of these or a glob pattern, sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one
-            of these; or a list, in its order.
+            fairseq's `.bin` and `.idx` pair (name either one); a folder of these or a glob pattern, sorted by name; a
+            URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one of these; or a list, in its order.
         seq_len: Number of target tokens in a row.
         dtype: Dtype of the tokens in a flat file. Other formats state it. With it, `.npy` files without a header are
             flat files.

@@ -107,17 +107,23 @@ def file_name(location: str) -> str:
 
 
 def _folders_marked(texts: list[str], kind: FileKind, files: Files) -> list[str]:
-    """Appends "/" to the URLs of folders in buckets: at most an empty object is there, but files are below.
+    """Appends "/" to the URLs of folders in buckets.
 
-    Of URLs that have the names of files, only the first one is requested.
+    Of URLs that have the names of files, the others are requested only if the first one is a folder.
     """
     urls = [text for text in texts if urlsplit(text).scheme in BUCKETS and not text.endswith("/") and "*" not in text]
-    asked = [url for url in urls if url == urls[0] or not kind.belongs(file_name(url))]
-    empty = [
-        url for url, there in zip(asked, files.exists(asked), strict=True) if not (there and files.sizes([url])[0])
-    ]
-    below = dict(zip(empty, files.first_names([f"{url}/" for url in empty]), strict=True))
-    return [f"{text}/" if below.get(text) else text for text in texts]
+    folders = _folders([url for url in urls if url == urls[0] or not kind.belongs(file_name(url))], files)
+    if folders & set(urls[:1]):
+        folders = _folders(urls, files)
+    return [f"{text}/" if text in folders else text for text in texts]
+
+
+def _folders(urls: Sequence[str], files: Files) -> set[str]:
+    """Those of some URLs at which at most an empty object is, but files are below."""
+    found = zip(urls, files.exists(urls), strict=True)
+    empty = [url for url, there in found if not there or not files.sizes([url])[0]]
+    below = zip(empty, files.first_names([f"{url}/" for url in empty]), strict=True)
+    return {url for url, names in below if names}
 
 
 def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
