@@ -429,11 +429,12 @@ def from_tokens(
     Local files are memory-mapped. From remote files only the bytes of requested rows are read.
 
     Args:
-        path: Flat `.bin` file, one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (name either one); a
-            folder of these or a glob pattern, sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one
-            of these; or a list, in its order.
+        path: Flat `.bin` file, also with the header of llm.c or lit-gpt, one-dimensional `.npy` file, or Megatron's or
+            fairseq's `.bin` and `.idx` pair (name either one); a folder of these or a glob pattern, sorted by name; a
+            URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one of these; or a list, in its order.
         seq_len: Number of target tokens in a row.
-        dtype: Dtype of the tokens in a `.bin` file without an `.idx` file. Other formats state it.
+        dtype: Dtype of the tokens in a flat file. Other formats state it. With it, `.npy` files without a header are
+            flat files.
         stride: Tokens between the starts of consecutive windows. None: `seq_len`, so windows overlap by one token, and
             each token but the first is a target once.
         targets: Whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, shifted by one

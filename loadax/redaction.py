@@ -1,8 +1,10 @@
 """Removes passwords, tokens and signatures from locations before they are shown, and escapes unprintable characters.
 
-All code that shows a path or URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
+All code that shows a path or URL (errors, notes, `repr`, traces, explanations) applies `redact` to it. Messages of the
+logger `loadax` are redacted here.
 """
 
+import logging
 import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
@@ -59,6 +61,14 @@ def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     code -= 0xDC00 if 0xDC80 <= code <= 0xDCFF else 0  # as Python decodes a byte of a file name
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
+
+
+def _redact_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
+
+
+logging.getLogger("loadax").addFilter(_redact_record)
 
 
 def redacted(error: Exception) -> Exception:

@@ -17,6 +17,7 @@ from loadax.redaction import redact
 from loadax.sources.file_names import RECORDS, is_array_record, is_tar, is_tfrecord, table_function
 from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.expand import file_name
+from loadax.sources.io.neighbours import is_hidden
 from loadax.sources.io.paths import local_path
 
 KNOWN = (
@@ -214,16 +215,24 @@ def _suffix(path: str) -> str:
 
 def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool:
     """Whether a path is a file of a kind, or a local folder with such files."""
-    if local is not None and local.is_dir():
-        return any(is_one(file.name) and not file.name.startswith(".") for file in local.iterdir())
-    return is_one(file_name(path))
+    return any(map(is_one, [file_name(path)] if local is None or not local.is_dir() else _names_in(local)))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Names of the files in a folder; if none is of a known kind, those in the first folder below that has one."""
+    known = (lambda name: name in _ZARR, lambda name: table_function([name]) is not None, *RECORDS)
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        if any(is_one(name) for is_one in known for name in names):
+            return [name for name in names if parent == str(folder) or not is_hidden(name)]
+    return []
 
 
 def _table_kind(path: str, local: Path | None) -> str | None:
     """The function that opens a file, folder or pattern of tables; None for another kind of data."""
     if local is None or not local.is_dir():
         return None if "|" in path else table_function([file_name(path)])
-    names = [file.name for file in local.iterdir()]
+    names = _names_in(local)
     kind = None if set(names) & set(_ZARR) else table_function(names)
     # A list of what is in the other files is not the data.
     listed = kind is not None and (holds_images(path) or any(is_one(name) for is_one in RECORDS for name in names))

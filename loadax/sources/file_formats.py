@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,11 @@ CALLS = {
     ".tar": "loadax.from_webdataset({0})",
     ".tfrecord": "loadax.from_tfrecord({0})",
     ".tfrecords": "loadax.from_tfrecord({0})",
+    "kerchunk": (
+        "loadax.as_dataset(xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False))"
+    ),
 }
-"""The call that opens a file, by the ending of its name."""
+"""The call that opens a file, by the ending of its name, or the kind of its content."""
 
 _HEAD = 4096  # bytes that are looked at
 _MAGIC = (
@@ -41,6 +45,7 @@ _MAGIC = (
     (0, b"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file"),
     (0, b"ARROW1", ".arrow", "an Arrow file"),
 )
+_REFERENCES = re.compile(rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:')
 _ENDINGS = ((is_tfrecord, ".tfrecord"), (is_array_record, ".array_record"), (is_jsonl, ".jsonl"), (is_csv, ".csv"))
 
 
@@ -111,6 +116,8 @@ def _recognise(path: Path) -> tuple[str | None, str]:
     for start, magic, ending, noun in _MAGIC:
         if head[start : start + len(magic)] == magic:
             return ending, noun
+    if _REFERENCES.match(head):
+        return "kerchunk", "a file of references to zarr chunks, as kerchunk writes it"
     return (".jsonl", "a file of JSON lines") if _is_object(head.partition(b"\n")[0]) else (None, "")
 
 

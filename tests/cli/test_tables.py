@@ -115,3 +115,22 @@ def test_a_list_beside_images_is_not_the_data(folder: Path, capsys: Any) -> None
     (folder / "photos" / "labels.csv").write_text("file,label\n0.png,cat\n")
     assert main(["convert", str(folder / "photos"), str(folder / "out.zarr")]) == 0
     assert loadax.from_zarr(folder / "out.zarr").read([0])["image"].shape == (1, 8, 8, 3)
+
+
+def test_inspect_of_nested_folders_uses_the_text_of_the_function(tmp_path: Path, capsys: Any) -> None:
+    for name in ("hive/year=2026/part-0.parquet", "hive/year=2027/part-0.parquet", "spark/day.parquet/part-0.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        parquet.write_table(pa.table({"x": [1]}), tmp_path / name)
+    assert main(["inspect", str(tmp_path / "hive")]) == 2
+    advice = capsys.readouterr().err
+    assert "the folder has no .parquet file, but year=2026, year=2027; pass the files, or a pattern such as" in advice
+    assert main(["inspect", str(tmp_path / "hive" / "**" / "*.parquet")]) == 0
+    assert main(["inspect", str(tmp_path / "spark")]) == 0
+    assert "1 row in 1 file" in capsys.readouterr().out
+    (tmp_path / "kaggle").mkdir()
+    (tmp_path / "kaggle" / "a.tfrec").write_bytes(b"x")
+    assert main(["inspect", str(tmp_path / "kaggle")]) == 2
+    assert "a.tfrec" in capsys.readouterr().err
+    (tmp_path / "nothing" / "below").mkdir(parents=True)
+    assert main(["inspect", str(tmp_path / "nothing")]) == 2
+    assert "contains no zarr array" in capsys.readouterr().err

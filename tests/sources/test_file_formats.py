@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xarray
 from pyarrow import parquet
 
 import loadax
@@ -74,3 +75,27 @@ def test_tokens_are_not_read_from_other_formats(folder: Path, tmp_path: Path) ->
     assert len(loadax.from_tokens(tmp_path / "flat.npy", seq_len=4)) == 2
     (tmp_path / "text.bin").write_text('{"text": "the bytes of a text are tokens too"}\n')
     assert len(loadax.from_tokens(tmp_path / "text.bin", seq_len=7, dtype="uint8")) > 1
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_references_of_kerchunk_are_opened_as_advised(indent: int | None, tmp_path: Path) -> None:
+    xarray.Dataset({"x": ("n", np.arange(4.0))}).to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    references = {
+        path.relative_to(tmp_path / "store").as_posix(): path.read_text() if path.name[0] == "." else [str(path)]
+        for path in files
+    }
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps({"version": 1, "refs": references}, indent=indent))
+    for open_ in (loadax.from_zarr, loadax.from_csv):
+        with pytest.raises(SourceError, match=r"refs\.json is a file of references to zarr chunks") as caught:
+            open_(path)
+        (data,) = follow(caught.value, xarray=xarray)
+        assert data.read(range(4))["x"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["a.tfrec", "train00-1338.tfrec", "a.tfrecord-00000-of-00001"])
+def test_tfrecord_files_of_any_name_are_found(name: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "a.tfrecord", tmp_path / name)
+    (tmp_path / f"{name}.idx").write_text("0 17\n17 17\n")
+    assert len(loadax.from_tfrecord(tmp_path)) == ROWS["a.tfrecord"]

@@ -1,5 +1,6 @@
 """RecordFiles: reads any rows of any number of ArrayRecord files through the format's own reader."""
 
+import os
 import re
 import resource
 import threading
@@ -196,7 +197,7 @@ def _look_into(path: str) -> RecordFile:
 
 
 def _open(path: str) -> Any:
-    reader = _native().ArrayRecordReader(path, options=_OPTIONS)
+    reader = _native().ArrayRecordReader(os.fsencode(path), options=_OPTIONS)  # a name may not be UTF-8
     if reader.ok():
         return reader
     try:

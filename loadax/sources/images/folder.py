@@ -13,6 +13,7 @@ from loadax.sources.images.decode import Rendering, require_decoders
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
+from loadax.sources.io.neighbours import is_litter
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
 
@@ -78,8 +79,8 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
 
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
-    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True).items()}
-    return {name: size for name, size in found.items() if not any(part.startswith(".") for part in name.split("/"))}
+    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True)[0].items()}
+    return {name: size for name, size in found.items() if not any(map(is_litter, name.split("/")))}
 
 
 def _list_local(root: Path) -> tuple[list[str], dict[str, list[str]]]:
@@ -125,7 +126,7 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
     images, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if is_litter(entry.name):
                 continue
             if entry.is_dir():
                 folders.append(entry.name)

@@ -1,19 +1,25 @@
 """Expands a path, folder, glob or brace pattern, URL, or a list of these, to files."""
 
-import fnmatch
-import glob
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from loadax.core.arguments import path as checked_path
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.io.files import Files
+from loadax.sources.io.listing import Entry, entries_at, entries_in, is_pattern
+from loadax.sources.io.neighbours import is_companion, is_hidden
+from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
+
+_log = logging.getLogger("loadax")
 
 _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
 _MOST_FILES = 10_000_000  # of a brace pattern
@@ -41,7 +47,8 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     """Expands `given` to paths and URLs of files.
 
     Lists keep their order; the files of a folder or pattern are sorted by name. A remote folder is listed once, after
-    which `files` knows the sizes of its files. Hidden files of a folder are left out, such as `._a.csv` of macOS.
+    which `files` knows the sizes of its files. Below a folder or pattern, hidden files and folders are left out
+    (`._a.csv` of macOS, `_temporary` of Spark), and indices, checksums and backups of other files.
 
     Raises:
         ArgumentError: When an entry is not a path.
@@ -54,6 +61,8 @@ def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
         raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
     given_texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
     texts = [text for given_text in given_texts for text in _braces(given_text)]
+    if kind.local_only is None:
+        texts = _folders_marked(texts, kind, files)
     return [file for text in texts for file in _expand(text, kind, files)]
 
 
@@ -97,37 +106,97 @@ def file_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
+def _folders_marked(texts: list[str], kind: FileKind, files: Files) -> list[str]:
+    """Appends "/" to the URLs of folders in buckets.
+
+    Of URLs that have the names of files, the others are requested only if the first one is a folder.
+    """
+    urls = [text for text in texts if urlsplit(text).scheme in BUCKETS and not text.endswith("/") and "*" not in text]
+    folders = _folders([url for url in urls if url == urls[0] or not kind.belongs(file_name(url))], files)
+    if folders & set(urls[:1]):
+        folders = _folders(urls, files)
+    return [f"{text}/" if text in folders else text for text in texts]
+
+
+def _folders(urls: Sequence[str], files: Files) -> set[str]:
+    """Those of some URLs at which at most an empty object is, but files are below."""
+    found = zip(urls, files.exists(urls), strict=True)
+    empty = [url for url, there in found if not there or not files.sizes([url])[0]]
+    below = zip(empty, files.first_names([f"{url}/" for url in empty]), strict=True)
+    return {url for url, names in below if names}
+
+
 def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
     local = local_path(path)
-    if local is None:
-        if kind.local_only is not None:
-            raise UnsupportedError(f"{path}: {kind.local_only}")
-        if path.endswith("/"):
-            return _of_folder(path, files.names(path), kind)
-        if "*" not in path:
-            return [path]
-        folder = path[: path.index("*")].rpartition("/")[0] + "/"
-        pattern = path[len(folder) :]
-        listed = [(url, unquote(url[len(folder) :])) for url in files.names(folder)]
-        return _matching(path, [url for url, name in listed if fnmatch.fnmatchcase(name, pattern)])
-    if local.is_dir():
-        return _of_folder(path, [str(file) for file in local.iterdir()], kind)
-    if local.exists() or not glob.has_magic(str(local)):
-        return [str(local)]
-    return _matching(path, glob.glob(str(local), recursive=True))  # noqa: PTH207
+    if local is None and kind.local_only is not None:
+        raise UnsupportedError(f"{path}: {kind.local_only}")
+    if path.endswith("/") if local is None else local.is_dir():
+        return _of_folder(Entry(path if local is None else f"{local}/", ()), kind, files)
+    if (local is not None and local.exists()) or not is_pattern(path):
+        return [path if local is None else str(local)]
+    return _of_pattern(path, kind, files)
 
 
-def _of_folder(folder: str, files: Sequence[str], kind: FileKind) -> list[str]:
-    named = [(file, file_name(file)) for file in files]
-    matching = sorted(file for file, name in named if kind.belongs(name) and not name.startswith("."))
-    if not matching:
-        names = some(sorted(map(file_name, files))) or "nothing"
+def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False) -> list[str]:
+    """The files of a kind in a folder, and in its folders with the name of such a file, as Spark writes.
+
+    Args:
+        folder: The folder.
+        kind: Kind of the files.
+        files: Reader.
+        within: Whether it has the name of a file itself: then it may be empty, and has no further such folders.
+    """
+    shown = folder.location if "://" in folder.location else folder.location.rstrip("/")
+    entries = entries_in(folder.location, files)
+    visible = [entry for entry in entries if not is_hidden(entry.name)]
+    kept = [entry for entry in visible if kind.belongs(entry.name)]
+    found = [entry.location for entry in kept if not entry.is_folder]
+    for entry in kept if not within else ():
+        if _is_like_file(entry, kind):
+            found += _of_folder(entry, kind, files, within=True)
+    _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
+    if not found and (visible or not within):
+        names = some(sorted(entry.name for entry in entries)) or "nothing"
         lacks, instead = kind.missing
-        raise SourceError(f"{folder}: the folder has no {lacks}, but {names}; pass {instead}")
-    return matching
+        raise SourceError(f"{shown}: the folder has no {lacks}, but {names}; pass {instead}")
+    return sorted(found)
 
 
-def _matching(pattern: str, files: list[str]) -> list[str]:
-    if not files:
-        raise SourceError(f"{pattern}: no file matches this pattern")
-    return sorted(files)
+def _of_pattern(path: str, kind: FileKind, files: Files) -> list[str]:
+    """The files that match a pattern, and those in folders that match and have the name of a file of the kind."""
+    pattern, entries = entries_at(path, files)
+    # A pattern of all names stands for the files that a folder does.
+    whole = pattern[-1] in ("*", "**") and any(kind.belongs(entry.name) for entry in entries if not entry.is_folder)
+    taken = [_is_taken(entry, pattern, kind) and (kind.belongs(entry.name) or not whole) for entry in entries]
+    found = {entry.location for entry in compress(entries, taken) if not entry.is_folder}
+    folders = [entry for entry in compress(entries, taken) if _is_like_file(entry, kind)]
+    above = {str(parent) for file in found if folders for parent in PurePosixPath(file).parents}
+    for folder in folders:  # whose files don't match the pattern themselves
+        if str(PurePosixPath(folder.location)) not in above:
+            found.update(_of_folder(folder, kind, files, within=True))
+    aside = [entry for entry, keep in zip(entries, taken, strict=True) if not keep and not entry.is_folder]
+    _tell(path, aside)
+    if not found:
+        names = some(sorted(entry.location for entry in entries), 3)
+        but = f", but folders, hidden files, indices or backups: {names}; pass these themselves" if entries else ""
+        raise SourceError(f"{path}: no file matches this pattern{but}")
+    return sorted(found)
+
+
+def _is_like_file(entry: Entry, kind: FileKind) -> bool:
+    """Whether an entry is a folder whose name ends as those of files do."""
+    return entry.is_folder and kind.belongs(f"x{PurePosixPath(entry.name).suffix}")
+
+
+def _is_taken(entry: Entry, pattern: Sequence[str], kind: FileKind) -> bool:
+    """Whether a pattern takes what matches it: all but hidden files and companions, unless it spells these."""
+    spelled = [part for part in pattern if is_hidden(part)]
+    if any(is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled) for part in entry.parts):
+        return False
+    return kind.belongs(entry.name) or not is_companion(entry.name) or is_companion(pattern[-1])
+
+
+def _tell(path: str, aside: Sequence[Entry]) -> None:
+    if aside:
+        names = some(sorted("/".join(entry.parts) for entry in aside))
+        _log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)

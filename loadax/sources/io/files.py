@@ -7,14 +7,17 @@ import os
 import stat
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, final
+from urllib.parse import urlsplit
 
 from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
 from loadax.sources.io.identity import FileIdentity, digest_parts, resolved, sample_of
+from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
@@ -135,15 +138,28 @@ class Files:
         return [next(remote) if local_path(location) is None else _start(location, size) for location in locations]
 
     def names(self, folder: str, below: bool = False) -> list[str]:
-        """Lists the URLs of the files in a remote folder, whose URL ends with "/", and below it; sizes become known.
+        """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
+
+        Args:
+            folder: Path or URL.
+            below: Whether to list the files of subfolders too. Else subfolders are listed; their names end with "/".
 
         Raises:
             SourceError: When the server can't list files (HTTP can't).
         """
-        infos = self._remote.list(folder, below)
+        if local_path(folder) is not None:
+            with os.scandir(_path(folder)) as entries:
+                return [entry.path + "/" * entry.is_dir() for entry in entries]
+        infos, folders = self._remote.list(folder, below)
         self._known.update(infos)
         self._listed.add(folder)
-        return list(infos)
+        return [*infos, *folders]
+
+    def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:
+        """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
+        remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
+        listed = dict(zip(remote, self._remote.first_names(remote) if remote else (), strict=True))
+        return [listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])] for each in folders]
 
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""

@@ -67,6 +67,9 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     """
     text = checked_path("path", location, "a path or URL")
     path = local_path(text)
+    if text.encode(errors="ignore").decode() != text:
+        what = "TensorStore opens names in UTF-8 only; rename that folder, or link to it by another name"
+        raise SourceError(f"{text}: {what}")
     if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
     base, bar, rest = text.partition("|")

@@ -22,7 +22,10 @@ _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server 
 }
 _STALLED = 10  # seconds without a byte, after which a request is sent again
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
-_SCHEMES = ("s3", "gs", "az", "http", "https")
+BUCKETS = ("s3", "gs", "az")
+"""Schemes of the URLs of buckets, whose objects can be listed."""
+
+_SCHEMES = (*BUCKETS, "http", "https")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REMEDIES = (  # part of obstore's message, and the remedy
@@ -64,7 +67,7 @@ def split_url(location: str) -> tuple[str, str]:
             f"{location}: files can't be read at such a URL; "
             "pass a local path, or a file://, s3://, gs://, az://, http:// or https:// URL"
         )
-    if parts.scheme in ("s3", "gs", "az") and (parts.query or parts.fragment or "@" in parts.netloc):
+    if parts.scheme in BUCKETS and (parts.query or parts.fragment or "@" in parts.netloc):
         raise SourceError(
             f"{location}: the URL of a file in a bucket is {parts.scheme}://bucket/key, without user, query and "
             "fragment; encode a '?' in a key as %3F, and a '#' as %23"

@@ -76,21 +76,37 @@ class RemoteFiles:
                 infos[whole.location] = answer.info
         return contents, infos
 
-    def list(self, folder: str, below: bool) -> dict[str, FileInfo]:
-        """Lists the files of a folder in a bucket, by URL.
+    def list(self, folder: str, below: bool) -> tuple[dict[str, FileInfo], list[str]]:
+        """Lists the files of a folder in a bucket by URL, and the URLs of its subfolders, which end with "/".
 
         Args:
             folder: URL that ends with "/".
-            below: Whether to list the files of its subfolders too.
+            below: Whether to list the files of its subfolders too, instead of the subfolders.
 
         Raises:
             SourceError: When the server can't list files (HTTP can't).
         """
         if urlsplit(folder).scheme in ("http", "https"):
             raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs")
-        (entries,) = _run([folder], lambda url: self._list(url, below))
+        ((entries, folders),) = _run([folder], lambda url: self._list(url, below))
         root = folder.partition("://")[0] + "://" + urlsplit(folder).netloc + "/"
-        return {root + quote(entry["path"]): _info(entry) for entry in entries}
+        files = {root + quote(entry["path"]): _info(entry) for entry in entries}
+        return files, [f"{root}{quote(path)}/" for path in folders]
+
+    def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
+        return _run(folders, self._first_names)
+
+    async def _first_names(self, folder: str) -> Sequence[str]:
+        from obstore.exceptions import BaseError
+
+        url, prefix = split_url(folder)
+        try:
+            async for entries in self._store(url).list(prefix, chunk_size=1000):
+                return [entry["path"].rpartition("/")[2] for entry in entries]
+        except (BaseError, OSError) as error:  # as where the credentials don't allow it
+            _log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
+        return []
 
     async def _look_up(self, location: str) -> FileInfo | None:
         url, key = split_url(location)
@@ -113,8 +129,9 @@ class RemoteFiles:
 
         async def ask() -> Any:
             if below:
-                return await store.list(prefix).collect_async()
-            return (await store.list_with_delimiter_async(prefix))["objects"]
+                return await store.list(prefix).collect_async(), []
+            listed = await store.list_with_delimiter_async(prefix)
+            return listed["objects"], listed["common_prefixes"]
 
         return await _second_try(ask, folder)
 

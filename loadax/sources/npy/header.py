@@ -15,7 +15,10 @@ from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
 from loadax.sources.io.files import Files, open_regular
 
-_MAGIC = b"\x93NUMPY"
+MAGIC = b"\x93NUMPY"
+"""The first bytes of a `.npy` file."""
+
+REMEDY = "write it with numpy.save; if it is a flat file of tokens, open it with from_tokens and dtype="
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
 _FIRST = 1 << 12  # bytes of the first read; most headers have 128
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
@@ -90,8 +93,8 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
 
 def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
-    if not start.startswith(_MAGIC):
-        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; write it with numpy.save")
+    if not start.startswith(MAGIC):
+        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {REMEDY}")
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
     first = 10 if start[6] == 1 else 12

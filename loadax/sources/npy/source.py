@@ -13,7 +13,7 @@ from loadax.sources.arrays import ArraySource
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES, load_npy
+from loadax.sources.npy.header import NPY_FAILURES, REMEDY, load_npy
 from loadax.sources.npy.remote import NpyRanges
 
 
@@ -47,7 +47,7 @@ def _map_file(path: Any) -> NDArray[Any]:
         reason = (
             "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
         )
-        raise SourceError(f"{file}: {reason}; save an array of numbers with numpy.save") from error
+        raise SourceError(f"{file}: {reason}; {REMEDY}") from error
     if not isinstance(array, np.memmap):
         if hasattr(array, "close"):
             array.close()

@@ -17,6 +17,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.source import ParquetSource
+from loadax.sources.parquet.table_formats import refuse_tables
 
 _FILES = FileKind(
     "paths",
@@ -45,7 +46,13 @@ def open_parquet(
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    parquet = ParquetFiles(expand(paths, _FILES, files), files, blocks)
+    try:
+        locations = expand(paths, _FILES, files)
+    except SourceError:
+        refuse_tables(paths, (), files)
+        raise
+    refuse_tables(paths, locations, files)
+    parquet = ParquetFiles(locations, files, blocks)
     names = column_names(columns, parquet.schema.names)
     _check_schemas(parquet, names, chosen=columns is not None)
     call = Call("from_parquet", "paths", "pyarrow.parquet.read_table(paths)", tuple(names))

@@ -1,5 +1,6 @@
-"""Finds the files of a token stream: flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
+"""Finds the files of a token stream: flat, with a header, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
@@ -13,14 +14,20 @@ from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import Files
+from loadax.sources.io.neighbours import is_companion
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import read_npy_headers
+from loadax.sources.npy.header import MAGIC, read_npy_headers
+from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
+
+_log = logging.getLogger("loadax")
 
 _FILES = FileKind(
     "path",
     "a file of tokens",
-    lambda name: PurePosixPath(name).suffix in (".bin", ".idx", ".npy"),
+    lambda name: (
+        (suffix := PurePosixPath(name).suffix) in (".bin", ".idx") or (suffix == ".npy" and not is_companion(name))
+    ),
     (".bin or .npy file in it", "the files of tokens, or a pattern such as *.tokens"),
 )
 _LIKELY = ("uint8", "uint16", "int32", "int64")
@@ -48,7 +55,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     Args:
         path: Path or URL of a file, a folder (its `.bin` and `.npy` files, sorted by name) or a glob pattern (sorted),
             or a list of these, which keeps its order. An `.idx` file selects the pair.
-        dtype: Dtype of the tokens in `.bin` files without an `.idx`; other files contain it.
+        dtype: Dtype of the tokens in flat files without a header; other files contain it.
         documents: Whether document offsets are required.
 
     Raises:
@@ -70,9 +77,9 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
 def _describe(
     files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool
 ) -> list[TokenFile]:
-    arrays = [location for location in given if _suffix(location) == ".npy"]
+    arrays = _with_npy_headers(files, [location for location in given if _suffix(location) == ".npy"], dtype)
     by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True))
-    flat = [location for location in given if _suffix(location) != ".npy"]
+    flat = [location for location in given if location not in by_location]
     required = {location for location in flat if _suffix(location) == ".idx"}
     candidates = [location for location in flat if location in required or (look and _suffix(location) == ".bin")]
     index_exists = files.exists([_sibling(location, ".idx") for location in candidates])
@@ -92,6 +99,14 @@ def _describe(
                     "leave segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [by_location[location] for location in given]
+
+
+def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] | None) -> Sequence[str]:
+    """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
+    if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
+        return arrays
+    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
+    return []
 
 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
@@ -124,7 +139,11 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
 
 def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | None) -> list[TokenFile]:
     entries = []
-    for location, size in zip(locations, files.sizes(locations), strict=True):
+    headers = read_token_headers(files, locations)
+    for location, header, size in zip(locations, headers, files.sizes(locations), strict=True):
+        if header is not None:
+            entries.append(TokenFile(Segment(location, header.begin, size - header.begin), header.dtype))
+            continue
         if dtype is None:
             fits = ", ".join(
                 f"{size // np.dtype(name).itemsize} of {name}"

@@ -1,4 +1,4 @@
-"""Parses Megatron's `.idx` files: the document offsets of a `.bin` file."""
+"""Parses Megatron's `.idx` files, and fairseq's: the document offsets of a `.bin` file."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,8 +13,9 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.files import Files
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8"), ("documents", "<u8")])
-_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+_HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8")])
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
+_OTHER_MAGIC = (b"TNTIDX", b"HUFFIDX")
 _FLOATS = {6: "float64", 7: "float32"}
 _PIECE = 8 << 20  # bytes per read
 
@@ -38,24 +39,35 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     # NumPy strips trailing zeros from bytes fields.
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
-            f"{location} is not a Megatron index: it begins with {bytes(header['magic'])!r}; "
-            "pass the .bin file itself, with dtype="
+            f"{location} is not an index of Megatron's or fairseq's mmap format: it begins with "
+            f"{bytes(header['magic'])!r}; "
+            + (
+                "write the data again with --dataset-impl mmap"
+                if header["magic"].startswith(_OTHER_MAGIC)
+                else "if it does not belong to the .bin file, move it elsewhere, and pass the .bin file with dtype="
+            )
         )
     if header["version"] != 1:
         raise SourceError(
             f"{location} has version {header['version']}, but only version 1 is supported; write it again"
         )
-    code, sequences, documents = int(header["dtype"]), int(header["sequences"]), int(header["documents"])
+    code, sequences = int(header["dtype"]), int(header["sequences"])
     if code not in _DTYPES:
         meaning = f"{_FLOATS[code]}: tokens are integers" if code in _FLOATS else "unknown"
         raise SourceError(f"{location}: the dtype of its tokens has the code {code}, which is {meaning}; convert them")
     dtype = np.dtype(_DTYPES[code])
+    # fairseq's indices end after the pointers: each sequence is a document. Megatron's have the documents too.
+    grouped = files.sizes([location])[0] != size + 12 * sequences
+    documents = int.from_bytes(_read(files, location, size, size + 8), "little") if grouped else sequences + 1
+    size += 8 * grouped
     lengths_end = size + 4 * sequences
     pointers_end = lengths_end + 8 * sequences
-    _check_long_enough(files, location, pointers_end + 8 * documents, sequences, documents)
+    _check_long_enough(files, location, pointers_end + 8 * documents * grouped, sequences, documents)
     lengths = np.frombuffer(_read(files, location, size, lengths_end), "<i4")
     pointers = np.frombuffer(_read(files, location, lengths_end, pointers_end), "<i8")
-    firsts = np.frombuffer(_read(files, location, pointers_end, pointers_end + 8 * documents), "<i8")
+    firsts = np.arange(documents)
+    if grouped:
+        firsts = np.frombuffer(_read(files, location, pointers_end, pointers_end + 8 * documents), "<i8")
     ends = np.cumsum(lengths, dtype=np.int64)
     begins = np.concatenate([[0], ends])
     if (lengths < 0).any() or (pointers != begins[:-1] * dtype.itemsize).any():

@@ -151,8 +151,9 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
-    except ValueError as error:
-        raise SourceError(f"{name} is not a TensorStore spec: {brief(error)}; correct it") from redacted(error)
+    except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
+        what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
+        raise SourceError(what) from redacted(error)
 
 
 def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
@@ -203,7 +204,7 @@ def label_of(leaf: Any, path: str) -> str:
             if isinstance(leaf, ts.TensorStore)
             else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
         )
-    except (ValueError, TypeError, NotImplementedError):
+    except (ValueError, TypeError, RuntimeError):
         return name  # a computed store has no address, and an invalid spec is refused elsewhere
     while "kvstore" not in spec and isinstance(spec.get("base"), dict):
         spec = spec["base"]

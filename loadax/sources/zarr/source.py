@@ -160,7 +160,9 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
             error.add_note("loadax: pass variables=[…] with the arrays whose first dimension is the row")
         elif re.search(r"data type|dtype", str(error)):
             error.add_note(
-                "loadax: pass variables=[…] with the arrays of numbers; others, such as strings, can't be read"
+                f"loadax: zarr-python can read this data type: loadax.as_dataset(zarr.open_array({os.fspath(path)!r}))"
+                if is_spec(arrays)
+                else "loadax: pass variables=[…] with the arrays of numbers; others, such as strings, can't be read"
             )
         raise
 

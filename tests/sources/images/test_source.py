@@ -116,6 +116,15 @@ def test_what_is_hidden_or_no_image_is_left_out(tmp_path: Path) -> None:
     assert len(source) == 1
 
 
+def test_litter_of_systems_is_no_class(tmp_path: Path) -> None:
+    for name in ("_background_/_DSC1.JPG", "cat/1.png", "__MACOSX/cat/1.png", "_temporary/1.png", ".x/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    data = loadax.from_images(tmp_path)
+    source: Any = data.source
+    assert (len(data), list(source.classes)) == (2, ["_background_", "cat"])
+
+
 def test_a_folder_without_images_is_a_class_too(tmp_path: Path) -> None:
     """Else a validation set that lacks a class would number those behind it differently."""
     write(tmp_path, {"a/1.png": encoded(noise(1), "PNG"), "c/1.png": encoded(noise(2), "PNG")})

@@ -53,9 +53,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"nowhere\.npy: there is no such file; save an array of numbers with numpy\.save"
-    ):
+    with pytest.raises(SourceError, match=r"nowhere\.npy: there is no such file; write it with numpy\.save"):
         open_npy({"x": tmp_path / "nowhere.npy"})
 
 
@@ -72,7 +70,8 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
     }.items():
         path = write(tmp_path / name, content)
         with pytest.raises(
-            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; save an array of numbers with numpy\.save"
+            SourceError,
+            match=rf"{name}: it can't be opened as \.npy: .*; write it with numpy\.save; if it is a flat",
         ):
             open_npy({"x": path})
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import loadax
 from loadax.errors import SourceError
 from loadax.sources.io.files import Files
 from loadax.sources.tokens.megatron import read_index
@@ -49,10 +50,10 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"bytes 0 to 33 are missing: the file is cut short, or of another kind"),
+        (b"", r"bytes 0 to 25 are missing: the file is cut short, or of another kind"),
         (
             b"no index at all" * 5,
-            r"is not a Megatron index: it begins with b'no index '; pass the \.bin file itself, with dtype=",
+            r"is not an index of Megatron's or fairseq's mmap format: it begins with b'no index '; if it does not",
         ),
         (
             index_bytes(8, [3], [0], [0, 1], version=2),
@@ -62,7 +63,7 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
             index_bytes(6, [3], [0], [0, 1]),
             r"the dtype of its tokens has the code 6, which is float64: tokens are integers",
         ),
-        (index_bytes(9, [3], [0], [0, 1]), r"the dtype of its tokens has the code 9, which is unknown"),
+        (index_bytes(11, [3], [0], [0, 1]), r"the dtype of its tokens has the code 11, which is unknown"),
         (GOOD[:-1], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (GOOD[:40], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (
@@ -109,3 +110,37 @@ def test_a_pair_that_does_not_match(tmp_path: Path) -> None:
             SourceError, match=r"x\.bin: there is no such file, but .*x\.idx describes it; keep both in one folder"
         ):
             open_tokens(each, 4)
+
+
+def fairseq_bytes(code: int, lengths: list[int], itemsize: int) -> bytes:
+    """An index of fairseq, which has no documents."""
+    starts = [sum(lengths[:number]) * itemsize for number in range(len(lengths))]
+    head = b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, code, len(lengths))
+    return head + struct.pack(f"<{len(lengths)}i{len(starts)}q", *lengths, *starts)
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(4, "<i4"), (5, "<i8"), (8, "<u2"), (9, "<u4"), (10, "<u8")])
+def test_each_sequence_of_fairseq_is_a_document(code: int, dtype: str, tmp_path: Path) -> None:
+    tokens = np.arange(12, dtype=dtype)
+    tokens.tofile(tmp_path / "train.bin")
+    (tmp_path / "train.idx").write_bytes(fairseq_bytes(code, [3, 4, 5], tokens.itemsize))
+    assert loadax.from_tokens(tmp_path / "train.bin", 11)[0]["tokens"].tolist() == list(range(12))
+    assert [row.tolist() for row in loadax.from_documents(tmp_path)] == [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("magic", [b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00"])
+def test_older_formats_of_fairseq_are_named(magic: bytes, tmp_path: Path) -> None:
+    np.arange(12, dtype="<i4").tofile(tmp_path / "train.bin")
+    (tmp_path / "train.idx").write_bytes(magic + bytes(80))
+    for path in (tmp_path, tmp_path / "train.bin", tmp_path / "train.idx", tmp_path / "train"):
+        with pytest.raises(SourceError, match=rf"train\.idx is not an index .*{magic[:6].decode()}.*dataset-impl mmap"):
+            loadax.from_tokens(path, 4)
+
+
+def test_index_of_another_program_beside_flat_tokens_is_moved_away(tmp_path: Path) -> None:
+    np.arange(12, dtype="<u2").tofile(tmp_path / "x.bin")
+    index(tmp_path, b"0 17\n17 17\n" * 9)
+    with pytest.raises(SourceError, match=r"move it elsewhere, and pass the \.bin file with dtype="):
+        loadax.from_tokens(tmp_path / "x.bin", 11, dtype="uint16")
+    (tmp_path / "x.idx").rename(tmp_path / "index-of-another-program")
+    assert loadax.from_tokens(tmp_path / "x.bin", 11, dtype="uint16")[0]["tokens"].tolist() == list(range(12))

@@ -16,9 +16,11 @@ import tensorstore as ts
 import zarr
 import zarr.storage
 
+import loadax
 from loadax import from_tensorstore, from_zarr, write_zarr
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.zarr.source import TensorStoreSource, open_zarr
+from tests.sources.advice import lines
 
 VALUES = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
 VERSIONS = [2, 3]
@@ -139,6 +141,21 @@ def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="different numbers of rows") as caught:
         open_zarr(group, ["x", "longitude"])
     assert "pass variables=[…]" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("values", [np.array(["a", "bb"]), np.array(["2020-01-01", "1999-01-01"], "M8[s]")])
+def test_an_array_of_texts_or_times_is_opened_as_advised(values: Any, version: Literal[2, 3], tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of zarr-python, about data types without a specification
+        zarr.create_array(tmp_path / "x", data=values, zarr_format=version)
+        with pytest.raises(SourceError) as caught:
+            from_zarr(tmp_path / "x")
+        note = " ".join(caught.value.__notes__)
+        assert "variables=" not in note
+        (line,) = lines(note)
+        data = eval(line, {"loadax": loadax, "zarr": zarr})
+        assert [data[row] for row in range(2)] == list(values)
 
 
 @pytest.mark.parametrize("version", [2, 3])
