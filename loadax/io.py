@@ -95,7 +95,13 @@ def from_array_record(
         return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
-def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
+def from_arrow(
+    data: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
     """Opens a table in memory, of pyarrow, polars, pandas or DuckDB, or with Arrow's C stream interface.
 
     Examples are dicts of the columns. Numbers, bools and lists of a fixed length are arrays of their own dtypes; lists
@@ -110,6 +116,9 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
         columns: Names of the columns to read. None: all.
         nulls: Value in place of nulls, for all columns, or a dict of values by column ("column.member" in structs). In
             a list of numbers it replaces entries, and a list that is null becomes empty. None: a null is an error.
+        classes: Names of categories by column ("column.member" in structs), so that several datasets number them alike.
+            Texts of these columns become categories too; another name is an error. None: in the order in which they
+            are found.
 
     Raises:
         ArgumentError: If the data is not a table, or an argument can't be used. Says what to write.
@@ -129,7 +138,7 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
     require_pyarrow("a table")
     from loadax.sources.arrow.open import open_arrow
 
-    return from_source(open_arrow(data, columns, nulls))
+    return from_source(open_arrow(data, columns, nulls, classes))
 
 
 def from_csv(
@@ -138,6 +147,7 @@ def from_csv(
     *,
     dtypes: Mapping[str, Any] | None = None,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     delimiter: str | None = None,
 ) -> Dataset:
     r"""Reads CSV files into memory, in the order of the files. Columns become leaves as in `from_arrow`.
@@ -151,6 +161,7 @@ def from_csv(
         columns: Names of the columns to read. None: all.
         dtypes: Dtypes by column: numbers, bools, or `str`. Others are inferred from the first rows of each file.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         delimiter: Character between entries. None: a tab in `.tsv` files, else a comma.
 
     Raises:
@@ -174,7 +185,7 @@ def from_csv(
     from loadax.sources.text.csv import open_csv
 
     with other_formats_refused("from_csv", paths, before=True):
-        return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+        return from_source(open_csv(paths, columns, dtypes, nulls, classes, delimiter))
 
 
 def from_jsonl(
@@ -183,6 +194,7 @@ def from_jsonl(
     *,
     dtypes: Mapping[str, Any] | None = None,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     index: Any = None,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -201,6 +213,7 @@ def from_jsonl(
         dtypes: Dtypes of numbers or bools by column; of a list, that of its entries. Others are inferred from the same
             rows.
         nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
+        classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         index: Local folder of the index of lines, written on the first open and checked on all others: another size,
             name, time of change or ETag of a file makes it again. None: no index is kept.
         cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
@@ -230,16 +243,7 @@ def from_jsonl(
     from loadax.sources.text.jsonl import open_jsonl
 
     with other_formats_refused("from_jsonl", paths):
-        source = open_jsonl(
-            paths,
-            columns,
-            dtypes=dtypes,
-            nulls=nulls,
-            index=index,
-            cache=cache,
-            cache_bytes=cache_bytes,
-            progress=progress,
-        )
+        source = open_jsonl(paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress)
         return from_source(source)
 
 
@@ -699,6 +703,7 @@ def from_parquet(
     columns: Sequence[str] | str | None = None,
     *,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     memory_bytes: int = 1 << 30,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -713,6 +718,7 @@ def from_parquet(
             (`s3://`, `gs://`, `az://`, `http(s)://`, `file://`) of one of these, or a list of these, in its order.
         columns: Names of the columns to read. None: all, which must be the same in all files.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        classes: Names of categories by column, see `from_arrow`. None: in the order in which they are found.
         memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
             are dropped first. A block shuffle keeps those that it has open in any case.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
@@ -743,9 +749,7 @@ def from_parquet(
     from loadax.sources.parquet.open import open_parquet
 
     with other_formats_refused("from_parquet", paths):
-        return from_source(
-            open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
-        )
+        return from_source(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any) -> Dataset:

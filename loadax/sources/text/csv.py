@@ -13,6 +13,7 @@ from pyarrow import csv as arrow_csv
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.arrow.leaves import stated_classes
 from loadax.sources.arrow.table import ArrowSource
 from loadax.sources.file_names import compression, is_csv
 from loadax.sources.io.byte_ranges import ByteRange
@@ -34,9 +35,9 @@ _FILES = FileKind(
 def open_csv(
     paths: Any,
     columns: Sequence[str] | str | None = None,
-    *,
     dtypes: Any = None,
     nulls: Any = None,
+    classes: Any = None,
     delimiter: str | None = None,
 ) -> ArrowSource:
     """Opens CSV files; see `loadax.from_csv`.
@@ -46,11 +47,12 @@ def open_csv(
         SourceError: When a file is missing, a line is damaged, columns differ, or one has nulls; names file and row.
     """
     types = arrow_types(dtypes, text=True)
+    texts = dict.fromkeys(stated_classes(classes), pa.string())
     if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
         raise ArgumentError(f"delimiter={shown(delimiter)}: pass a single character", argument="delimiter")
     files = Files()
     locations = expand(paths, _FILES, files)
-    tables = [_read(files, location, types, delimiter) for location in locations]
+    tables = [_read(files, location, {**texts, **types}, delimiter) for location in locations]
     names = column_names(columns, tables[0].column_names)
     for name in types:
         if name not in tables[0].column_names:
@@ -70,7 +72,7 @@ def open_csv(
     call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
     table = pa.concat_tables([each.select(names) for each in tables])
     with naming_file(locations[0]):
-        return ArrowSource(table, nulls, call, locations, where)
+        return ArrowSource(table, nulls, call, locations, where, classes)
 
 
 def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | None) -> Any:
