@@ -59,7 +59,7 @@ class ArrowSource(BaseSource):
         self.leaves: list[Leaf]
         """The leaves of the examples, in leaf order."""
         self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
-        filler = Nulls(nulls, [leaf.path for leaf in self.leaves], call)
+        filler = Nulls(nulls, self.leaves, call)
         columns = columns_of(self.leaves, batches, filler, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)

@@ -66,7 +66,7 @@ def open_parquet(
     with naming_file(first):
         stated = stated_classes(classes)
         tree = leaves_of(schema, call, _categories(parquet, schema, stated), stated)
-        filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+        filler = Nulls(nulls, leaves_in(tree), call)
         groups = RowGroups(parquet, schema, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)

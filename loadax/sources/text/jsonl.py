@@ -195,7 +195,7 @@ def open_jsonl(
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         tree = leaves_of(chosen, call, {}, stated_classes(classes))
-        filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+        filler = Nulls(nulls, leaves_in(tree), call)
         return JsonlSource(records, begins, sizes, chosen, tree, filler)
 
 
