@@ -716,7 +716,8 @@ def from_parquet(
     Args:
         paths: File, folder (its files ending in `.parquet` or `.pq`), or glob pattern (both sorted by name), URL
             (`s3://`, `gs://`, `az://`, `http(s)://`, `file://`) of one of these, or a list of these, in its order.
-        columns: Names of the columns to read. None: all, which must be the same in all files.
+        columns: Names of the columns to read. None: all, which must be the same in all files. The names of folders such
+            as `year=2026/` below the given ones are columns too, in place of those of their name in files.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
         classes: Names of categories by column, see `from_arrow`. None: in the order in which they are found.
         memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
@@ -726,8 +727,9 @@ def from_parquet(
 
     Raises:
         ArgumentError: If an argument can't be used.
-        SourceError: If a file is missing, damaged or not Parquet, its columns differ from those of the first file, or a
-            column has nulls (at the latest when their row group is read). Names the file, the column and the row.
+        SourceError: If a file is missing, damaged, encrypted or not Parquet, its columns differ from those of the first
+            file, or a column has nulls (at the latest when their row group is read) or a name that is not in `classes`.
+            Names the file, the column and the row.
         LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
         UnsupportedError: If pyarrow is not installed.
 
@@ -926,6 +928,9 @@ def write_zarr(
     workers: int | None = None,
 ) -> None:
     """Writes epoch 0 of a dataset to a zarr3 store that `from_zarr` reads, with a checksum for every chunk.
+
+    Names of categories and units of times (`dataset.source.classes`, `units`) become attributes of their arrays, unless
+    a map may have changed the numbers.
 
     If examples are single arrays, the store is one array at `path`. Otherwise it is a group with one array per leaf,
     named by its keys joined by dots. Memory use is a few shards. The store can't be opened until its last part is

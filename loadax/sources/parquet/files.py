@@ -387,14 +387,14 @@ def _encrypted(metadata: Any) -> frozenset[int]:
     """Indices of the encrypted leaves. Asked for their metadata, pyarrow ends the process; reads of them raise."""
 
     def unread(start: int, stop: int) -> bytes:
-        raise OSError(f"bytes {start} to {stop} are not encrypted")
+        raise OSError(f"bytes {start} to {stop} are not read")
 
     reader, found = _reader(pa.PythonFile(RangeFile(1 << 62, {}, unread), mode="r"), metadata).reader, set()
     for group, index in product(range(metadata.num_row_groups), range(metadata.num_columns)):
         try:
             reader.read_row_group(group, column_indices=[index])
-        except OSError as error:
-            found.update([index] if "decrypt" in str(error) else [])
+        except (pa.ArrowException, OSError) as error:
+            found.update([index] if "crypt" in str(error) else [])
     return frozenset(found)
 
 
