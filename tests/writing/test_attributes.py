@@ -96,10 +96,19 @@ def test_a_map_leaves_no_names_that_may_be_wrong(data: loadax.Dataset, tmp_path:
     assert known(written(mapped, tmp_path / "x.zarr")) == ({}, {})
 
 
-def test_parts_that_number_names_in_other_ways_have_no_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("combine", [loadax.concat, lambda parts: loadax.mix(parts, [1, 1])])
+def test_parts_that_number_names_in_other_ways_are_told_of_and_have_no_names(tmp_path: Path, combine: Any) -> None:
     other = loadax.from_arrow(pa.table({"c": pa.array(["y", "x"]).dictionary_encode()}))
-    both = loadax.concat([loadax.from_arrow(TABLE, columns=["c"]), other])
+    with pytest.warns(
+        UserWarning, match=r"of leaf 'c' differently, \['x', 'y'\] and \['y', 'x'\]; .*classes=\{'c': \[…\]\}"
+    ):
+        both = combine([loadax.from_arrow(TABLE, columns=["c"]), other])
     assert known(written(both, tmp_path / "x.zarr")) == ({}, {})
+
+
+def test_parts_with_further_names_number_those_of_others_alike() -> None:
+    parts = [loadax.from_arrow(pa.table({"c": ["x"]}), classes={"c": ["x", "y", "z"][:most]}) for most in (3, 1, 2)]
+    assert loadax.concat(parts).source.classes == {}  # type: ignore[attr-defined]
 
 
 def test_classes_of_images_are_kept(tmp_path: Path) -> None:

@@ -61,10 +61,9 @@ def as_table(data: Any) -> Any:
         for column, dtype in data.schema.items():
             # polars exports the addresses of objects; names of members and categories are in quotes.
             if odd := re.search("Object|U?Int128", re.sub("'[^']*'", "", str(dtype))):
-                what = "Python objects" if odd[0] == "Object" else odd[0]
                 raise LeafTypeError(
-                    f"column {column!r} of the DataFrame contains {what}, which no array holds; cast or drop it, as "
-                    f"in data.drop({column!r})"
+                    f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which no "
+                    f"array holds; cast or drop it, as in data.drop({column!r})"
                 )
     if comes_from(data, "pandas", "DataFrame"):
         return _of_pandas(data)

@@ -135,7 +135,7 @@ class ParquetFiles:
         Their fields are those of the files and of the partitions, which take the place of columns of their names.
         """
         added = [pa.field(name, values.type) for name, values in self.partitions.items()]
-        seen = set()
+        seen: set[int] = set()
         for location, footer in zip(self.locations, self._footers, strict=True):
             if id(footer.schema) not in seen and (any(footer.rows) or not (self.groups or seen)):
                 seen.add(id(footer.schema))
