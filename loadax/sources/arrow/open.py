@@ -62,8 +62,8 @@ def as_table(data: Any) -> Any:
             # polars exports the addresses of objects; names of members and categories are in quotes.
             if odd := re.search("Object|U?Int128", re.sub("'[^']*'", "", str(dtype))):
                 raise LeafTypeError(
-                    f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which no "
-                    f"array holds; cast or drop it, as in data.drop({column!r})"
+                    f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which "
+                    f"no array holds; cast or drop it, as in data.drop({column!r})"
                 )
     if comes_from(data, "pandas", "DataFrame"):
         return _of_pandas(data)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from loadax.core.arguments import integer
 from loadax.core.formatting import some
 from loadax.errors import SourceError
-from loadax.sources.arrow.call import Call, column_names, naming_file
+from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories, category_leaves
@@ -64,6 +64,7 @@ def open_parquet(
             raise SourceError(encrypted_text(location, what) + call.without(*locked))
     schema = _unified(parquet, names, chosen=columns is not None)
     with naming_file(first):
+        refuse_repeated(schema.names)
         stated = stated_classes(classes)
         tree = leaves_of(schema, call, _categories(parquet, schema, stated), stated)
         filler = Nulls(nulls, leaves_in(tree), call)

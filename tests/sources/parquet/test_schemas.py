@@ -1,5 +1,6 @@
 """Files whose schemas differ in Arrow's notes alone are of one schema; columns are found by their exact names."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,21 @@ def test_checks_of_names_compare_each_a_few_times(check: Any) -> None:
     Counted.comparisons = 0
     check([Counted(f"gene {number}") for number in range(2000)])
     assert Counted.comparisons < 20_000
+
+
+def test_columns_of_one_name_are_refused_before_their_categories_are_read(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a", "b"]).dictionary_encode(), pa.array([1, 2]), pa.array([3, 4])], list("xxy")
+    )
+    parquet.write_table(table, tmp_path / "x.parquet")
+    for columns in (None, "x"):
+        with pytest.raises(SourceError, match="2 columns are called 'x'; give each its own name"):
+            loadax.from_parquet(tmp_path, columns=columns)
+    assert loadax.from_parquet(tmp_path, columns="y").read([1])["y"].tolist() == [4]
+
+
+def test_names_of_files_need_not_be_utf_8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
+    parquet.write_table(pa.table({"x": range(4)}), tmp_path / "x.parquet", row_group_size=1)
+    (tmp_path / "x.parquet").rename(path)
+    assert loadax.from_parquet(path).read([3, 0])["x"].tolist() == [3, 0]
