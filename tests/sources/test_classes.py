@@ -70,7 +70,7 @@ def test_stated_names_number_all_datasets_alike(door: Door) -> None:
         data = door(names, classes={"c": NAMES})
         read = data.read(range(len(names)))["c"]
         assert (read.dtype, read.tolist()) == ("int32", [NAMES.index(name) for name in names])
-        assert data.source.classes == {"c": NAMES}  # type: ignore[attr-defined]
+        assert data.source.classes == {"c": NAMES}
 
 
 def test_a_name_that_is_not_stated_is_named_with_its_row(door: Door) -> None:

@@ -108,7 +108,7 @@ def test_parts_that_number_names_in_other_ways_are_told_of_and_have_no_names(tmp
 
 def test_parts_with_further_names_number_those_of_others_alike() -> None:
     parts = [loadax.from_arrow(pa.table({"c": ["x"]}), classes={"c": ["x", "y", "z"][:most]}) for most in (3, 1, 2)]
-    assert loadax.concat(parts).source.classes == {}  # type: ignore[attr-defined]
+    assert loadax.concat(parts).source.classes == {}
 
 
 def test_classes_of_images_are_kept(tmp_path: Path) -> None:

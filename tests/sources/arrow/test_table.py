@@ -137,7 +137,7 @@ def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
 def test_rows_of_a_slice_are_its_own() -> None:
     table = of_any_kind().slice(5, 20)
     data = loadax.from_arrow(table)
-    expected = [{**row, "label": data.source.classes["label"].index(name)} for row, name in labelled(table)]  # type: ignore[attr-defined]
+    expected = [{**row, "label": data.source.classes["label"].index(name)} for row, name in labelled(table)]
     assert [plain(data[row]) for row in range(20)] == expected
 
 
@@ -205,7 +205,7 @@ def test_tables_of_all_libraries_are_read_alike(make: Any) -> None:
 def test_categories_of_polars() -> None:
     frame = pl.DataFrame({"c": ["u", "v"], "e": ["u", "v"]}, schema={"c": pl.Categorical, "e": pl.Enum(["v", "u"])})
     data = loadax.from_arrow(frame)
-    assert data.source.classes == {"c": ["u", "v"], "e": ["v", "u"]}  # type: ignore[attr-defined]
+    assert data.source.classes == {"c": ["u", "v"], "e": ["v", "u"]}
     assert plain(data[1]) == {"c": 1, "e": 0}
 
 

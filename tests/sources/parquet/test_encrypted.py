@@ -79,7 +79,7 @@ def test_encrypted_footers_are_named(tmp_path: Path, options: dict[str, Any]) ->
         with pytest.raises(SourceError, match=rf"^{path}: the file is encrypted, and loadax has no keys") as caught:
             loadax.from_parquet(tmp_path, columns=columns)
         assert "copy it again" not in str(caught.value)
-    assert decrypted(caught.value).read([0, 1])["y"].tolist() == [3, 4]
+        assert decrypted(caught.value).read([0, 1])["y"].tolist() == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -134,4 +134,4 @@ def test_partitions_in_a_bucket_are_those_on_disk(folder: Path, s3_server: S3Ser
     assert {name: leaf.tolist() for name, leaf in remote.read(range(18)).items()} == {
         name: leaf.tolist() for name, leaf in local.read(range(18)).items()
     }
-    assert remote.source.classes == local.source.classes  # type: ignore[attr-defined]
+    assert remote.source.classes == local.source.classes

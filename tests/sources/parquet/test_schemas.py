@@ -190,7 +190,7 @@ class Counted(str):
 
     def __eq__(self, other: object) -> bool:
         Counted.comparisons += 1
-        return str.__eq__(self, other)  # type: ignore[arg-type]
+        return str.__eq__(self, other)
 
     __hash__ = str.__hash__
 

@@ -197,7 +197,7 @@ def test_categories_of_all_files_are_numbered_together(tmp_path: Path) -> None:
     for name, labels in (("a", ["u", "v"]), ("b", ["w", "u"])):
         parquet.write_table(pa.table({"c": pa.array(labels).dictionary_encode()}), tmp_path / f"{name}.parquet")
     data = loadax.from_parquet(tmp_path)
-    assert data.source.classes == {"c": ["u", "v", "w"]}  # type: ignore[attr-defined]
+    assert data.source.classes == {"c": ["u", "v", "w"]}
     assert data.read(range(4))["c"].tolist() == [0, 1, 2, 0]
 
 
