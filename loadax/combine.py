@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
@@ -39,6 +40,7 @@ def concat(datasets: Sequence[Any]) -> Dataset:
                 f"concat: part {index} is endless, so no later part would ever be read; mix() it, or slice it: ds[:n]"
             )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
+    _warn_of_other_numbers("concat", parts)
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
 
 
@@ -104,6 +106,7 @@ def mix(
     if integer("version", version) not in (1, 2):
         raise ArgumentError(f"version={version}: pass 1 or 2", argument="version")
     seed = integer("seed", seed, most=None)
+    _warn_of_other_numbers("mix", list(parts.values()))
     source = ConcatenatedSource([part.reader for part in parts.values()], "mix", list(parts))
     order = Mixed(
         tuple(part.order for part in parts.values()),
@@ -187,6 +190,21 @@ def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
     if starts[0] != 0 or starts != sorted(set(starts)):
         raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, in ascending order")
     return tuple(Segment(start, _units(entry, names, f"weights[{start}]")) for start, entry in weights.items())
+
+
+def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
+    """Warns if one number is the name of several categories, as where files of a table are opened apart."""
+    first, *others = [part.reader.attributes for part in parts]
+    for path, known in first.items():
+        own = known.get("classes", [])
+        for theirs in (other.get(path, {}).get("classes", []) for other in others):
+            if own[: len(theirs)] != theirs[: len(own)]:
+                warnings.warn(
+                    f"{verb}: parts number the names of leaf {path!r} differently, {shown(own)} and {shown(theirs)}; "
+                    f"number them alike, those of tables by classes={{{path!r}: […]}}",
+                    stacklevel=3,
+                )
+                break
 
 
 def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:

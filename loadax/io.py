@@ -82,7 +82,13 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
         return from_source(open_array_record(paths, dtype=dtype))
 
 
-def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
+def from_arrow(
+    data: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
     """Opens a table in memory, of pyarrow, polars, pandas or DuckDB, or with Arrow's C stream interface.
 
     Examples are dicts of the columns. Numbers, bools and lists of a fixed length are arrays of their own dtypes; lists
@@ -97,6 +103,9 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
         columns: Names of the columns to read. None: all.
         nulls: Value in place of nulls, for all columns, or a dict of values by column ("column.member" in structs). In
             a list of numbers it replaces entries, and a list that is null becomes empty. None: a null is an error.
+        classes: Names of categories by column ("column.member" in structs), so that several datasets number them alike.
+            Texts of these columns become categories too; another name is an error. None: in the order in which they
+            are found.
 
     Raises:
         ArgumentError: If the data is not a table, or an argument can't be used. Says what to write.
@@ -116,7 +125,7 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
     require_pyarrow("a table")
     from loadax.sources.arrow.open import open_arrow
 
-    return from_source(open_arrow(data, columns, nulls))
+    return from_source(open_arrow(data, columns, nulls, classes))
 
 
 def from_csv(
@@ -125,6 +134,7 @@ def from_csv(
     *,
     dtypes: Mapping[str, Any] | None = None,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     delimiter: str | None = None,
     quote: str | None = '"',
 ) -> Dataset:
@@ -140,6 +150,7 @@ def from_csv(
         columns: Names of the columns to read. None: all.
         dtypes: Dtypes by column: numbers, bools, or `str`. Others are inferred from the first rows of each file.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         delimiter: Character between entries. None: a tab in `.tsv` files, else a comma; an error if other ones fit.
         quote: Character around entries that contain delimiters or newlines. None: quotes are part of the entries, as in
             many TSV files.
@@ -165,8 +176,7 @@ def from_csv(
     from loadax.sources.text.csv import open_csv
 
     with other_formats_refused("from_csv", paths, before=True):
-        source = open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter, quote=quote)
-        return from_source(source)
+        return from_source(open_csv(paths, columns, dtypes, nulls, classes, delimiter, quote))
 
 
 def from_jsonl(
@@ -175,6 +185,7 @@ def from_jsonl(
     *,
     dtypes: Mapping[str, Any] | None = None,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     index: Any = None,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -193,6 +204,7 @@ def from_jsonl(
         dtypes: Dtypes of numbers or bools by column; of a list, that of its entries. Others are inferred from the same
             rows.
         nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
+        classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         index: Local folder of the index of lines, written on the first open and checked on all others: another size,
             place, time of change or ETag of a file makes it again. None: no index is kept.
         cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
@@ -222,16 +234,7 @@ def from_jsonl(
     from loadax.sources.text.jsonl import open_jsonl
 
     with other_formats_refused("from_jsonl", paths):
-        source = open_jsonl(
-            paths,
-            columns,
-            dtypes=dtypes,
-            nulls=nulls,
-            index=index,
-            cache=cache,
-            cache_bytes=cache_bytes,
-            progress=progress,
-        )
+        source = open_jsonl(paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress)
         return from_source(source)
 
 
@@ -692,6 +695,7 @@ def from_parquet(
     columns: Sequence[str] | str | None = None,
     *,
     nulls: Any = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     memory_bytes: int = 1 << 30,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -704,8 +708,10 @@ def from_parquet(
     Args:
         paths: File, folder (its files ending in `.parquet` or `.pq`), or glob pattern (both sorted by name), URL
             (`s3://`, `gs://`, `az://`, `http(s)://`, `file://`) of one of these, or a list of these, in its order.
-        columns: Names of the columns to read. None: all, which must be the same in all files.
+        columns: Names of the columns to read. None: all, which must be the same in all files. The names of folders such
+            as `year=2026/` below the given ones are columns too, in place of those of their name in files.
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        classes: Names of categories by column, see `from_arrow`. None: in the order in which they are found.
         memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
             are dropped first. A block shuffle keeps those that it has open in any case.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
@@ -713,8 +719,9 @@ def from_parquet(
 
     Raises:
         ArgumentError: If an argument can't be used.
-        SourceError: If a file is missing, damaged or not Parquet, its columns differ from those of the first file, or a
-            column has nulls (at the latest when their row group is read). Names the file, the column and the row.
+        SourceError: If a file is missing, damaged, encrypted or not Parquet, its columns differ from those of the first
+            file, or a column has nulls (at the latest when their row group is read) or a name that is not in `classes`.
+            Names the file, the column and the row.
         LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
         UnsupportedError: If pyarrow is not installed.
 
@@ -736,9 +743,7 @@ def from_parquet(
     from loadax.sources.parquet.open import open_parquet
 
     with other_formats_refused("from_parquet", paths):
-        return from_source(
-            open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
-        )
+        return from_source(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any) -> Dataset:
@@ -915,6 +920,9 @@ def write_zarr(
     workers: int | None = None,
 ) -> None:
     """Writes epoch 0 of a dataset to a zarr3 store that `from_zarr` reads, with a checksum for every chunk.
+
+    Names of categories and units of times (`dataset.source.classes`, `units`) become attributes of their arrays, unless
+    a map may have changed the numbers.
 
     If examples are single arrays, the store is one array at `path`. Otherwise it is a group with one array per leaf,
     named by its keys joined by dots. Memory use is a few shards. The store can't be opened until its last part is

@@ -32,7 +32,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource, map_bottom
+from loadax.sources.base import Attributes, BaseSource, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
@@ -179,6 +179,11 @@ class Reader:
         Padding does not count, since some sources do it as they read.
         """
         return self.source.num_maps + sum(not isinstance(transform, Pad) for transform in self.maps)
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the numbers of leaves mean, as the source says; nothing if a map may have changed them."""
+        return self.source.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {}
 
     def describe(self) -> list[Any]:
         """The maps as JSON, including those inside a concatenation."""

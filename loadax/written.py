@@ -12,6 +12,7 @@ from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
+from loadax.sources.base import Attributes
 from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
@@ -32,6 +33,10 @@ class Written:
     @property
     def spec(self) -> Tree:
         return self.reader.spec
+
+    @property
+    def attributes(self) -> Attributes:
+        return self.reader.attributes
 
     def __len__(self) -> int:
         return self.order.size

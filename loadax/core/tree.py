@@ -89,6 +89,14 @@ class Structure:
         """Path of every leaf, in leaf order, as in Python code: `['image']`, `[0].mask`; empty for a single leaf."""
         return [path for path, _ in self._walk("")]
 
+    @property
+    def names(self) -> list[str]:
+        """Keys of every leaf joined by dots, in leaf order; empty for a single leaf."""
+        if self.kind is None:
+            return [""]
+        pairs = zip(self.keys, self.children, strict=True)
+        return [f"{key}.{name}" if name else str(key) for key, child in pairs for name in child.names]
+
     def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
         if self.kind is None:
             yield prefix, self

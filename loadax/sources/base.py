@@ -8,7 +8,7 @@ other behaviour in the package is inherited.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -43,6 +43,9 @@ def run_rows(first: Integers, count: int) -> Integers:
     return (first[:, None] + np.arange(count)).reshape(-1)
 
 
+Attributes = Mapping[str, Mapping[str, Any]]
+"""What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`."""
+
 MapChild = Callable[[Child], "BaseSource"]
 """Returns the source to read in place of a child."""
 
@@ -57,6 +60,21 @@ class BaseSource(ABC):
     def spec(self) -> Tree | None:
         """Pytree of objects with `shape` and `dtype`, for one row; None: inferred by reading a row."""
         return None
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the numbers of leaves mean; stores keep it."""
+        return {}
+
+    @property
+    def classes(self) -> Any:
+        """Names of the categories of each leaf of categories, by number."""
+        return {path: each["classes"] for path, each in self.attributes.items() if "classes" in each}
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Units of each leaf that has some, such as the Arrow type of times, whose ints count its unit."""
+        return {path: each["units"] for path, each in self.attributes.items() if "units" in each}
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -255,6 +273,10 @@ class WrapperSource(BaseSource):
     @property
     def spec(self) -> Tree | None:
         return self._source.spec
+
+    @property
+    def attributes(self) -> Attributes:
+        return self._source.attributes
 
     def __len__(self) -> int:
         return len(self._source)

@@ -23,6 +23,8 @@ CALLS = {
     ".parquet": "loadax.from_parquet({0})",
     ".feather": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
     ".arrow": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
+    ".arrow stream": "loadax.from_arrow(pyarrow.ipc.open_stream(pyarrow.memory_map({0})))",
+    ".arrow of Hugging Face": "loadax.from_huggingface(datasets.Dataset.from_file({0}))",
     ".csv": "loadax.from_csv({0})",
     ".jsonl": "loadax.from_jsonl({0})",
     ".h5": "loadax.as_dataset(h5py.File({0}))",
@@ -44,6 +46,8 @@ _MAGIC = (
     (257, b"ustar", ".tar", "a tar file"),
     (0, b"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file"),
     (0, b"ARROW1", ".arrow", "an Arrow file"),
+    (0, b"FEA1", ".feather", "a Feather file"),
+    (0, b"\xff" * 4, ".arrow stream", "a stream of Arrow record batches"),
 )
 _REFERENCES = re.compile(rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:')
 _ENDINGS = ((is_tfrecord, ".tfrecord"), (is_array_record, ".array_record"), (is_jsonl, ".jsonl"), (is_csv, ".csv"))
@@ -115,7 +119,7 @@ def _recognise(path: Path) -> tuple[str | None, str]:
         return None, ""
     for start, magic, ending, noun in _MAGIC:
         if head[start : start + len(magic)] == magic:
-            return ending, noun
+            return ".arrow of Hugging Face" if ending == ".arrow stream" and b"huggingface" in head else ending, noun
     if _REFERENCES.match(head):
         return "kerchunk", "a file of references to zarr chunks, as kerchunk writes it"
     return (".jsonl", "a file of JSON lines") if _is_object(head.partition(b"\n")[0]) else (None, "")

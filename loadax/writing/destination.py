@@ -22,6 +22,7 @@ import tensorstore as ts
 from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
+from loadax.sources.base import Attributes
 from loadax.sources.io.index_folder import FILES, differs
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
@@ -132,13 +133,13 @@ class Destination:
         self._write(PARTIAL, content)
         return self
 
-    def create(self, layout: Layout) -> list[ts.TensorStore]:
-        """Opens the arrays of the store, in leaf order, and creates missing ones."""
+    def create(self, layout: Layout, attributes: Attributes) -> list[ts.TensorStore]:
+        """Opens the arrays of the store, in leaf order, and creates missing ones with their attributes."""
         opening = []
         for array in layout.arrays:
             spec = {
                 "driver": "zarr3",
-                "metadata": layout.metadata(array),
+                "metadata": {**layout.metadata(array), "attributes": dict(attributes.get(array.name, {}))},
                 "store_data_equal_to_fill_value": True,  # so that a missing chunk is always an error
                 "fill_missing_data_reads": False,
             }

@@ -1,7 +1,5 @@
 """Names of a store's arrays: the leaves' keys, joined by dots."""
 
-from collections.abc import Iterator
-
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError
 
@@ -14,7 +12,7 @@ def array_names(structure: Structure) -> list[str]:
     """
     if not structure.paths:
         raise ArgumentError("the examples have no leaves to write; give them at least one array")
-    names = [".".join(keys) for keys in _keys(structure, ())]
+    names = structure.names
     first: dict[str, str] = {}
     for name, path in zip(names, structure.paths, strict=True):
         if name in first:
@@ -31,13 +29,6 @@ def array_names(structure: Structure) -> list[str]:
 def array_label(location: str, name: str) -> str:
     """Name of a store's array in messages."""
     return f"{location}: array {name!r}" if name else location
-
-
-def _keys(structure: Structure, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    if structure.kind is None:
-        yield above
-    for key, child in zip(structure.keys, structure.children, strict=True):
-        yield from _keys(child, (*above, str(key)))
 
 
 def _reason(name: str) -> str | None:

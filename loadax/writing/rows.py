@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from loadax.protocols import Integers, Tree
+from loadax.sources.base import Attributes
 
 
 class Rows(Protocol):
@@ -11,6 +12,11 @@ class Rows(Protocol):
     @property
     def spec(self) -> Tree:
         """Tree of `ArraySpec`s of one example."""
+        ...
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the numbers of leaves mean."""
         ...
 
     def __len__(self) -> int: ...

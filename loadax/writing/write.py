@@ -83,7 +83,7 @@ def write_zarr(
         _log.info("%s: finished already", final.location)
         return
     with _hint(destination, go_on) if destination is final else _discarding(destination):
-        arrays = destination.create(layout)
+        arrays = destination.create(layout, rows.attributes)
         parts = Parts(rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays])
         index, count = share or (0, 1)
         own_parts = range(index, layout.parts, count)

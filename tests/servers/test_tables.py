@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.sources.parquet.files import ParquetFiles, RowGroup
+from loadax.sources.parquet.files import Names, ParquetFiles, RowGroup
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.servers.s3 import S3Server
@@ -74,7 +74,7 @@ def test_row_groups_are_requested_together_up_to_a_number_of_bytes(
     monkeypatch.setattr("loadax.sources.parquet.files._TOGETHER", most)
     requested, request = [], ParquetFiles._requested
 
-    def counted(self: ParquetFiles, groups: Sequence[RowGroup], columns: Sequence[str]) -> Any:
+    def counted(self: ParquetFiles, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Any:
         requested.append(len(groups))
         return request(self, groups, columns)
 

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sources.base import Attributes
 from loadax.writing.write import write_zarr
 from tests.writing.rows import TreeRows, tree_of
 
@@ -23,6 +25,7 @@ class Computed:
     """Rows of 64 KiB that take no memory before they are read."""
 
     spec = ArraySpec((1 << 16,), np.dtype(np.uint8))
+    attributes: Attributes = MappingProxyType({})
 
     def __init__(self, rows: int):
         self._rows = rows

@@ -23,6 +23,7 @@ class TreeRows:
         endless_from: a position, from which on a read does not end.
         fails_at: a position that can't be read.
         asked: the positions that were asked for.
+        attributes: what the numbers of leaves mean.
     """
 
     tree: Tree
@@ -31,6 +32,7 @@ class TreeRows:
     endless_from: int | None = None
     fails_at: int | None = None
     asked: list[int] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def spec(self) -> Tree:

@@ -280,6 +280,7 @@ def test_names_that_zarr_cannot_hold(tree: dict[Any, Any], message: str, tmp_pat
 class Empty:
     def __init__(self) -> None:
         self.spec: Any = {}
+        self.attributes: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return 3
@@ -327,7 +328,7 @@ def test_what_can_only_be_read(range_server: RangeServer) -> None:
 
 def test_rows_that_break_their_promise(tmp_path: Path) -> None:
     class Wrong:
-        spec = TreeRows({"x": np.zeros((4, 2))}).spec
+        spec, attributes = TreeRows({"x": np.zeros((4, 2))}).spec, TreeRows(()).attributes
 
         def __len__(self) -> int:
             return 4

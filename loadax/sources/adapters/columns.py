@@ -5,6 +5,7 @@ Each column is converted by its own library after a check of its type, so that n
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -49,11 +50,9 @@ def plain_columns(frame: Any) -> dict[Any, NDArray[Any]] | None:
     names = list(frame.columns if hasattr(frame, "dtypes") else frame.schema.names)
     if not names:
         raise SourceError(f"the {type(frame).__name__} has no columns; pass one with at least one column")
-    for name in names:
-        if names.count(name) > 1:
-            raise SourceError(
-                f"{names.count(name)} columns of the {type(frame).__name__} are called {name!r}; give each its own name"
-            )
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise SourceError(f"{count} columns of the {type(frame).__name__} are called {name!r}; give each its own name")
     if comes_from(frame, "pyarrow", *_FRAMES["pyarrow"]):
         return None
     columns = {name: _look(frame[name]) for name in names}
@@ -110,8 +109,8 @@ def _of_pandas(column: Any) -> _Column:
 
 def _of_polars(column: Any) -> _Column:
     polars = sys.modules["polars"]
-    odd = polars.Decimal, polars.Int128
-    numeric = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
+    odd = column.dtype == polars.Decimal or str(column.dtype).endswith("Int128")
+    numeric = (column.dtype.is_numeric() and not odd) or column.dtype == polars.Boolean
     good = numeric or (column.dtype.is_temporal() and column.dtype != polars.Time)
     return _Column(column.dtype, column.null_count(), column.to_numpy if good else None)
 

@@ -1,5 +1,6 @@
 """Call: the call that opens a table, for the advice of messages; and the check of its `columns`."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
@@ -15,14 +16,14 @@ class Call(NamedTuple):
     Args:
         function: Name of the function of loadax.
         argument: Name of the variable with the data, in advice.
-        table: Code that makes a `pyarrow.Table` of that variable.
+        table: Code that makes a `pyarrow.Table` of that variable; None: there is none that is short.
         columns: Names of the columns that are read.
         has_dtypes: Whether the function has the argument `dtypes`.
     """
 
     function: str
     argument: str
-    table: str
+    table: str | None
     columns: tuple[str, ...] = ()
     has_dtypes: bool = False
 
@@ -53,8 +54,9 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
     if columns is None:
         return list(known)
     names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
+    existing = set(known)
     for name in names:
-        if name not in known:
+        if name not in existing:
             raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {list(known)}")
     if len(set(names)) < len(names):
         raise ArgumentError(f"columns={columns!r} names a column twice; pass each name once")
@@ -79,7 +81,7 @@ def refuse_repeated(names: Sequence[str], within: str = "") -> None:
     Raises:
         SourceError: When two have one name; says how many.
     """
-    for name in names:
-        if names.count(name) > 1:
-            of = f" of {within!r}" if within else ""
-            raise SourceError(f"{names.count(name)} columns{of} are called {name!r}; give each its own name")
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    if count > 1:
+        of = f" of {within!r}" if within else ""
+        raise SourceError(f"{count} columns{of} are called {name!r}; give each its own name")

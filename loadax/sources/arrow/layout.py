@@ -1,5 +1,6 @@
 """How Arrow stores the rows of a column: shapes, dtypes, and the memory of numbers as NumPy's."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +10,12 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec
+
+
+def by_type(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a type that keeps its results; not those of users' types, which need not be hashable."""
+    kept = lru_cache(maxsize=1024)(function)
+    return lambda kind: function(kind) if isinstance(kind, pa.BaseExtensionType) else kept(kind)
 
 
 def count_nulls(array: Any) -> int:
@@ -68,17 +75,12 @@ def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
     return kind.bit_width == 8 * dtype.itemsize
 
 
+@by_type
 def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
     """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
     if isinstance(kind, pa.BaseExtensionType):
         shape, dtype = layout(kind.storage_type)
         return tuple(getattr(kind, "shape", shape)), dtype
-    return _layout(kind)
-
-
-@lru_cache(maxsize=1024)
-def _layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
-    """`layout` of a type of Arrow's own: users' types need not be hashable."""
     if is_list(kind):
         shape, dtype = layout(kind.value_type)
         return (getattr(kind, "list_size", None), *shape), dtype

@@ -1,20 +1,21 @@
 """Leaves of a table: the array that each Arrow type becomes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadax.core.arguments import entries, shown
 from loadax.core.tree import flatten
-from loadax.errors import LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
-from loadax.sources.arrow.layout import is_list
+from loadax.sources.arrow.layout import by_type, is_list
 from loadax.sources.arrow.nulls import Nulls
 
 
@@ -28,12 +29,14 @@ class Leaf:
         stored: Arrow type of the table's column.
         type: Arrow type that it is read as.
         classes: Names of the categories that its ints number; None for any other type.
+        stated: Whether the user stated these names, so that there may be others.
     """
 
     names: tuple[str, ...]
     stored: Any
     type: Any
     classes: tuple[str, ...] | None = None
+    stated: bool = False
 
     @cached_property
     def path(self) -> str:
@@ -51,13 +54,6 @@ class Leaf:
         is_bool = pa.types.is_boolean(_scalar_type(self.type))
         return bytes_for_bits(self.type), np.dtype(bool) if is_bool else None
 
-    def array_of(self, batch: Any) -> Any:
-        """The array of a record batch, as `type`, with its nulls; null where a struct above it is."""
-        array = batch.column(batch.schema.get_field_index(self.names[0]))
-        for name in self.names[1:]:
-            array = array.flatten()[array.type.get_field_index(name)]
-        return self.plain(array)
-
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
         stored, dtype = self._form
@@ -69,9 +65,11 @@ class Leaf:
         kind = array.type
         if kind == self.type:
             return array
-        if pa.types.is_dictionary(kind) and self.classes is not None:
-            names = array.dictionary.cast(pa.large_string())
-            return pc.index_in(names, pa.array(self.classes, names.type)).take(array.indices)
+        if self.classes is not None and not pa.types.is_null(kind):
+            coded = pa.types.is_dictionary(kind)
+            names = (array.dictionary if coded else array).cast(pa.large_string())
+            numbers = pc.index_in(names, pa.array(self.classes, names.type))
+            return numbers.take(array.indices) if coded else numbers
         if pa.types.is_run_end_encoded(kind) or pa.types.is_dictionary(kind):
             runs = pa.types.is_run_end_encoded(kind)
             return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
@@ -90,31 +88,67 @@ def _without_views(array: Any) -> Any:
     return pa.LargeListArray.from_arrays(offsets, array.flatten(), mask=mask)
 
 
-def leaves_of(schema: Any, call: Call, classes: Mapping[str, Sequence[str]]) -> Tree:
+def leaves_of(
+    schema: Any, call: Call, classes: Mapping[str, Sequence[str]], stated: Mapping[str, Sequence[str]] | None = None
+) -> Tree:
     """The leaves of a table's columns: a dict by column; a struct is a dict of its members.
 
     Args:
         schema: Arrow schema of the columns.
         call: The call that opens the table, for messages.
-        classes: Categories of each leaf of dictionary type, by path.
+        classes: Names of the categories of each leaf of dictionary type, by path.
+        stated: Those that the user stated; texts become categories too.
 
     Raises:
+        ArgumentError: When categories are stated for something else.
         SourceError: When there is no column, or two leaves have one name.
         LeafTypeError: When a type has no array; names the column, and says what to write.
     """
     if not len(schema):
         raise SourceError("the table has no columns; pass one with at least one column")
-    tree = _members(list(schema), (), call, classes)
+    names = _Classes(classes, stated or {})
+    tree = _members(list(schema), (), call, names)
     columns: dict[str, str] = {}
     for leaf in leaves_in(tree):
-        # Nulls, categories and the columns of Parquet files are found by path.
+        # Nulls and categories are found by path.
         if leaf.path in columns:
             both = " and ".join(map(repr, dict.fromkeys((columns[leaf.path], leaf.names[0]))))
             raise SourceError(
                 f"two leaves of {both} are called {leaf.path!r}; give each its own name{call.without(leaf.names[0])}"
             )
         columns[leaf.path] = leaf.names[0]
+    for path in names.stated:
+        if path not in columns:
+            raise ArgumentError(f"classes: there is no column {path!r}; there are {list(columns)}", argument="classes")
     return tree
+
+
+def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
+    """The names of categories by column that the user states: `classes=`.
+
+    Raises:
+        ArgumentError: When they are no dict of lists of different texts.
+    """
+    if given is None:
+        return {}
+    example = "pass a dict of the names by column, such as classes={'label': ['cat', 'dog']}"
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"classes={shown(given)}: {example}", argument="classes")
+    classes = {}
+    for path, names in given.items():
+        listed = classes[path] = tuple(entries(f"classes[{path!r}]", names, "names of categories"))
+        if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) for name in listed):
+            raise ArgumentError(
+                f"classes[{path!r}]={shown(names)} are no different texts; {example}", argument="classes"
+            )
+    return classes
+
+
+class _Classes(NamedTuple):
+    """Names of categories by path: those that are found, and those that the user states."""
+
+    found: Mapping[str, Sequence[str]]
+    stated: Mapping[str, Sequence[str]]
 
 
 def leaves_in(tree: Tree) -> list[Leaf]:
@@ -123,21 +157,29 @@ def leaves_in(tree: Tree) -> list[Leaf]:
     return leaves
 
 
-def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, classes: Mapping[str, Sequence[str]]) -> Tree:
+def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, classes: _Classes) -> Tree:
     refuse_repeated([field.name for field in fields], ".".join(above))
     return {field.name: _leaf(field.type, (*above, field.name), call, classes) for field in fields}
 
 
-def _leaf(kind: Any, names: tuple[str, ...], call: Call, classes: Mapping[str, Sequence[str]]) -> Any:
+def _leaf(kind: Any, names: tuple[str, ...], call: Call, classes: _Classes) -> Any:
     if pa.types.is_struct(kind):
         return _members(list(kind), names, call, classes)
+    path = ".".join(names)
+    if path in classes.stated:
+        if not is_category(kind) and not is_text(kind):
+            raise ArgumentError(
+                f"classes: column {path!r} contains {kind}, not categories or texts; leave it out there",
+                argument="classes",
+            )
+        return Leaf(names, kind, pa.int32(), tuple(classes.stated[path]), stated=True)
     target = plain_type(kind)
     if target is None:
         raise LeafTypeError(_refusal(kind, names, call))
-    path = ".".join(names)
-    return Leaf(names, kind, target, tuple(classes[path]) if is_category(kind) else None)
+    return Leaf(names, kind, target, tuple(classes.found[path]) if is_category(kind) else None)
 
 
+@by_type
 def is_category(kind: Any) -> bool:
     """Whether a type is a dictionary of texts, whose rows become ints."""
     return bool(pa.types.is_dictionary(kind)) and is_text(kind.value_type)
@@ -149,6 +191,7 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
+@by_type
 def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
     """The Arrow type that a type is read as; None: it has no array.
 
@@ -188,6 +231,7 @@ def _nested_type(tensor: Any) -> Any:
     return kind
 
 
+@by_type
 def bytes_for_bits(kind: Any) -> Any:
     """The type with a byte in place of each bit of bools."""
     if pa.types.is_boolean(kind):
@@ -202,6 +246,7 @@ def bytes_for_bits(kind: Any) -> Any:
     return pa.list_(inner) if pa.types.is_list(kind) else pa.large_list(inner)
 
 
+@by_type
 def _scalar_type(kind: Any) -> Any:
     """The type of the innermost entries of lists."""
     while not isinstance(kind, pa.BaseExtensionType) and (
@@ -220,6 +265,47 @@ def _nested(array: Any, shape: Sequence[int]) -> Any:
     return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=array.is_null() if array.null_count else None)
 
 
+def arrays_of(
+    leaves: Sequence[Leaf], batch: Any, where: Callable[[int], str] = "row {}".format, first: int = 0
+) -> Iterator[Any]:
+    """Yields the array of each leaf of a record batch, as its `type`, with its nulls and those of structs above it.
+
+    Args:
+        leaves: The leaves.
+        batch: A record batch.
+        where: The name of a row for messages.
+        first: The batch's first row.
+
+    Raises:
+        SourceError: When there is a category that the user has not stated; names it and its row.
+    """
+    opened: dict[tuple[str, ...], Any] = {}
+
+    def stored(names: tuple[str, ...]) -> Any:
+        if names not in opened:
+            above = stored(names[:-1]) if len(names) > 1 else batch
+            if len(names) == 1:
+                opened[names] = batch.column(batch.schema.get_field_index(names[0]))
+            elif pa.types.is_struct(above.type):
+                members = zip(above.type, above.flatten(), strict=True)
+                opened.update(((*names[:-1], field.name), member) for field, member in members)
+            else:  # it has nothing but nulls
+                opened[names] = above
+        return opened[names]
+
+    for leaf in leaves:
+        array = stored(leaf.names)
+        plain = leaf.plain(array)
+        if leaf.stated and plain.null_count > array.null_count:
+            for row in np.flatnonzero(plain.is_null().to_numpy(zero_copy_only=False)).tolist():
+                if (name := array[row].as_py()) is not None:
+                    raise SourceError(
+                        f"{where(first + row)}: column {leaf.path!r} has the category {name!r}, which is not in "
+                        f"classes[{leaf.path!r}]; add it there, or correct that row"
+                    )
+        yield plain
+
+
 def columns_of(
     leaves: Sequence[Leaf], batches: Sequence[Any], nulls: Nulls, where: Callable[[int], str] | None = None
 ) -> list[Column]:
@@ -234,7 +320,12 @@ def columns_of(
     Raises:
         SourceError: When there are nulls, and no value for them; names every such column and its first row.
     """
-    arrays = {leaf.path: [leaf.array_of(batch) for batch in batches] for leaf in leaves}
+    name, first = where or "row {}".format, 0
+    arrays: dict[str, list[Any]] = {leaf.path: [] for leaf in leaves}
+    for batch in batches:
+        for leaf, array in zip(leaves, arrays_of(leaves, batch, name, first), strict=True):
+            arrays[leaf.path].append(array)
+        first += len(batch)
     filled = nulls.fill(arrays, where)
     return [leaf.column(filled[leaf.path]) for leaf in leaves]
 
@@ -248,6 +339,6 @@ def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
             remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
     remedy = "write it as another type"
-    if pa.types.is_decimal(kind) and len(names) == 1:
+    if pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None:
         remedy = f"cast it to numbers: {call.cast(path)}"
     return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"

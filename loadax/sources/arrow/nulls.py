@@ -22,20 +22,22 @@ class Nulls:
     Args:
         given: Value for every column, or a dict of them by column (members of structs: "column.member"); None: a null
             is an error.
-        paths: Paths of the leaves of the table.
+        leaves: The leaves of the table.
         call: The call that opens the table, for messages.
 
     Raises:
         ArgumentError: When the dict names a column that does not exist.
     """
 
-    def __init__(self, given: Any, paths: Sequence[str], call: Call):
+    def __init__(self, given: Any, leaves: Sequence[Any], call: Call):
         self._given, self._call = given, call
+        self._columns = {leaf.path: leaf.names[0] for leaf in leaves}
         if isinstance(given, Mapping):
             for name in given:
-                if name not in paths:
+                if name not in self._columns:
                     raise ArgumentError(
-                        f"nulls={shown(given)}: there is no column {name!r}; there are {list(paths)}", argument="nulls"
+                        f"nulls={shown(given)}: there is no column {name!r}; there are {list(self._columns)}",
+                        argument="nulls",
                     )
 
     def fill(self, arrays: Mapping[str, Sequence[Any]], where: Callable[[int], str] | None = None) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Nulls:
         for path, kind, number, where in found:
             texts.append(f"column {path!r} has {'a null' if number == 1 else f'{number} nulls, the first'} in {where}")
             values[path] = _example(kind)
-            columns[path.partition(".")[0]] = None
+            columns[self._columns[path]] = None
         return (
             f"{' and '.join(texts)}, which an array can't hold; say what nulls become: "
             f"{self._call.code(nulls=values)}{self._call.without(*columns)}"

@@ -1,5 +1,6 @@
 """Opens tables in memory: anything with Arrow's C stream or array interface."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from loadax.sources.arrow.call import Call, column_names
 from loadax.sources.arrow.table import ArrowSource
 
 
-def open_arrow(data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None) -> ArrowSource:
+def open_arrow(
+    data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None, classes: Any = None
+) -> ArrowSource:
     """The source of a table in memory; see `loadax.from_arrow`.
 
     Raises:
@@ -28,7 +31,7 @@ def open_arrow(data: Any, columns: Sequence[str] | str | None = None, nulls: Any
     names = column_names(columns, table.column_names)
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
-    return ArrowSource(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)))
+    return ArrowSource(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)), classes=classes)
 
 
 def as_table(data: Any) -> Any:
@@ -55,14 +58,17 @@ def as_table(data: Any) -> Any:
             f"pyarrow, polars, pandas or DuckDB, or use {instead}"
         )
     if comes_from(data, "polars", "DataFrame"):
-        objects = [column for column, dtype in data.schema.items() if str(dtype) == "Object"]
-        if objects:  # polars exports their addresses
-            raise LeafTypeError(
-                f"column {objects[0]!r} of the DataFrame contains Python objects, which are no data; drop it, as in "
-                f"data.drop({objects[0]!r})"
-            )
+        for column, dtype in data.schema.items():
+            # polars exports the addresses of objects; names of members and categories are in quotes.
+            if odd := re.search("Object|U?Int128", re.sub("'[^']*'", "", str(dtype))):
+                raise LeafTypeError(
+                    f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which "
+                    f"no array holds; cast or drop it, as in data.drop({column!r})"
+                )
+    if comes_from(data, "pandas", "DataFrame"):
+        return _of_pandas(data)
     try:
-        return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
+        return pa.table(data)
     except pa.ArrowException as error:
         if "non-struct" in str(error):
             raise ArgumentError(
@@ -74,9 +80,13 @@ def as_table(data: Any) -> Any:
 
 def _of_pandas(frame: Any) -> Any:
     """The columns of a frame, without its index. NaN in a column of NumPy's floats stays NaN."""
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    for index, name in enumerate(frame.columns):
-        if isinstance(frame.dtypes.iloc[index], np.dtype) and frame.dtypes.iloc[index].kind == "f":
-            column = table.column(index)
-            table = table.set_column(index, str(name), column.fill_null(np.nan)) if column.null_count else table
-    return table
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, OverflowError, TypeError) as error:
+        raise ArgumentError(f"the DataFrame can't be exported to Arrow: {error}; cast or drop that column") from error
+    kinds = [dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in frame.dtypes]
+    columns = [
+        column.fill_null(np.nan) if kind == "f" and column.null_count else column
+        for column, kind in zip(table.columns, kinds, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)

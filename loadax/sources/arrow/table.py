@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
@@ -12,9 +13,9 @@ from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.arrow.call import Call
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
-from loadax.sources.arrow.leaves import Leaf, columns_of, is_category, leaves_of
+from loadax.sources.arrow.leaves import Leaf, columns_of, is_category, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.base import BaseSource
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 
 _FEW_ROWS = 1 << 16  # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
@@ -32,6 +33,7 @@ class ArrowSource(BaseSource):
         call: The call that opens the table, for messages.
         addresses: Files that the table was read from.
         where: The name of a row for messages; None: its number.
+        classes: Names of categories by column that the user states; see `stated_classes`.
     """
 
     owns_memory = True
@@ -44,17 +46,20 @@ class ArrowSource(BaseSource):
         call: Call,
         addresses: Sequence[str] = (),
         where: Callable[[int], str] | None = None,
+        classes: Any = None,
     ):
-        self._state = table, nulls, call, addresses
+        self._state = table, nulls, call, addresses, None, classes
         self.addresses = list(addresses)
         self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
         table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
         batches = [batch for batch in table.to_batches() if len(batch)]
-        tree = leaves_of(table.schema, call, categories([table]))
+        tree = leaves_of(
+            table.schema, call, categories(category_leaves(table.schema), [table]), stated_classes(classes)
+        )
         self.leaves: list[Leaf]
         """The leaves of the examples, in leaf order."""
         self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
-        filler = Nulls(nulls, [leaf.path for leaf in self.leaves], call)
+        filler = Nulls(nulls, self.leaves, call)
         columns = columns_of(self.leaves, batches, filler, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)
@@ -66,14 +71,8 @@ class ArrowSource(BaseSource):
         return f"Arrow columns ({leaves_text(self.leaves)})"
 
     @property
-    def classes(self) -> dict[str, list[str]]:
-        """Names of the categories of each leaf of categories, by number."""
-        return classes_of(self.leaves)
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Arrow type of each leaf of times, whose ints count its unit."""
-        return units_of(self.leaves)
+    def attributes(self) -> Attributes:
+        return attributes_of(self.leaves)
 
     @property
     def spec(self) -> Tree | None:
@@ -116,6 +115,7 @@ class ArrowSource(BaseSource):
         return self._tree.parts(check_rows(rows, len(self)), starts, lengths, wanted)
 
     def held(self, most: int) -> Iterator[NDArray[Any]]:
+        yield from stated_names(self.leaves)
         if len(self):
             yield from self._tree.sample(sample_rows(len(self), self._state[0].nbytes, most))
 
@@ -128,14 +128,15 @@ def leaves_text(leaves: Sequence[Leaf]) -> str:
     return ", ".join(f"{leaf.path}: {_leaf_text(leaf)}" for leaf in leaves)
 
 
-def classes_of(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
-    """Names of the categories of each leaf of categories, by its path."""
-    return {leaf.path: list(leaf.classes) for leaf in leaves if leaf.classes is not None}
+def attributes_of(leaves: Sequence[Leaf]) -> Attributes:
+    """The names of the categories of leaves, and the Arrow types of times, whose ints count its unit."""
+    classes = {leaf.path: {"classes": list(leaf.classes)} for leaf in leaves if leaf.classes is not None}
+    return {**classes, **{leaf.path: {"units": str(leaf.stored)} for leaf in leaves if leaf.is_temporal}}
 
 
-def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:
-    """Arrow type of each leaf of times, by its path."""
-    return {leaf.path: str(leaf.stored) for leaf in leaves if leaf.is_temporal}
+def stated_names(leaves: Sequence[Leaf]) -> list[NDArray[Any]]:
+    """Names of categories that the user states, which decide the numbers of rows as the files do."""
+    return [np.array(leaf.classes) for leaf in leaves if leaf.stated]
 
 
 def _leaf_text(leaf: Leaf) -> str:
@@ -144,27 +145,35 @@ def _leaf_text(leaf: Leaf) -> str:
     return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
 
 
-def categories(tables: Iterable[Any]) -> dict[str, list[str]]:
-    """Names of the categories of each leaf of dictionary type, in the order in which record batches have them."""
-    found: dict[str, dict[str, None]] = {}
+CategoryLeaf = tuple[str, str, tuple[int, ...]]
+"""A leaf of dictionary type: its column, its path, and its index in each struct around it."""
+
+
+def category_leaves(schema: Any) -> list[CategoryLeaf]:
+    """All leaves of dictionary type."""
+    return [(field.name, *each) for field in schema for each in _dictionaries(field.type, field.name, ())]
+
+
+def categories(leaves: Sequence[CategoryLeaf], tables: Iterable[Any]) -> dict[str, list[str]]:
+    """Names of the categories of leaves by path, in the order in which record batches have them."""
+    found: dict[str, dict[str, None]] = {path: {} for _, path, _ in leaves}
     for table in tables:
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            for path, chunk in _dictionaries(column.chunks, column.type, name):
-                names = chunk.dictionary.to_pylist() if chunk is not None else []
-                found.setdefault(path, {}).update(dict.fromkeys(each for each in names if each is not None))
+        for name, path, places in leaves:
+            index = table.schema.get_field_index(name)
+            for chunk in table.column(index).chunks if index >= 0 else ():
+                codes = pc.struct_field(chunk, places) if places else chunk
+                if is_category(codes.type):  # and not of nothing but nulls
+                    found[path].update(dict.fromkeys(codes.dictionary.drop_null().to_pylist()))
     return {path: list(names) for path, names in found.items()}
 
 
-def _dictionaries(chunks: Sequence[Any], kind: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Each chunk of a leaf of categories, with its path; None in place of chunks where there are none."""
-    if pa.types.is_struct(kind):
+def _dictionaries(kind: Any, path: str, places: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Each leaf of categories of a column: its path, and the index of the member in each struct around it."""
+    if is_category(kind):
+        yield path, places
+    elif pa.types.is_struct(kind):
         for index, field in enumerate(kind):
-            below = [chunk.flatten()[index] for chunk in chunks]
-            yield from _dictionaries(below, field.type, f"{path}.{field.name}")
-    elif is_category(kind):
-        yield path, None
-        for chunk in chunks:
-            yield path, chunk
+            yield from _dictionaries(field.type, f"{path}.{field.name}", (*places, index))
 
 
 def _with_large_batches(table: Any) -> Any:

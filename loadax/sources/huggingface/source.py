@@ -14,7 +14,7 @@ from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.arrow.columns import Numbers, column_of, runs_of
 from loadax.sources.arrow.layout import without_views
-from loadax.sources.base import BaseSource
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 
 
@@ -40,10 +40,13 @@ class HuggingFaceSource(BaseSource):
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(tree, starts, sum(map(len, batches)))
         self._mapping = mapping_of(data)
-        self.classes: dict[str, list[str]] = {
-            name: list(features[name].names) for name in self._names if hasattr(features[name], "names")
+
+    @property
+    def attributes(self) -> Attributes:
+        features = self._data.features
+        return {
+            name: {"classes": list(features[name].names)} for name in self._names if hasattr(features[name], "names")
         }
-        """The names of the classes of each column of class labels, by label."""
 
     def __len__(self) -> int:
         return len(self._data)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.images.decode import FAILURES, Rendering
 from loadax.sources.images.files import ImageFiles
@@ -48,6 +48,10 @@ class ImageSource(BaseSource):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes: `classes[label]`."""
         return self._files.classes
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"label": {"classes": list(self.classes)}} if self.classes != ("",) else {}
 
     def __len__(self) -> int:
         return len(self._files)

@@ -28,6 +28,7 @@ class RowGroups(BaseSource):
 
     Args:
         files: The files.
+        schema: Arrow schema of the columns to read.
         tree: Tree of the leaves to read.
         nulls: What nulls become.
     """
@@ -35,14 +36,14 @@ class RowGroups(BaseSource):
     owns_memory = True
     reads_columns = True
 
-    def __init__(self, files: ParquetFiles, tree: Tree, nulls: Nulls):
+    def __init__(self, files: ParquetFiles, schema: Any, tree: Tree, nulls: Nulls):
         self.files, self.nulls = files, nulls
         self.leaves: list[Leaf]
         self.leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
         rows = np.array([group.rows for group in files.groups], np.int64)
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
-        self.empty = self._tree(self.files.schema.empty_table(), self.leaves)
+        self.empty = self._tree(schema.empty_table(), self.leaves)
         """The columns without rows, which tell the spec."""
 
     def __len__(self) -> int:
@@ -91,7 +92,7 @@ class RowGroups(BaseSource):
         """
         leaves = self.leaves if leaves is None else leaves
         groups = [self.files.groups[index] for index in indices]
-        for group, table in zip(groups, self.files.read(groups, [leaf.path for leaf in leaves]), strict=True):
+        for group, table in zip(groups, self.files.read(groups, [leaf.names for leaf in leaves]), strict=True):
             yield self._tree(table, leaves, partial(self._row_text, group))
 
     def _row_text(self, group: RowGroup, row: int) -> str:

@@ -1,21 +1,28 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
 from loadax.core.arguments import integer
+from loadax.core.formatting import some
 from loadax.errors import SourceError
-from loadax.sources.arrow.call import Call, column_names, naming_file
-from loadax.sources.arrow.leaves import Leaf, leaves_in, leaves_of
+from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
-from loadax.sources.arrow.table import categories
+from loadax.sources.arrow.table import categories, category_leaves
+from loadax.sources.arrow.unify import unified
 from loadax.sources.file_names import is_parquet
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files
-from loadax.sources.parquet.files import ParquetFiles
+from loadax.sources.io.paths import local_path
+from loadax.sources.parquet.files import Names, ParquetFiles, encrypted_text
 from loadax.sources.parquet.groups import RowGroups
+from loadax.sources.parquet.partitions import partition_columns
 from loadax.sources.parquet.source import ParquetSource
 from loadax.sources.parquet.table_formats import refuse_tables
 
@@ -25,13 +32,14 @@ _FILES = FileKind(
     is_parquet,
     (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
 )
+_NAMED = 100  # files in a message
 
 
 def open_parquet(
     paths: Any,
     columns: Sequence[str] | str | None = None,
-    *,
     nulls: Any = None,
+    classes: Any = None,
     memory_bytes: int = 1 << 30,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -52,74 +60,94 @@ def open_parquet(
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    parquet = ParquetFiles(locations, files, blocks)
-    names = column_names(columns, parquet.schema.names)
-    _check_schemas(parquet, names, chosen=columns is not None)
-    call = Call("from_parquet", "paths", "pyarrow.parquet.read_table(paths)", tuple(names))
-    with naming_file(parquet.locations[0]):
-        tree = leaves_of(_selected(parquet.schema, names), call, _categories(parquet, names))
-        leaves = leaves_in(tree)
-        filler = Nulls(nulls, [leaf.path for leaf in leaves], call)
-        groups = RowGroups(parquet, tree, filler)
+    parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
+    first, schema = next(parquet.schemas())
+    names = column_names(columns, schema.names)
+    call = Call("from_parquet", "paths", _table_code(paths, locations), tuple(names))
+    for location, encrypted in parquet.encrypted():
+        if locked := [name for name in names if name in encrypted]:
+            what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
+            raise SourceError(encrypted_text(location, what) + call.without(*locked))
+    schema = _unified(parquet, names, chosen=columns is not None)
+    with naming_file(first):
+        refuse_repeated(schema.names)
+        stated = stated_classes(classes)
+        tree = leaves_of(schema, call, _categories(parquet, schema, stated), stated)
+        filler = Nulls(nulls, leaves_in(tree), call)
+        groups = RowGroups(parquet, schema, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
 
 
-def _selected(schema: Any, names: Sequence[str]) -> list[Any]:
-    """Fields of columns, and again those that have the name of one."""
-    return [field for field in schema if field.name in names]
+def _table_code(paths: Any, locations: Sequence[str]) -> str | None:
+    """Code that reads all files as a table; None where their names would make a long message."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    local = [local_path(path) for path in given]
+    if (len(local) == 1 or len(local) == len(locations)) and all(path is not None and path.exists() for path in local):
+        return "pyarrow.parquet.read_table(paths)"
+    return f"pyarrow.parquet.read_table({list(locations)!r})" if len(locations) <= _NAMED else None
 
 
-def _check_schemas(files: ParquetFiles, names: Sequence[str], chosen: bool) -> None:
-    first, schema = files.locations[0], files.schema
-    for location, other in files.schemas():
+def _unified(files: ParquetFiles, names: Sequence[str], chosen: bool) -> Any:
+    """The schema of columns, as which those of all files are read.
+
+    Raises:
+        SourceError: When a file lacks a column, has others, or has one of another type; names it.
+    """
+    (first, schema), *others = files.schemas()
+    wanted = set(names)
+    fields = [field for field in schema if field.name in wanted]  # those of one name too, which are refused
+    known = {field.name: field.type for field in fields}
+    for location, other in others:
+        types = {field.name: field.type for field in other}
         for name in names:
-            if name not in other.names:
+            if name not in types:
                 raise SourceError(
                     f"{location}: there is no column {name!r}, which {first} has; pass files of one schema, or "
-                    f"columns={[each for each in names if each in other.names]!r}"
+                    f"columns={[each for each in names if each in types]!r}"
                 )
-            if other.field(name).type != schema.field(name).type:
+            kind = unified(known[name], types[name])
+            if kind is None:
                 raise SourceError(
-                    f"{location}: column {name!r} contains {other.field(name).type}, and {schema.field(name).type} in "
-                    f"{first}; pass files of one schema, or write one of them again"
+                    f"{location}: column {name!r} contains {types[name]}, and {known[name]} in {first}; pass files of "
+                    "one schema, or write one of them again"
                 )
-        extra = [name for name in other.names if name not in names]
-        if extra and not chosen:
+            known[name] = kind
+        extra = None if chosen else next((name for name in types if name not in known), None)
+        if extra is not None:
             raise SourceError(
-                f"{location}: there is a column {extra[0]!r}, which {first} has not; pass files of one schema, or "
+                f"{location}: there is a column {extra!r}, which {first} has not; pass files of one schema, or "
                 f"columns={list(names)!r} to leave it out"
             )
+    return pa.schema([pa.field(field.name, known[field.name]) for field in fields]) if others else pa.schema(fields)
 
 
-def _categories(files: ParquetFiles, names: Sequence[str]) -> dict[str, list[str]]:
+def _categories(files: ParquetFiles, schema: Any, stated: Collection[str]) -> dict[str, list[str]]:
     """Names of the categories of each leaf of dictionary type, in the order in which row groups have them.
 
-    Each row group has a dictionary of its own, so these columns are read once.
+    Each row group has a dictionary of its own, so these columns are read once, unless their names are stated.
     """
-    empty = files.schema.empty_table().select(list(dict.fromkeys(names)))
-    below = {path.partition(".")[0] for path in categories([empty])}
-    if not below:
-        return {}
-    return categories(chain([empty], files.read(files.groups, [name for name in names if name in below])))
+    leaves = [leaf for leaf in category_leaves(schema) if leaf[1] not in stated]
+    read = list(dict.fromkeys((column,) for column, _, _ in leaves if column not in files.partitions))
+    of_folders = pa.table({name: values[:0] for name, values in files.partitions.items()})
+    return categories(leaves, chain([of_folders], files.read(files.groups, read) if read else ()))
 
 
 def _check_nulls(groups: RowGroups, filler: Nulls) -> None:
     """Refuses nulls that the footers tell of, all columns at once; others are refused when they are decoded."""
-    leaves = {leaf.path: leaf for leaf in groups.leaves}
-    refused: dict[str, Any] = {}
-    for path, group, count in groups.files.nulls(list(leaves)):
-        if not filler.accepts(path):
-            found = refused.setdefault(path, [group, 0])
-            found[1] += count
+    leaves = {leaf.names: leaf for leaf in groups.leaves if not filler.accepts(leaf.path)}
+    refused: dict[Names, Any] = {}
+    for names, group, count in groups.files.nulls(list(leaves)):
+        refused.setdefault(names, [group, 0])[1] += count
     if refused:
         raise SourceError(filler.refusal(_first_nulls(groups, leaves, refused)))
 
 
-def _first_nulls(groups: RowGroups, leaves: Mapping[str, Leaf], refused: Mapping[str, Any]) -> Iterator[Found]:
-    for path in sorted(refused, key=list(leaves).index):
-        group, count = refused[path]
-        table = next(iter(groups.files.read([group], [path])))
-        arrays = [leaves[path].array_of(batch) for batch in table.to_batches()]
-        row = group.first_row + first_null(arrays)
-        yield Found(path, arrays[0].type, count, f"row {row} of {groups.files.location(group)}")
+def _first_nulls(groups: RowGroups, leaves: Mapping[Names, Leaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
+    for names, leaf in leaves.items():
+        if names in refused:
+            group, count = refused[names]
+            table = next(iter(groups.files.read([group], [names])))
+            arrays = [next(arrays_of([leaf], batch)) for batch in table.to_batches()]
+            row = group.first_row + first_null(arrays)
+            yield Found(leaf.path, arrays[0].type, count, f"row {row} of {groups.files.location(group)}")

@@ -11,8 +11,8 @@ from loadax.core.spec import spec_of, stack
 from loadax.core.tree import map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.table import classes_of, leaves_text, units_of
-from loadax.sources.base import BaseSource
+from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
 from loadax.sources.parquet.groups import RecentGroups, RowGroups, row_bytes
@@ -50,14 +50,11 @@ class ParquetSource(BaseSource):
         return f"Parquet columns ({leaves_text(self._groups.leaves)}) of {where}"
 
     @property
-    def classes(self) -> dict[str, list[str]]:
-        """Names of the categories of each leaf of categories, by number."""
-        return classes_of(self._groups.leaves)
+    def attributes(self) -> Attributes:
+        return attributes_of(self._groups.leaves)
 
-    @property
-    def units(self) -> dict[str, str]:
-        """Arrow type of each leaf of times, whose ints count its unit."""
-        return units_of(self._groups.leaves)
+    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+        return stated_names(self._groups.leaves)
 
     @property
     def spec(self) -> Tree | None:

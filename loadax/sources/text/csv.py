@@ -13,6 +13,7 @@ from pyarrow import csv as arrow_csv
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.arrow.leaves import stated_classes
 from loadax.sources.arrow.table import ArrowSource
 from loadax.sources.file_names import is_csv
 from loadax.sources.io.byte_ranges import ByteRange
@@ -57,9 +58,9 @@ class _Text(NamedTuple):
 def open_csv(
     paths: Any,
     columns: Sequence[str] | str | None = None,
-    *,
     dtypes: Any = None,
     nulls: Any = None,
+    classes: Any = None,
     delimiter: str | None = None,
     quote: str | None = '"',
 ) -> ArrowSource:
@@ -70,12 +71,13 @@ def open_csv(
         SourceError: When a file is missing, a line is damaged, columns differ, or one has nulls; names file and row.
     """
     types = arrow_types(dtypes, text=True)
+    texts = dict.fromkeys(stated_classes(classes), pa.string())
     for name, character, advice in (("delimiter", delimiter, ""), ("quote", quote, ", or None for none")):
         if character is not None and not (isinstance(character, str) and re.fullmatch(r"[\t -~]", character)):
             raise ArgumentError(f"{name}={shown(character)}: pass a single ASCII character{advice}", argument=name)
     files = Files()
     locations = expand(paths, _FILES, files)
-    tables = [_table(_read(files, location, delimiter, quote), types) for location in locations]
+    tables = [_table(_read(files, location, delimiter, quote), {**texts, **types}) for location in locations]
     names = column_names(columns, tables[0].column_names)
     if unknown := sorted(types.keys() - set(tables[0].column_names)):
         raise ArgumentError(
@@ -94,7 +96,7 @@ def open_csv(
 
     call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        return ArrowSource(pa.concat_tables(tables), nulls, call, locations, where)
+        return ArrowSource(pa.concat_tables(tables), nulls, call, locations, where, classes)
 
 
 def _read(files: Files, location: str, delimiter: str | None, quote: str | None) -> _Text:

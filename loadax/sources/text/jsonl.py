@@ -18,10 +18,10 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.arrow.table import leaves_text
-from loadax.sources.base import BaseSource
+from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.file_names import is_jsonl
 from loadax.sources.io.disk_cache import open_cache
@@ -92,6 +92,13 @@ class JsonlSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"JSON lines ({leaves_text(self._leaves)}) of {self._records.addresses[0]}"
+
+    @property
+    def attributes(self) -> Attributes:
+        return attributes_of(self._leaves)
+
+    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+        return stated_names(self._leaves)
 
     @property
     def spec(self) -> Tree | None:
@@ -168,9 +175,9 @@ class JsonlSource(BaseSource):
 def open_jsonl(
     paths: Any,
     columns: Sequence[str] | str | None = None,
-    *,
     dtypes: Any = None,
     nulls: Any = None,
+    classes: Any = None,
     index: Any = None,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
@@ -199,8 +206,8 @@ def open_jsonl(
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        tree = leaves_of(chosen, call, {})
-        filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+        tree = leaves_of(chosen, call, {}, stated_classes(classes))
+        filler = Nulls(nulls, leaves_in(tree), call)
         return JsonlSource(records, begins, sizes, chosen, inferred, tree, filler)
 
 

@@ -10,7 +10,7 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.base import Attributes, BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -53,6 +53,9 @@ class Part(Protocol):
 
     @property
     def depth(self) -> int: ...
+
+    @property
+    def attributes(self) -> Attributes: ...
     def describe(self) -> list[Any]: ...
     def with_source(self, source: BaseSource) -> "Part": ...
     def lengths(self, rows: Integers) -> Integers | None: ...
@@ -102,6 +105,12 @@ class ConcatenatedSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
+
+    @property
+    def attributes(self) -> Attributes:
+        """Those on which all parts agree."""
+        first, *others = [part.attributes for part in self._parts]
+        return {path: each for path, each in first.items() if all(other.get(path) == each for other in others)}
 
     @property
     def parts(self) -> Sequence[Part]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
 from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.base import Attributes, BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.wrappers.concat import Part
 
@@ -58,6 +58,14 @@ class ZippedSource(BaseSource):
     def _leaf_ends(self) -> list[int]:
         """Number of leaves up to and including each part."""
         return np.cumsum([len(flatten_spec(part.reader.spec)[0]) for part in self._parts]).tolist()
+
+    @property
+    def attributes(self) -> Attributes:
+        return {
+            ".".join(filter(None, (name, path))): each
+            for name, part in zip(self._structure.names, self._parts, strict=True)
+            for path, each in part.reader.attributes.items()
+        }
 
     @property
     def children(self) -> Sequence[Child]:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +13,7 @@ from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
-from loadax.sources.base import BaseSource
+from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows, common_length, empty_rows
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
@@ -49,6 +50,7 @@ class TensorStoreSource(BaseSource):
     reads_columns = True
     spec: Tree = None
     addresses: Sequence[str] = ()
+    attributes: Attributes = MappingProxyType({})
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
         choice(
@@ -64,7 +66,13 @@ class TensorStoreSource(BaseSource):
         opened = [_opened(store, name, leaf) for store, name, leaf in zip(opening, names, leaves, strict=True)]
         strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
         reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
-        self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
+        stored = [json_of(store) for store in reopened]
+        self.addresses = [address for spec in stored for address in addresses_in(spec)]
+        self.attributes = {
+            name: known
+            for name, spec in zip(self._structure.names, stored, strict=True)
+            if (known := _attributes(spec.get("metadata", {}).get("attributes", {})))
+        }
 
         self._arrays: list[Rows] = [_rows(store, name, missing) for store, name in zip(reopened, names, strict=True)]
         try:
@@ -165,6 +173,13 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
                 else "loadax: pass variables=[…] with the arrays of numbers; others, such as strings, can't be read"
             )
         raise
+
+
+def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an array that say what its numbers mean: those that loadax writes, and units of others."""
+    classes, units = found.get("classes"), found.get("units")
+    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    return {**({"classes": classes} if named else {}), **({"units": units} if isinstance(units, str) else {})}
 
 
 def _opened(store: Any, name: str, leaf: Any) -> Any:

@@ -137,7 +137,7 @@ def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
 def test_rows_of_a_slice_are_its_own() -> None:
     table = of_any_kind().slice(5, 20)
     data = loadax.from_arrow(table)
-    expected = [{**row, "label": data.source.classes["label"].index(name)} for row, name in labelled(table)]  # type: ignore[attr-defined]
+    expected = [{**row, "label": data.source.classes["label"].index(name)} for row, name in labelled(table)]
     assert [plain(data[row]) for row in range(20)] == expected
 
 
@@ -205,7 +205,7 @@ def test_tables_of_all_libraries_are_read_alike(make: Any) -> None:
 def test_categories_of_polars() -> None:
     frame = pl.DataFrame({"c": ["u", "v"], "e": ["u", "v"]}, schema={"c": pl.Categorical, "e": pl.Enum(["v", "u"])})
     data = loadax.from_arrow(frame)
-    assert data.source.classes == {"c": ["u", "v"], "e": ["v", "u"]}  # type: ignore[attr-defined]
+    assert data.source.classes == {"c": ["u", "v"], "e": ["v", "u"]}
     assert plain(data[1]) == {"c": 1, "e": 0}
 
 
@@ -327,12 +327,33 @@ def test_other_types_without_an_array(column: Any) -> None:
         (np.arange(3), r"the data is a ndarray, without Arrow's C stream interface"),
         ("x.parquet", r"data='x.parquet' is a path; open it: loadax.from_parquet\('x.parquet'\)"),
         (pl.LazyFrame({"x": [1]}), r"LazyFrame, which can't be read by rows"),
-        (pl.DataFrame({"x": [1]}, schema={"x": pl.Int128}), r"the DataFrame can't be exported to Arrow: .*; cast or"),
+        (pd.DataFrame({"x": [1 << 70]}, dtype=object), r"the DataFrame can't be exported to Arrow: .*; cast or drop"),
+        (pd.DataFrame({"x": pd.arrays.SparseArray([1])}), r"the DataFrame can't be exported to Arrow: .*column x"),
     ],
 )
 def test_what_is_no_table(data: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         loadax.from_arrow(data)
+
+
+@pytest.mark.parametrize("kind", [pl.Int128, pl.UInt128, pl.List(pl.UInt128), pl.Struct({"y": pl.Int128}), pl.Object])
+@pytest.mark.parametrize("door", [loadax.from_arrow, loadax.as_dataset, lambda data: loadax.Dataloader(data, 1)])
+def test_frames_of_polars_with_types_of_no_array_are_named_by_column(kind: Any, door: Callable[[Any], Any]) -> None:
+    value: Any = {"y": 1} if isinstance(kind, pl.Struct) else [1] if isinstance(kind, pl.List) else 1
+    odd = pl.Series("odd", [value], kind)
+    with pytest.raises(
+        LeafTypeError, match=r"column 'odd' of the DataFrame contains .*; cast or drop it, as in data.dr"
+    ):
+        door(pl.DataFrame({"x": [1], "odd": odd}))
+    if kind is not pl.Object:
+        with pytest.raises(LeafTypeError, match=r"is a column of .*128.*, which is not numeric"):
+            loadax.from_arrays({"x": odd})
+
+
+def test_names_in_types_of_polars_are_not_types() -> None:
+    enum, struct = pl.Enum(["Object", "Int128"]), pl.Struct({"UInt128": pl.Int8})
+    data = pl.DataFrame({"e": pl.Series(["Int128"], dtype=enum), "s": pl.Series([{"UInt128": 3}], dtype=struct)})
+    assert plain(loadax.from_arrow(data)[0]) == {"e": 1, "s": {"UInt128": 3}}
 
 
 @pytest.mark.parametrize("data", [pa.array([1, 2]), pa.chunked_array([[1], [2]]), pl.Series([1, 2])])
