@@ -9,7 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from loadax.cli.main import main
+from loadax.cli import main
 from pyarrow import parquet
 
 import loadax

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loadax.cli.main import main
+from loadax.cli import main
 
 import loadax
 from loadax.errors import ArgumentError, SourceError
