@@ -318,7 +318,8 @@ class Reader:
                 specs.append(transform.spec_of(example, int(first.rows[0])))
                 read = transform([example], first, specs[-1])
             else:
-                example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
+                visit = int(first.rows[0]), int(first.epochs[0])
+                example = own(transform.calls.call(transform.one, _single_example(read), *visit))
                 stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)
                 try:
                     specs.append(stated if stated is not None else (spec_of if stacked else _spec_or_object)(example))

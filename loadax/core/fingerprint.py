@@ -126,7 +126,7 @@ class _Walk:
         if issubclass(kind, enum.Enum):
             return [(name, self.text(member.value, above)) for name, member in kind.__members__.items()]
         return [
-            (base.__qualname__, name, [self.text(part, above) for part in _parts(member)])
+            (base.__qualname__, name, [self.text(part, above) for part in functions_of(member)])
             for base in kind.__mro__
             if base is not object
             for name, member in vars(base).items()
@@ -141,8 +141,8 @@ class _Walk:
             except ValueError:  # an empty cell
                 parts.append(None)
         known = function.__globals__
-        named = {name: known[name] for name in _names(function.__code__, globally=True) if name in known}
-        parts += [named, self._members(named, _names(function.__code__, globally=False))]
+        named = {name: known[name] for name in names_in(function.__code__, globally=True) if name in known}
+        parts += [named, self._members(named, names_in(function.__code__, globally=False))]
         return (self._code(function.__code__), *(self.text(part, above) for part in parts))
 
     def _members(self, named: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     )
 
 
-def _names(code: types.CodeType, *, globally: bool) -> list[str]:
+def names_in(code: types.CodeType, *, globally: bool) -> list[str]:
     """Sorted names in code and its nested functions: globals and builtins, or all, including attributes."""
     loads = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     names = set(loads if globally else code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(_names(constant, globally=globally))
+            names.update(names_in(constant, globally=globally))
     return sorted(names)
 
 
@@ -189,7 +189,7 @@ def _is_own_member(name: str, member: Any) -> bool:
     return not (name.startswith("__") or name == "_abc_impl" or inspect.isdatadescriptor(member))
 
 
-def _parts(member: Any) -> tuple[Any, ...]:
+def functions_of(member: Any) -> tuple[Any, ...]:
     """The functions behind a member of a class."""
     match member:
         case staticmethod() | classmethod():

@@ -41,6 +41,7 @@ from loadax.loader.mask_errors import MaskErrors, check_mask, create_record, mas
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
+    for_user_objects,
     host_leaf_names,
     mesh_of,
     microbatch_count,
@@ -265,10 +266,11 @@ class Dataloader:
                     "keep_on_device"
                 )
         generated_leaves = [MASK] * (masks or remainder == "pad") + [KEY] * (options.key_seed is not None)
+        forms = forms_of(self.dataset, lengths, generated_leaves, kept)
         self._pipeline = Pipeline(
             self._plan,
-            *forms_of(self.dataset, lengths, generated_leaves, kept),
-            options,
+            *forms,
+            for_user_objects(options, self.dataset.reader),  # which may have opened something for the spec
             None if device_map is None else DevicePrograms(device_map),
         )
         self._order = OrderHash(self.dataset)

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.tree import flatten
+from loadax.core.user_object import user_objects
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.assembly.host_shard import ShardSpec
@@ -20,6 +21,7 @@ from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Integers, Tree
+from loadax.reader import Reader
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
@@ -77,6 +79,21 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
+    """Options that read on the caller's thread if a user's object needs it.
+
+    Warns:
+        UserWarning: If threads take turns to call an object, or only the caller's thread may.
+    """
+    if options.worker_type == "process" or not options.num_workers:
+        return options
+    objects = list(user_objects(reader))
+    for item in objects:
+        if options.num_workers > 1 or item.of_one_thread:
+            item.warn()
+    return replace(options, num_workers=0, first_workers=0) if any(item.of_one_thread for item in objects) else options
 
 
 def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:
