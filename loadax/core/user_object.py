@@ -5,8 +5,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, final
+from contextlib import AbstractContextManager, nullcontext, suppress
+from types import FunctionType
+from typing import Any, Protocol, TypeVar, final
 from weakref import WeakValueDictionary
 
 from loadax.core.formatting import name_of, type_text
@@ -20,6 +21,12 @@ _SQLITE = (
     "SQLite lets only the thread that opened a connection use it; pass num_workers=0, open one per thread (in a "
     "threading.local), or call sqlite3.connect(…, check_same_thread=False)"
 )
+
+
+class Copied(Protocol):
+    """A copy that is made when it is needed."""
+
+    def make(self) -> Any: ...
 
 
 @final
@@ -42,7 +49,7 @@ class UserObject:
         """Name and value of the first handle that it holds; None: none is known."""
         self._calls, self._warned, self._on_threads = 0, False, False
         self._turn = _FREE if thread_safe else _lock_of([value])
-        self._before: Callable[[], Any] | None = None
+        self._unread: Copied | None = None
         self._look()
 
     def __reduce__(self) -> Any:
@@ -75,6 +82,21 @@ class UserObject:
                 self.warn()
         elif calls and self.thread_safe is None:
             self._turn = _FREE
+
+    def remember(self, copy: Callable[[Any], Copied]) -> None:
+        """Makes a copy of the object as it is now, if it can be copied and none was made before."""
+        if self._unread is None:
+            with suppress(Exception):  # an object that can't be pickled may raise anything
+                self._unread = copy(self.value)
+
+    def unread(self, picklable: Callable[[Any], bool]) -> Any:
+        """The object, with what of it can't be pickled as it was when `remember` was called."""
+        if self._unread is None or picklable(self.value):
+            return self.value
+        made = self._unread.make()
+        if not isinstance(made, FunctionType) and hasattr(made, "__dict__"):
+            vars(made).update({name: part for name, part in vars(self.value).items() if picklable(part)})
+        return made
 
     def warn(self) -> None:
         """Warns, now or when a handle is found, that threads take turns."""

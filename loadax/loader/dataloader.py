@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
+from loadax.core.user_object import user_objects
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
@@ -57,6 +58,7 @@ from loadax.loader.options import (
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.workers.pickling import Copy
 from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
@@ -205,6 +207,9 @@ class Dataloader:
         if lengths is not None:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
+        if worker_type == "process" and num_workers != 0:
+            for item in user_objects(self.dataset.reader):  # before any is read, which may open files
+                item.remember(Copy)
         masking = masking_of(on_error)
         if masking is not None:
             create_record(masking)

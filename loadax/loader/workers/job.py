@@ -4,11 +4,12 @@ import os
 import sys
 import threading
 import weakref
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from loadax.core.formatting import name_of
+from loadax.core.user_object import user_objects
 from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
@@ -20,7 +21,10 @@ from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
 
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
-_OR_THREADS = "make it picklable (reopen files and connections in __setstate__), or use worker_type='thread'"
+_OR_THREADS = (
+    "make it picklable: open files and connections on first use, and make the Dataloader before reading from the data, "
+    "or reopen them in __setstate__; or use worker_type='thread'"
+)
 
 
 @final
@@ -61,9 +65,15 @@ class SharedReader:
 
     def _pack(self) -> PickledPayload:
         try:
-            payload = pack(self.reader, self._by_value)
+            try:
+                payload = pack(self.reader, self._by_value)
+            except SourceError:
+                raise  # a problem of the data, not of pickling
+            except Exception:  # noqa: BLE001 - objects that have been read from may have opened something
+                instead = [(item.value, item.unread(_picklable)) for item in user_objects(self.reader)]
+                payload = pack(self.reader, self._by_value, [pair for pair in instead if pair[0] is not pair[1]])
         except SourceError:
-            raise  # a problem of the data, not of pickling
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(
@@ -137,12 +147,16 @@ class Job:
 
 def _unpicklable_part(reader: Reader) -> str:
     parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
-    for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
-        try:
-            os.close(pack(part).descriptor)
-        except Exception:  # noqa: BLE001 - any error identifies the part
-            return name
-    return "the data"
+    parts.insert(0, ("the source, " + repr(reader.source), reader.source))
+    return next((name for name, part in parts if not _picklable(part)), "the data")
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        os.close(pack(value).descriptor)
+    except Exception:  # noqa: BLE001 - any error is a no
+        return False
+    return True
 
 
 def _close(descriptors: list[int]) -> None:

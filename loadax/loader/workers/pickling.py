@@ -6,6 +6,7 @@ worker maps, so they exist once, not once per process.
 """
 
 import bisect
+import contextlib
 import functools
 import io
 import mmap
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
@@ -30,6 +31,9 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
 
 _Map: TypeAlias = mmap.mmap | FileMap
+_CACHED = type(functools.cache(abs))
+_FILES = (io.FileIO, io.BufferedReader, io.TextIOWrapper)
+_CONTAINERS, _SHARED = (list, tuple, dict, set), 1000  # entries from which copies share a container
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -42,12 +46,13 @@ class PickledPayload(NamedTuple):
     arrays: tuple[tuple[int, int], ...]
 
 
-def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
+def pack(value: Any, by_value: Sequence[str] = (), instead: Sequence[tuple[Any, Any]] = ()) -> PickledPayload:
     """Pickles `value`.
 
     Args:
         value: Picklable object.
         by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
+        instead: Objects within it, and what to send instead of them.
 
     Raises:
         Exception: Whatever pickling raises.
@@ -63,7 +68,7 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     out = io.BytesIO()
     with _ByValue(modules):
-        _Pickler(out, out_of_band).dump(value)
+        _Pickler(out, out_of_band, instead).dump(value)
     extents, end = [], 0
     for raw in buffers:
         extents.append((end, raw.nbytes))
@@ -92,16 +97,25 @@ def unpack(payload: PickledPayload) -> Any:
     return cloudpickle.loads(payload.message, buffers=arrays)
 
 
-@final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
-    """Pickles like cloudpickle, but memory-mapped arrays as the path of their file."""
+    """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
-    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], bool]):
+    def __init__(
+        self, out: io.BytesIO, out_of_band: Callable[[Any], bool] | None, instead: Sequence[tuple[Any, Any]] = ()
+    ):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
+        self._instead = {id(value): replacement for value, replacement in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
+        if id(obj) in self._instead:
+            return _same, (self._instead[id(obj)],)
+        if type(obj) is FunctionType or type(obj) is _CACHED:
+            reduced = None if _found_by_name(obj) else _reduced_function(obj)
+            return super().reducer_override(obj) if reduced is None else reduced
+        if type(obj) in _FILES:
+            return _reduced_file(obj)
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
@@ -137,6 +151,58 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+def _found_by_name(function: Any) -> bool:
+    """Whether another process finds a function by its name."""
+    module, name = function.__module__ or "__main__", function.__qualname__
+    by_value = any(f"{module}.".startswith(f"{known}.") for known in cloudpickle.list_registry_pickle_by_value())
+    try:
+        return module != "__main__" and not by_value and operator.attrgetter(name)(sys.modules[module]) is function
+    except (AttributeError, KeyError):
+        return False
+
+
+def _reduced_function(function: Any) -> Any:
+    """What `functools.cache` and `functools.singledispatch` have made, to be made again; None: another function."""
+    if type(function) is _CACHED:
+        parameters = function.cache_parameters()
+        return _cached, (function.__wrapped__, parameters["maxsize"], parameters["typed"])
+    if isinstance(getattr(function, "registry", None), MappingProxyType) and hasattr(function, "__wrapped__"):
+        # The registered functions may refer to this one.
+        registered = dict(function.registry)
+        return functools.singledispatch, (function.__wrapped__,), registered, None, None, _register
+    return None
+
+
+def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Callable[..., Any]:
+    return functools.lru_cache(most, typed)(function)
+
+
+def _register(function: Any, registered: dict[type, Callable[..., Any]]) -> None:
+    for kind, implementation in registered.items():
+        function.register(kind, implementation)
+
+
+def _reduced_file(file: Any) -> Any:
+    """A file that is read, to be opened again at its path, if that is still the same file."""
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        path = os.path.abspath(os.fsdecode(file.name))  # noqa: PTH100 - a path may have links
+        if not file.writable() and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            if isinstance(file, io.TextIOWrapper):
+                return _opened, (path, "r", -1, file.tell(), file.encoding, file.errors)
+            return _opened, (path, "rb", 0 if isinstance(file, io.FileIO) else -1, file.tell())
+    return NotImplemented
+
+
+def _opened(path: str, mode: str, buffering: int, position: int, *text: str) -> Any:
+    file = open(path, mode, buffering, *text)  # noqa: PTH123, SIM115
+    file.seek(position)
+    return file
+
+
 @final
 class _ByValue:
     """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry."""
@@ -157,6 +223,54 @@ class _ByValue:
         for module in self._modules:
             cloudpickle.unregister_pickle_by_value(module)
         self._lock.release()
+
+
+class Copy:
+    """A copy of an object as other processes would get it, made when asked for. Arrays and classes are shared.
+
+    Args:
+        value: The object.
+
+    Raises:
+        Exception: Whatever pickling raises.
+    """
+
+    def __init__(self, value: Any):
+        out = io.BytesIO()
+        self._shared: list[Any] = []
+        pickler = _CopyPickler(out, None)
+        pickler.shared = self._shared
+        pickler.dump(value)
+        self._pickled = out.getvalue()
+
+    def make(self) -> Any:
+        """The copy.
+
+        Raises:
+            Exception: Whatever unpickling raises.
+        """
+        unpickler = _CopyUnpickler(io.BytesIO(self._pickled))
+        unpickler.shared = self._shared
+        return unpickler.load()
+
+
+@final
+class _CopyPickler(_Pickler):
+    shared: list[Any]
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, type | ModuleType | np.ndarray) and not (type(obj) in _CONTAINERS and len(obj) > _SHARED):
+            return None
+        self.shared.append(obj)
+        return len(self.shared) - 1
+
+
+@final
+class _CopyUnpickler(pickle.Unpickler):
+    shared: list[Any]
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self.shared[pid]
 
 
 @final
