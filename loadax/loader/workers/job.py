@@ -136,8 +136,8 @@ class Job:
                 return
             if isinstance(answer, Failure):
                 raised = unwrap(answer, "the worker process")
-                if isinstance(raised, SourceError):
-                    raise raised  # a problem of the data, not of pickling
+                if isinstance(raised, SourceError) or (isinstance(raised, WorkerError) and answer.pickled is not None):
+                    raise raised  # a problem of the data or of a module, not of pickling
                 error = WorkerError(f"a worker process could not load the data: {answer.line}; {_OR_THREADS}")
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error

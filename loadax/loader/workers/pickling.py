@@ -15,9 +15,11 @@ import os
 import pickle
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
@@ -25,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import align
-from loadax.errors import SourceError
+from loadax.errors import SourceError, WorkerError
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
 
 _Map: TypeAlias = mmap.mmap | FileMap
+_unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 _CACHED = type(functools.cache(abs))
 _FILES = (io.FileIO, io.BufferedReader, io.TextIOWrapper)
 _CONTAINERS, _SHARED = (list, tuple, dict, set), 1000  # entries from which copies share a container
@@ -94,7 +97,30 @@ def unpack(payload: PickledPayload) -> Any:
     size = max((first + length for first, length in payload.arrays), default=0)
     memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
     arrays = [memory[first : first + length] for first, length in payload.arrays]
-    return cloudpickle.loads(payload.message, buffers=arrays)
+    token = _unpacking.set(True)
+    try:
+        return cloudpickle.loads(payload.message, buffers=arrays)
+    finally:
+        _unpacking.reset(token)
+
+
+def refuse_while_unpacking() -> None:
+    """Refuses to start worker processes from a module that a worker process imports.
+
+    Raises:
+        WorkerError: Names the module.
+    """
+    if not _unpacking.get():
+        return
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    name = "" if frame is None else frame.f_globals.get("__name__")
+    raise WorkerError(
+        f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
+        f"processes import it to find what it defines; move that code under `if __name__ == \"__main__\":` in {name}, "
+        f"and run it as `python -m {name}`, or into a function"
+    )
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
@@ -116,6 +142,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             return super().reducer_override(obj) if reduced is None else reduced
         if type(obj) in _FILES:
             return _reduced_file(obj)
+        if type(obj) is zipfile.ZipFile and obj.mode == "r":
+            return zipfile.ZipFile, (obj.fp,)
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
