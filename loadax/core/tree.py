@@ -15,6 +15,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary
 
@@ -72,6 +73,12 @@ class Structure:
     """Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name ""."""
 
     def __reduce__(self) -> Any:
+        # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.
+        known = getattr(sys.modules.get("jax._src.tree_util"), "_registry", {}).get(self.kind)
+        if self._of_jax and known is not None:
+            trees, static = _jax_trees(), self.static[0][1].value.node_data()[1]
+            register = trees.register_pytree_with_keys
+            return _registered, (register, self.kind, self.keys, self.children, known.to_iter, known.from_iter, static)
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
@@ -171,6 +178,27 @@ def _arrived(
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not structure._of_jax:
         _REGISTERED[kind] = _Fields(keys, tuple(name for name, _ in static))
     return structure
+
+
+def _registered(
+    register: Callable[..., None],
+    kind: type,
+    keys: tuple[str, ...],
+    children: tuple[Structure, ...],
+    flatten: Callable[[Any], tuple[Iterable[Any], Any]],
+    build: Callable[[Any, Sequence[Any]], Any],
+    static: Any,
+) -> Structure:
+    """Unpickles a structure that only JAX can rebuild, and registers its class with JAX, if nobody has."""
+
+    def flatten_with_keys(tree: Any) -> tuple[Any, Any]:
+        values, rest = flatten(tree)
+        return tuple(zip_longest(keys, values)), rest
+
+    tree = build(static, [0] * len(keys))
+    if not jax_knows(tree):
+        register(kind, flatten_with_keys, build, flatten)
+    return Structure(kind, keys, children, _parts_by_jax(tree).static)
 
 
 def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:

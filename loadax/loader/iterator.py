@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, Never, TypeAlias, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
-from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
+from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError, StateError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -195,6 +195,12 @@ class DataIterator:
         # none is left behind where a Ctrl-C comes.
         self._close = weakref.finalize(self, threads.close)
         threads.start()
+
+    def __reduce__(self) -> Never:
+        raise StateError(
+            "an iterator over a Dataloader can't be copied or pickled; keep it.get_state(), and continue from it with "
+            "loader.iterate(state)"
+        )
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -523,7 +529,8 @@ class DataIterator:
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
-        self._watch.close()
+        if self._unwatch is not None and self._unwatch.alive:  # else at exit, when modules may be gone already
+            self._watch.close()
         closing = self._close  # another thread may be opening the next threads, which are not closed here
         if (finalizer := closing.peek()) is not None:
             _, close_threads, _, _ = finalizer

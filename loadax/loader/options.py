@@ -1,6 +1,7 @@
 """LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final, get_args
 
@@ -44,6 +45,7 @@ class LoaderOptions:
         stall_after: Seconds of waiting for a batch after which to log what it waits for. None: never.
         abort_after: Seconds of waiting for a batch after which to raise. None: never.
         streams: How streams are read. None: there are none.
+        turn: Entered for each read: a lock, if one thread is to read at a time.
     """
 
     partition: Any = None
@@ -62,6 +64,7 @@ class LoaderOptions:
     stall_after: float | None = None
     abort_after: float | None = None
     streams: StreamOptions | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def readers(self) -> int:
@@ -192,7 +195,7 @@ def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any
     mixture = dataset.order.schedule
     if mixture is None or not mixture.by_step:
         return dataset
-    return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
+    return Dataset(dataset.source, mixture.at_positions(batch_sizes, num_epochs), dataset.maps)
 
 
 def stream_options(

@@ -84,7 +84,8 @@ def run_hosts(
     options = pipeline.options
     reading: Contents = nothing  # rows of streams are read once
     if options.streams is None:
-        reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
+        reader, threaded = pipeline.whole.dataset.reader, options.num_workers > 0
+        reading = ContentsReader(reader, options.quarantine, threaded, options.turn)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
     last = partial(forget, store, directory)
     return RunHosts(keys, process, leads, agreement, progress, fail, last, options.abort_after, monotonic)

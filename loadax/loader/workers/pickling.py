@@ -142,6 +142,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             return super().reducer_override(obj) if reduced is None else reduced
         if type(obj) in _FILES:
             return _reduced_file(obj)
+        if type(obj) is functools.cached_property:  # in Python 3.11, it has a lock
+            return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
         if type(obj) is zipfile.ZipFile and obj.mode == "r":
             return zipfile.ZipFile, (obj.fp,)
         if type(obj) is CodeType:
