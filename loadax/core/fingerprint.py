@@ -126,7 +126,7 @@ class _Walk:
         if issubclass(kind, enum.Enum):
             return [(name, self.text(member.value, above)) for name, member in kind.__members__.items()]
         return [
-            (base.__qualname__, name, [self.text(part, above) for part in functions_of(member)])
+            (base.__qualname__, name, [self.text(part, above) for part in _parts(member)])
             for base in kind.__mro__
             if base is not object
             for name, member in vars(base).items()
@@ -189,7 +189,7 @@ def _is_own_member(name: str, member: Any) -> bool:
     return not (name.startswith("__") or name == "_abc_impl" or inspect.isdatadescriptor(member))
 
 
-def functions_of(member: Any) -> tuple[Any, ...]:
+def _parts(member: Any) -> tuple[Any, ...]:
     """The functions behind a member of a class."""
     match member:
         case staticmethod() | classmethod():

@@ -1,37 +1,33 @@
 """What an object holds: attributes, entries, closures, the globals that its code names, and what these hold in turn."""
 
 import functools
+import gc
 import io
 import logging
 import re
 import sys
 import threading
-import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from loadax.core.fingerprint import functions_of, names_in
+from loadax.core.fingerprint import names_in
 
-_MOST = 2000  # objects to look at, and entries of each of them
-_PLAIN = {type(None), bool, int, float, complex, str, bytes, np.ndarray, np.dtype, types.ModuleType, types.CodeType}
-_OWN_PER_THREAD = (threading.local, logging.Logger, np.generic)
+_MOST = 2000  # objects to look at
+_NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
+_PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
 _INSTALLED = re.compile(r"\b(site|dist)-packages\b")
-_SLOT = types.MemberDescriptorType
-_HANDLE_MEMBERS = (
-    ("seek",),  # files, also those of other libraries
-    ("fileno",),  # sockets, pipes
-    ("commit", "cursor"),  # connections of DB-API, transactions of LMDB
-    ("fetchone",),
-    ("grab", "retrieve"),  # OpenCV's videos
-    ("__next__",),  # iterators, generators
-)
-"""Members of classes whose objects have a position or a conversation, which calls from several threads mix up."""
-_HANDLES, _NO_HANDLES = ("netCDF4",), ("PIL", "itertools", "h5py")
+_HANDLE_MEMBERS = ("seek",), ("fileno",), ("commit", "cursor"), ("fetchone",), ("grab", "retrieve"), ("__next__",)
+"""Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
+
+These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
+"""
+_HANDLES, _NO_HANDLES = ("netCDF4",), ("PIL", "itertools", "weakref", "h5py")
 """Modules whose objects are handles, or are not although they have these members: h5py has a lock."""
 
 
@@ -47,19 +43,21 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
     waiting, seen = deque([(name, value)]), dict[int, Any]()
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
-        if type(value) in _PLAIN or issubclass(type(value), _OWN_PER_THREAD) or id(value) in seen:
+        kind = type(value)  # objects may raise when asked for their class
+        foreign = issubclass(kind, type) and not _is_own(value.__module__)
+        if foreign or issubclass(kind, _NEVER + _PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value  # alive, so that no other object gets its id
         yield name, value
         if enter(value):
-            with suppress(Exception):  # objects may raise anything when looked at
+            with suppress(Exception):  # or raise anything
                 waiting.extend(islice(_parts(name, value), most))
 
 
 def handles(value: Any, name: str) -> list[tuple[str, Any]]:
     """Open files, connections, cursors and iterators that an object holds, with their names."""
     found = held(value, name, lambda part: not is_loadax(part) and not _is_handle(part))
-    return [(name, part) for name, part in found if not is_loadax(part) and _is_handle(part)]
+    return [(name, part) for name, part in found if _is_handle(part)]
 
 
 def is_loadax(value: Any) -> bool:
@@ -69,63 +67,38 @@ def is_loadax(value: Any) -> bool:
 
 def _is_handle(value: Any) -> bool:
     kind = type(value)
-    if issubclass(kind, io.IOBase):  # objects may raise when asked for their class
-        try:
+    if issubclass(kind, io.IOBase):
+        with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable() and value not in (sys.stdin, sys.__stdin__)
-        except Exception:  # noqa: BLE001 - a class of the user's
-            return True
     module = kind.__module__.partition(".")[0]
-    if module in _HANDLES or module in _NO_HANDLES:
-        return module in _HANDLES
-    return any(all(hasattr(kind, member) for member in members) for members in _HANDLE_MEMBERS)
+    members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
+    return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    owner = name if isinstance(value, type | types.FunctionType) else type(value).__name__
-    match value:
-        case dict():
-            entries = list(islice(value.items(), _MOST))  # at once: another thread may add some
-            yield from ((f"{name}[{key!r}]" if type(key) in _PLAIN else name, entry) for key, entry in entries)
-        case list() | tuple() | set() | frozenset() | deque():
-            yield from ((f"{name}[{index}]", entry) for index, entry in enumerate(list(islice(value, _MOST))))
-        case functools.partial() | types.MethodType() | types.BuiltinMethodType():
-            bound = (getattr(value, part, None) for part in ("func", "args", "keywords", "__func__", "__self__"))
-            yield from ((name, part) for part in bound)
-        case types.FunctionType():
-            yield from _variables(value)
-        case type():
-            yield from _members(value)
-            return
-    yield from [(f"{owner}.{key}", part) for key, part in list(getattr(value, "__dict__", {}).items())]
-    for kind in type(value).__mro__:
-        slots = [] if "__slots__" not in vars(kind) else list(vars(kind).items())
-        yield from (
-            (f"{owner}.{key}", getattr(value, key, None)) for key, slot in slots if isinstance(slot, _SLOT)
-        )
-        yield from _members(kind)
+    if isinstance(value, FunctionType):
+        yield from ((f"{value.__name__}.{variable}", part) for variable, part in _variables(value).items())
+        yield from ((name, part) for part in (value.__defaults__, value.__kwdefaults__, vars(value)))
+        return
+    kind = type(value)
+    owner = value.__name__ if isinstance(value, type) else name if kind.__module__ == "builtins" else kind.__name__
+    slots = [slot for base in kind.__mro__ for slot in vars(base).get("__slots__", ())]
+    attributes = {**getattr(value, "__dict__", {}), **{slot: getattr(value, slot, None) for slot in slots}}
+    yield from ((f"{owner}.{key}", part) for key, part in attributes.items())
+    yield from ((owner, part) for part in gc.get_referents(value))
 
 
-def _members(kind: type) -> Iterator[tuple[str, Any]]:
-    """Attributes of a class of the user's, and the functions behind them."""
-    if _is_own(kind.__module__):
-        for key, member in list(vars(kind).items()):
-            yield from ((f"{kind.__name__}.{key}", part) for part in functions_of(member))
-
-
-def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The variables of a closure, the defaults of arguments, and globals and members of modules that code names."""
-    code, name = function.__code__, function.__name__
-    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        if cell != types.CellType():  # else it is empty
-            yield f"{name}.{variable}", cell.cell_contents
-    yield from ((name, default) for default in (function.__defaults__, function.__kwdefaults__))
+def _variables(function: FunctionType) -> dict[str, Any]:
+    """The variables of a closure, and the globals and members of modules of the user's that code names."""
+    code = function.__code__
+    found: dict[str, Any] = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     if _is_own(function.__module__):
-        members = names_in(code, globally=False)
-        for variable in names_in(code, globally=True):
-            part = function.__globals__.get(variable)
-            yield f"{name}.{variable}", part
-            if isinstance(part, types.ModuleType) and _is_own(part.__name__):
-                yield from ((f"{variable}.{key}", vars(part).get(key)) for key in members)
+        known = function.__globals__
+        found |= {name: known[name] for name in names_in(code, globally=True) if name in known}
+        modules = [module for module in found.values() if isinstance(module, ModuleType) and _is_own(module.__name__)]
+        names = names_in(code, globally=False)
+        found |= {name: vars(module)[name] for module in modules for name in names if name in vars(module)}
+    return found
 
 
 @functools.cache

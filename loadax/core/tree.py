@@ -76,9 +76,8 @@ class Structure:
         # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.
         known = getattr(sys.modules.get("jax._src.tree_util"), "_registry", {}).get(self.kind)
         if self._of_jax and known is not None:
-            trees, static = _jax_trees(), self.static[0][1].value.node_data()[1]
-            register = trees.register_pytree_with_keys
-            return _registered, (register, self.kind, self.keys, self.children, known.to_iter, known.from_iter, static)
+            register, static = _jax_trees().register_pytree_with_keys, self.static[0][1].value.node_data()[1]
+            return _registered, (self.kind, self.keys, self.children, static, register, known.to_iter, known.from_iter)
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
@@ -180,24 +179,16 @@ def _arrived(
     return structure
 
 
-def _registered(
-    register: Callable[..., None],
-    kind: type,
-    keys: tuple[str, ...],
-    children: tuple[Structure, ...],
-    flatten: Callable[[Any], tuple[Iterable[Any], Any]],
-    build: Callable[[Any, Sequence[Any]], Any],
-    static: Any,
-) -> Structure:
-    """Unpickles a structure that only JAX can rebuild, and registers its class with JAX, if nobody has."""
+def _registered(kind: Any, keys: Any, children: Any, static: Any, register: Any, take_apart: Any, build: Any) -> Any:
+    """Unpickles a structure that only JAX can rebuild, and registers its class with JAX if it is not registered."""
 
-    def flatten_with_keys(tree: Any) -> tuple[Any, Any]:
-        values, rest = flatten(tree)
+    def with_keys(tree: Any) -> tuple[Any, Any]:
+        values, rest = take_apart(tree)
         return tuple(zip_longest(keys, values)), rest
 
     tree = build(static, [0] * len(keys))
     if not jax_knows(tree):
-        register(kind, flatten_with_keys, build, flatten)
+        register(kind, with_keys, build, take_apart)
     return Structure(kind, keys, children, _parts_by_jax(tree).static)
 
 

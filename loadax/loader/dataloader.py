@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Never, final
@@ -21,7 +20,6 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
-from loadax.core.user_object import user_objects
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
@@ -47,6 +45,7 @@ from loadax.loader.options import (
     mesh_of,
     microbatch_count,
     refuse_with_streams,
+    remember_unread,
     schedule,
     seconds,
     shard_spec,
@@ -58,7 +57,6 @@ from loadax.loader.options import (
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.watch.hosts import RunHosts
-from loadax.loader.workers.pickling import Copy
 from loadax.loader.watch.start import LoaderRuns, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
@@ -214,9 +212,7 @@ class Dataloader:
         if lengths is not None:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
-        if worker_type == "process" and num_workers != 0:
-            for item in user_objects(self.dataset.reader):  # before any is read, which may open files
-                item.remember(Copy)
+        remember_unread(worker_type, num_workers, self.dataset.reader)
         masking = masking_of(on_error)
         if masking is not None:
             create_record(masking)
@@ -255,7 +251,6 @@ class Dataloader:
             stall_after=seconds("stall_after", stall_after),
             abort_after=seconds("abort_after", abort_after),
             streams=streams,
-            turn=threading.RLock() if (most, worker_type) == (1, "thread") else nullcontext(),
         )
         if streams is not None:
             refuse_with_streams(options)
@@ -279,15 +274,13 @@ class Dataloader:
                     "keep_on_device"
                 )
         generated_leaves = [MASK] * (masks or remainder == "pad") + [KEY] * (options.key_seed is not None)
-        forms = forms_of(self.dataset, lengths, generated_leaves, kept)
         self._pipeline = Pipeline(
             self._plan,
-            *forms,
+            *forms_of(self.dataset, lengths, generated_leaves, kept),
             for_user_objects(options, self.dataset.reader),  # which may have opened something for the spec
             None if device_map is None else DevicePrograms(device_map),
         )
-        self._order = OrderHash(self.dataset)
-        self._arguments = arguments
+        self._order, self._arguments = OrderHash(self.dataset), arguments
         # A NamedSharding includes its mesh.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
@@ -307,11 +300,10 @@ class Dataloader:
             )
         return _restored, (self._arguments, self._plan.skips)
 
-    def __copy__(self) -> "Dataloader":
+    def __deepcopy__(self, _: object = None) -> "Dataloader":
         return self  # it has no state
 
-    def __deepcopy__(self, _: object) -> "Dataloader":
-        return self
+    __copy__ = __deepcopy__
 
     def __bool__(self) -> bool:
         """True even without a length, so that `if eval_loader:` checks whether there is a loader."""

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Never, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
-from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError, StateError
+from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -196,12 +196,6 @@ class DataIterator:
         self._close = weakref.finalize(self, threads.close)
         threads.start()
 
-    def __reduce__(self) -> Never:
-        raise StateError(
-            "an iterator over a Dataloader can't be copied or pickled; keep it.get_state(), and continue from it with "
-            "loader.iterate(state)"
-        )
-
     def __iter__(self) -> "DataIterator":
         return self
 
@@ -334,6 +328,7 @@ class DataIterator:
             self._begin_streams(streams)
             self._agree()
             self._watch.close()
+            self._threads.pause()  # other rows may be read now, to compare the hosts
             self._begin(self._reopen)
 
     def _begin_streams(self, streams: StreamRun | None) -> None:
@@ -429,6 +424,7 @@ class DataIterator:
             before = self._pipeline, self._shard, self._mesh, self._mesh_given
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
             self._watch.close()
+            self._threads.pause()
             try:
                 self._begin_streams(self._same_streams())
                 self._begin(partial(self._reopen, self._monitor))

@@ -1,7 +1,6 @@
 """LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final, get_args
 
@@ -17,6 +16,7 @@ from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.streams.run import StreamOptions
+from loadax.loader.workers.pickling import snapshot
 from loadax.plan.batches import Remainder
 from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
@@ -45,7 +45,6 @@ class LoaderOptions:
         stall_after: Seconds of waiting for a batch after which to log what it waits for. None: never.
         abort_after: Seconds of waiting for a batch after which to raise. None: never.
         streams: How streams are read. None: there are none.
-        turn: Entered for each read: a lock, if one thread is to read at a time.
     """
 
     partition: Any = None
@@ -64,7 +63,6 @@ class LoaderOptions:
     stall_after: float | None = None
     abort_after: float | None = None
     streams: StreamOptions | None = None
-    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def readers(self) -> int:
@@ -84,19 +82,24 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
 
 
+def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
+    """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
+    for item in user_objects(reader) if worker_type == "process" and num_workers != 0 else ():
+        item.unread = item.unread or snapshot(item.value)
+
+
 def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     """Options that read on the caller's thread if a user's object needs it.
 
     Warns:
         UserWarning: If threads take turns to call an object, or only the caller's thread may.
     """
-    if options.worker_type == "process" or not options.num_workers:
-        return options
-    objects = list(user_objects(reader))
-    for item in objects:
-        if options.num_workers > 1 or item.of_one_thread:
-            item.warn()
-    return replace(options, num_workers=0, first_workers=0) if any(item.of_one_thread for item in objects) else options
+    in_threads = options.num_workers if options.worker_type == "thread" else 0
+    objects = list(user_objects(reader)) if in_threads else []
+    bound = [item for item in objects if item.of_one_thread]
+    for item in objects if in_threads > 1 else bound:
+        item.warn()
+    return replace(options, num_workers=0, first_workers=0) if bound else options
 
 
 def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:

@@ -202,8 +202,7 @@ class Pipeline:
     def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""
         reader = self.form(step).dataset.reader
-        executor = ThreadExecutor(turn=self.options.turn)
-        return BatchProducer(self.plan, reader, shard, self.options, executor, step + 1, self._finish(shard))
+        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
 
     def read(self, dataset: Dataset, batch: BatchSpec, visits: Visits) -> list[NDArray[Any]]:
         """Reads the rows of these visits with all columns of every leaf, as NumPy arrays."""

@@ -21,7 +21,6 @@ from loadax.core.user_object import UserObject
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 
-
 _READS = ("examples", "read_into")  # optional members of a user's source that read rows
 
 

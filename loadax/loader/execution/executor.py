@@ -1,7 +1,7 @@
 """PieceExecutor: reads pieces on threads of this process or in worker processes."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, final
+from collections.abc import Callable
+from typing import Protocol, final
 
 from jax.profiler import TraceAnnotation
 
@@ -83,7 +83,7 @@ def open_executor(options: LoaderOptions) -> PieceExecutor:
     # If the dataset is cached on the devices, only row indices are read, which needs no processes.
     if options.worker_type == "process" and options.num_workers and not options.keep_on_device:
         return ProcessPool(options.num_workers, options.first_workers, TraceAnnotation)
-    return ThreadExecutor(options.num_workers, options.first_workers, options.turn)
+    return ThreadExecutor(options.num_workers, options.first_workers)
 
 
 @final
@@ -93,7 +93,6 @@ class ThreadExecutor:
     Args:
         workers: Largest number of threads.
         first: Initial number of threads.
-        turn: Entered for each read: a lock, if something else reads at other times.
     """
 
     worker_type = "thread"
@@ -101,16 +100,14 @@ class ThreadExecutor:
     isolated = False
     closed = False
 
-    def __init__(self, workers: int = 0, first: int = 0, turn: AbstractContextManager[Any] | None = None):
+    def __init__(self, workers: int = 0, first: int = 0):
         self.workers = self.concurrency = workers
         self.first = first
-        self._turn = turn or nullcontext()
 
     def load(
         self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
     ) -> LoadedJob:
-        assembler = Assembler(reader, layout, key_seed, masking, TraceAnnotation)
-        return _LocalJob(assembler, layout, prefetch_bytes, self._turn)
+        return _LocalJob(reader, layout, key_seed, masking, prefetch_bytes)
 
     def worker_text(self, thread: int) -> str:  # noqa: ARG002
         return ""
@@ -121,15 +118,10 @@ class ThreadExecutor:
 
 @final
 class _LocalJob:
-    def __init__(
-        self, assembler: Assembler, layout: BufferLayout, prefetch_bytes: int, turn: AbstractContextManager[Any]
-    ):
-        self._assembler, self._layout, self._turn = assembler, layout, turn
+    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int):
+        self._layout = layout
         self._pool = BufferPool(prefetch_bytes)
-
-    def run(self, piece: Piece) -> Timing:
-        with self._turn:
-            return self._assembler.fill(piece)
+        self.run: Callable[[Piece], Timing] = Assembler(reader, layout, key_seed, masking, TraceAnnotation).fill
 
     def buffers(self, count: int) -> BatchBuffers:
         return BatchBuffers(self._layout, self._pool.lease(count * self._layout.bytes_per_step), count)

@@ -3,7 +3,6 @@
 import hashlib
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -43,11 +42,10 @@ class ContentsReader:
         quarantine: Rows that are never read: sorted int64[n].
         threaded: Whether to read on a thread of its own, since storage may hang. Else the first sample is read now, and
             later ones are empty, for a source that may not be read elsewhere meanwhile.
-        turn: Entered to read on that thread.
     """
 
-    def __init__(self, reader: Reader, quarantine: Integers, threaded: bool, turn: AbstractContextManager[Any]):
-        self._reader, self._quarantine, self._threaded, self._turn = reader, quarantine, threaded, turn
+    def __init__(self, reader: Reader, quarantine: Integers, threaded: bool):
+        self._reader, self._quarantine, self._threaded = reader, quarantine, threaded
         self._started = -1
         self._found: dict[int, dict[str, list[str]]] = {} if threaded else {0: contents(reader, quarantine, 0)}
 
@@ -63,8 +61,7 @@ class ContentsReader:
         return self._found.get(sample)
 
     def _read(self, sample: int) -> None:
-        with self._turn:
-            self._found[sample] = contents(self._reader, self._quarantine, sample)
+        self._found[sample] = contents(self._reader, self._quarantine, sample)
 
 
 def contents(reader: Reader, quarantine: Integers, sample: int) -> dict[str, list[str]]:

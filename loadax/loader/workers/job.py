@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import weakref
+from types import FunctionType
 from typing import Any, final
 
 import numpy as np
@@ -70,8 +71,9 @@ class SharedReader:
             except SourceError:
                 raise  # a problem of the data, not of pickling
             except Exception:  # noqa: BLE001 - objects that have been read from may have opened something
-                instead = [(item.value, item.unread(_picklable)) for item in user_objects(self.reader)]
-                payload = pack(self.reader, self._by_value, [pair for pair in instead if pair[0] is not pair[1]])
+                unread = [item for item in user_objects(self.reader) if item.unread and not _picklable(item.value)]
+                instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
+                payload = pack(self.reader, self._by_value, instead)
         except SourceError:
             raise
         except Exception as error:
@@ -157,6 +159,12 @@ def _picklable(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - any error is a no
         return False
     return True
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Attributes of an object, not of a function, that can be pickled."""
+    named = {} if isinstance(value, FunctionType) else getattr(value, "__dict__", {})
+    return {name: part for name, part in named.items() if _picklable(part)}
 
 
 def _close(descriptors: list[int]) -> None:

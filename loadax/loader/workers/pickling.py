@@ -15,11 +15,10 @@ import os
 import pickle
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
@@ -28,15 +27,15 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import align
 from loadax.errors import SourceError, WorkerError
+from loadax.loader.workers.reducers import REDUCERS, reduced_function
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
 
+_Snapshot: TypeAlias = tuple[bytes, list[Any]]
+_Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
-_CACHED = type(functools.cache(abs))
-_FILES = (io.FileIO, io.BufferedReader, io.TextIOWrapper)
-_CONTAINERS, _SHARED = (list, tuple, dict, set), 1000  # entries from which copies share a container
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -49,13 +48,13 @@ class PickledPayload(NamedTuple):
     arrays: tuple[tuple[int, int], ...]
 
 
-def pack(value: Any, by_value: Sequence[str] = (), instead: Sequence[tuple[Any, Any]] = ()) -> PickledPayload:
+def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> PickledPayload:
     """Pickles `value`.
 
     Args:
         value: Picklable object.
         by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
-        instead: Objects within it, and what to send instead of them.
+        instead: Objects within it, and arguments of `restored`, which makes what to send instead of them.
 
     Raises:
         Exception: Whatever pickling raises.
@@ -88,6 +87,23 @@ def pack(value: Any, by_value: Sequence[str] = (), instead: Sequence[tuple[Any, 
     return PickledPayload(out.getvalue(), descriptor, tuple(extents))
 
 
+def snapshot(value: Any) -> _Snapshot | None:
+    """Pickles `value` as it is now, for a later `pack`. Shares the memory of its arrays. None: it can't be pickled."""
+    out, buffers = io.BytesIO(), list[Any]()
+    with contextlib.suppress(Exception):
+        _Pickler(out, buffers.append).dump(value)
+        return out.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return None
+
+
+def restored(message: bytes, buffers: list[Any], attributes: dict[str, Any]) -> Any:
+    """The value of a snapshot, with attributes that have changed since."""
+    value = cloudpickle.loads(message, buffers=buffers)
+    if attributes:
+        vars(value).update(attributes)
+    return value
+
+
 def unpack(payload: PickledPayload) -> Any:
     """Unpickles a payload. Its arrays are views of the payload's file, copied on write.
 
@@ -110,62 +126,59 @@ def refuse_while_unpacking() -> None:
     Raises:
         WorkerError: Names the module.
     """
-    if not _unpacking.get():
-        return
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    frame: Any = sys._getframe() if _unpacking.get() else None  # noqa: SLF001
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-    name = "" if frame is None else frame.f_globals.get("__name__")
-    raise WorkerError(
-        f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
-        f"processes import it to find what it defines; move that code under `if __name__ == \"__main__\":` in {name}, "
-        f"and run it as `python -m {name}`, or into a function"
-    )
+    if frame is not None:
+        name = frame.f_globals.get("__name__")
+        raise WorkerError(
+            f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
+            "processes import it to find what it defines; move that code into a function, or under "
+            f'`if __name__ == "__main__":`, and run it as `python -m {name}`'
+        )
 
 
+@final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
     def __init__(
-        self, out: io.BytesIO, out_of_band: Callable[[Any], bool] | None, instead: Sequence[tuple[Any, Any]] = ()
+        self,
+        out: io.BytesIO,
+        out_of_band: Callable[[Any], bool] | None,
+        instead: _Instead = (),
     ):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
-        self._instead = {id(value): replacement for value, replacement in instead}
+        self._instead = {id(value): arguments for value, arguments in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
         if id(obj) in self._instead:
-            return _same, (self._instead[id(obj)],)
-        if type(obj) is FunctionType or type(obj) is _CACHED:
-            reduced = None if _found_by_name(obj) else _reduced_function(obj)
-            return super().reducer_override(obj) if reduced is None else reduced
-        if type(obj) in _FILES:
-            return _reduced_file(obj)
-        if type(obj) is functools.cached_property:  # in Python 3.11, it has a lock
-            return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
-        if type(obj) is zipfile.ZipFile and obj.mode == "r":
-            return zipfile.ZipFile, (obj.fp,)
+            return restored, self._instead[id(obj)]
+        if type(obj) in REDUCERS:
+            return REDUCERS[type(obj)](obj)
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
-        if type(obj) in (np.ndarray, np.memmap):
-            extent = mapped_extent(obj)
-            if extent is not None and not extent.whole:
-                raise cut_short(mapped_name(obj))
-            view = self._view(obj)
-            if view is not None:
-                return _restore_view, view
-            if (
-                obj.nbytes >= _SMALL
-                and not obj.dtype.hasobject
-                and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED)
-            ):
-                # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
-                return _restore_array, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
-            if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
-                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
-        return super().reducer_override(obj)
+        reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
+        return reduced_function(obj, super().reducer_override(obj)) if reduced is None else reduced
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        """What pickles an array; None: what NumPy says."""
+        extent = mapped_extent(array)
+        if extent is not None and not extent.whole:
+            raise cut_short(mapped_name(array))
+        view = self._view(array)
+        if view is not None:
+            return _restore_view, view
+        own, large = array.dtype.kind in "mM" or array.dtype.isbuiltin == _ADDED, array.nbytes >= _SMALL
+        if large and own and not array.dtype.hasobject:
+            # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
+            return _restore_array, (np.ascontiguousarray(array).reshape(-1).view(np.uint8), array.shape, array.dtype)
+        if type(array) is np.memmap or not (array.flags.c_contiguous or array.flags.f_contiguous):
+            return np.array(array, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
+        return None
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
@@ -179,58 +192,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             return None
         # Computed from the address, because the `offset` of a slice is that of its base array.
         return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _found_by_name(function: Any) -> bool:
-    """Whether another process finds a function by its name."""
-    module, name = function.__module__ or "__main__", function.__qualname__
-    by_value = any(f"{module}.".startswith(f"{known}.") for known in cloudpickle.list_registry_pickle_by_value())
-    try:
-        return module != "__main__" and not by_value and operator.attrgetter(name)(sys.modules[module]) is function
-    except (AttributeError, KeyError):
-        return False
-
-
-def _reduced_function(function: Any) -> Any:
-    """What `functools.cache` and `functools.singledispatch` have made, to be made again; None: another function."""
-    if type(function) is _CACHED:
-        parameters = function.cache_parameters()
-        return _cached, (function.__wrapped__, parameters["maxsize"], parameters["typed"])
-    if isinstance(getattr(function, "registry", None), MappingProxyType) and hasattr(function, "__wrapped__"):
-        # The registered functions may refer to this one.
-        registered = dict(function.registry)
-        return functools.singledispatch, (function.__wrapped__,), registered, None, None, _register
-    return None
-
-
-def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Callable[..., Any]:
-    return functools.lru_cache(most, typed)(function)
-
-
-def _register(function: Any, registered: dict[type, Callable[..., Any]]) -> None:
-    for kind, implementation in registered.items():
-        function.register(kind, implementation)
-
-
-def _reduced_file(file: Any) -> Any:
-    """A file that is read, to be opened again at its path, if that is still the same file."""
-    with contextlib.suppress(OSError, TypeError, ValueError):
-        path = os.path.abspath(os.fsdecode(file.name))  # noqa: PTH100 - a path may have links
-        if not file.writable() and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            if isinstance(file, io.TextIOWrapper):
-                return _opened, (path, "r", -1, file.tell(), file.encoding, file.errors)
-            return _opened, (path, "rb", 0 if isinstance(file, io.FileIO) else -1, file.tell())
-    return NotImplemented
-
-
-def _opened(path: str, mode: str, buffering: int, position: int, *text: str) -> Any:
-    file = open(path, mode, buffering, *text)  # noqa: PTH123, SIM115
-    file.seek(position)
-    return file
 
 
 @final
@@ -253,54 +214,6 @@ class _ByValue:
         for module in self._modules:
             cloudpickle.unregister_pickle_by_value(module)
         self._lock.release()
-
-
-class Copy:
-    """A copy of an object as other processes would get it, made when asked for. Arrays and classes are shared.
-
-    Args:
-        value: The object.
-
-    Raises:
-        Exception: Whatever pickling raises.
-    """
-
-    def __init__(self, value: Any):
-        out = io.BytesIO()
-        self._shared: list[Any] = []
-        pickler = _CopyPickler(out, None)
-        pickler.shared = self._shared
-        pickler.dump(value)
-        self._pickled = out.getvalue()
-
-    def make(self) -> Any:
-        """The copy.
-
-        Raises:
-            Exception: Whatever unpickling raises.
-        """
-        unpickler = _CopyUnpickler(io.BytesIO(self._pickled))
-        unpickler.shared = self._shared
-        return unpickler.load()
-
-
-@final
-class _CopyPickler(_Pickler):
-    shared: list[Any]
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, type | ModuleType | np.ndarray) and not (type(obj) in _CONTAINERS and len(obj) > _SHARED):
-            return None
-        self.shared.append(obj)
-        return len(self.shared) - 1
-
-
-@final
-class _CopyUnpickler(pickle.Unpickler):
-    shared: list[Any]
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self.shared[pid]
 
 
 @final

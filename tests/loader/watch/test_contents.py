@@ -1,5 +1,3 @@
-from contextlib import nullcontext
-
 import numpy as np
 
 from loadax import from_arrays, from_source
@@ -49,6 +47,6 @@ def test_maps_are_left_out() -> None:
 
 def test_without_threads_only_the_first_sample_is_read() -> None:
     reader = from_arrays(np.arange(10)).reader
-    alone = ContentsReader(reader, NOTHING, threaded=False, turn=nullcontext())
+    alone = ContentsReader(reader, NOTHING, threaded=False)
     assert alone(0) == contents(reader, NOTHING, 0)
     assert alone(1) == {}
