@@ -45,7 +45,6 @@ from loadax.loader.options import (
     mesh_of,
     microbatch_count,
     refuse_with_streams,
-    remember_unread,
     schedule,
     seconds,
     shard_spec,
@@ -58,6 +57,7 @@ from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.start import LoaderRuns, run_hosts
+from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS

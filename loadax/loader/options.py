@@ -16,7 +16,6 @@ from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.streams.run import StreamOptions
-from loadax.loader.workers.pickling import snapshot
 from loadax.plan.batches import Remainder
 from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
@@ -80,12 +79,6 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
-
-
-def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
-    """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
-    for item in user_objects(reader) if worker_type == "process" and num_workers != 0 else ():
-        item.unread = item.unread or snapshot(item.value)
 
 
 def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:

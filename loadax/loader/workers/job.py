@@ -16,7 +16,7 @@ from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
-from loadax.loader.workers.pickling import PickledPayload, pack
+from loadax.loader.workers.pickling import PickledPayload, pack, snapshot
 from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
@@ -26,6 +26,12 @@ _OR_THREADS = (
     "make it picklable: open files and connections on first use, and make the Dataloader before reading from the data, "
     "or reopen them in __setstate__; or use worker_type='thread'"
 )
+
+
+def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
+    """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
+    for item in user_objects(reader) if worker_type == "process" and num_workers != 0 else ():
+        item.unread = item.unread or snapshot(item.value)
 
 
 @final
