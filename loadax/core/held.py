@@ -40,7 +40,8 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
         enter: Whether to look into an object.
         most: Most objects to look at.
     """
-    waiting, seen = deque([(name, value)]), dict[int, Any]()
+    waiting = deque([(name, value)])
+    seen: dict[int, Any] = {id(standard): standard for standard in (sys.stdin, sys.stdout, sys.stderr)}
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
         kind = type(value)  # objects may raise when asked for their class
@@ -69,7 +70,7 @@ def _is_handle(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, io.IOBase):
         with suppress(Exception):  # a class of the user's
-            return not value.closed and value.readable() and value not in (sys.stdin, sys.__stdin__)
+            return not value.closed and value.readable()
     module = kind.__module__.partition(".")[0]
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
     return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)

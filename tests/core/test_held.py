@@ -70,7 +70,7 @@ HOLDERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "object in a list in a dict": (lambda f: {"a": [Attribute(f)]}, "Attribute.f"),
     "closure": (lambda f: lambda row: (f, row), "<lambda>.f"),
     "default of an argument": (lambda f: lambda row, f=f: (f, row), "x"),
-    "partial": (lambda f: functools.partial(lambda f, row: (f, row), f), "x"),
+    "partial": (lambda f: functools.partial(lambda f, row: (f, row), f), "partial"),
     "bound method": (lambda f: f.read, "x"),
     "method of an object": (lambda f: Attribute(f).__init__, "Attribute.f"),  # type: ignore[misc]
     "cached function": (lambda f: functools.cache(lambda row: (f, row)), "<lambda>.f"),

@@ -139,12 +139,16 @@ def test_default_workers_warn_where_the_loader_is_made_and_one_worker_does_not(p
 def test_advice_of_the_warning_works_to_the_letter(path: Path) -> None:
     class PerThread(File):
         def __init__(self, path: Path):
-            self.path, self.own, self.all = path, threading.local(), list[Any]()
+            self.path, self.own = path, threading.local()
 
         def __getitem__(self, row: int) -> dict[str, Any]:
             if not hasattr(self.own, "file"):
-                self.own.file = File(self.path)
+                self.own.file = Closing(self.path)
             return self.own.file[row]
+
+    class Closing(File):
+        def __del__(self) -> None:
+            self.close()
 
     check(Dataloader(PerThread(path), 8, num_workers=2))
     with closing(File(path)) as file:
