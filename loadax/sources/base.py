@@ -340,6 +340,9 @@ class UserSource(BaseSource):
     """
 
     def __init__(self, given: Any, thread_safe: bool | None = None):
+        reads = getattr(given, "concurrent_reads", None)
+        if thread_safe is None and isinstance(reads, int) and reads > 1:
+            thread_safe = True  # it says so
         self._given, self._object = given, UserObject(given, thread_safe)
 
     def when_called(self, thread_safe: bool | None) -> "UserSource":

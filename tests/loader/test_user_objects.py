@@ -100,7 +100,7 @@ DOORS: dict[str, tuple[type[File], Callable[[Any], Any]]] = {
     "map with spec": (File, lambda file: mapped(file, spec=SPEC)),
     "map_batch": (File, batch_mapped),
     "flat_map": (File, lambda file: from_arrays(np.arange(N)).flat_map(lambda row: [file[int(row)]], fan_out=1)),
-    "grain source": (File, lambda file: grain.MapDataset.source(file)),
+    "grain source": (File, grain.MapDataset.source),
     "grain map": (File, lambda file: grain.MapDataset.range(N).map(lambda row: file[int(row)])),
 }
 
@@ -123,8 +123,8 @@ def test_rows_of_one_file_position_are_right_with_threads(door: str, lazy: bool,
     with closing(kind(path, lazy)) as file:
         with pytest.warns(UserWarning, match=FOUND) as warned:
             check(Dataloader(make(file), 8, num_workers=4))
-            assert str(warned[0].message).startswith(f"{kind.__name__}.f is a FileIO, which threads can't use")
         assert len(warned) == 1, [str(warning.message) for warning in warned]
+        assert str(warned[0].message).startswith(f"{kind.__name__}.f is a FileIO, which threads can't use")
 
 
 def test_default_workers_warn_where_the_loader_is_made_and_one_worker_does_not(path: Path) -> None:

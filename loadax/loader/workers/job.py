@@ -30,8 +30,9 @@ _OR_THREADS = (
 
 def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
     """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
-    for item in user_objects(reader) if worker_type == "process" and num_workers != 0 else ():
-        item.unread = item.unread or snapshot(item.value)
+    if isinstance(worker_type, str) and worker_type == "process" and num_workers != 0:
+        for item in user_objects(reader):
+            item.unread = item.unread or snapshot(item.value)
 
 
 @final
