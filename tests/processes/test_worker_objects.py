@@ -264,26 +264,25 @@ def test_module_that_trains_when_imported_ends_in_one_error_that_names_it(tmp_pa
     assert run(["-m", "trains"], cwd=tmp_path).stdout == "total 2080\n"
 
 
-SUSPENDED = {
-    "epochs()": "epochs = loader.epochs(); epoch = next(epochs); next(epoch)",
-    "epochs() after an epoch": "epochs = loader.epochs(); list(next(epochs))",
-    "generator": "def batches():\n    with iter(loader) as it: yield from it\nsuspended = batches(); next(suspended)",
-}
+SUSPENDED = """
+import numpy as np
+import loadax
+
+def generator():
+    with iter(loader) as batches:
+        yield from batches
+
+loader = loadax.Dataloader(np.arange(640), 8, num_epochs=3, worker_type=WORKER_TYPE, num_workers=1)
+left, whole, around = loader.epochs(), loader.epochs(), generator()
+epoch = next(left)
+next(epoch), list(next(whole)), next(around)
+"""
 
 
-@pytest.mark.parametrize("state", SUSPENDED)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_generators_that_are_suspended_at_exit_are_quiet(state: str, worker_type: str, tmp_path: Path) -> None:
-    options = f"num_epochs=3, worker_type={worker_type!r}, num_workers=1"
-    code = f"import numpy as np, loadax\nloader = loadax.Dataloader(np.arange(640), 8, {options})\n{SUSPENDED[state]}\n"
-    (tmp_path / "program.py").write_text(code)
+def test_generators_that_are_suspended_at_exit_are_quiet(worker_type: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SUSPENDED.replace("WORKER_TYPE", repr(worker_type)))
     command = [sys.executable, str(tmp_path / "program.py")]  # a fork of the test's server does not clear modules
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
