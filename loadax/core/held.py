@@ -71,6 +71,8 @@ def _is_handle(value: Any) -> bool:
     if issubclass(kind, io.IOBase):
         with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable()
+    if kind is FunctionType and "lseek" in value.__code__.co_names:  # the position of an int, a descriptor
+        return _is_own(value.__module__)
     module = kind.__module__.partition(".")[0]
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
     return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)

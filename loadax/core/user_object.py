@@ -16,6 +16,7 @@ from loadax.core.held import handles, held, is_loadax
 _Result = TypeVar("_Result")
 _FREE: AbstractContextManager[Any] = nullcontext()
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of handles and user objects, by id
+_LONG = 10_000
 _registering = threading.Lock()
 _TURNS = "threads take turns to call"
 _REMEDY = (
@@ -108,7 +109,9 @@ def user_objects(reader: Any) -> Iterator[UserObject]:
 
 
 def _may_hold(part: Any) -> bool:
-    return isinstance(part, list | tuple | dict) or (is_loadax(part) and not isinstance(part, UserObject))
+    if isinstance(part, list | tuple | dict):  # long ones may be of a million paths
+        return len(part) < _LONG or is_loadax(next(iter(part)))
+    return is_loadax(part) and not isinstance(part, UserObject)
 
 
 def _lock_of(values: Sequence[Any]) -> Any:

@@ -4,6 +4,7 @@ import functools
 import io
 import itertools
 import logging
+import os
 import socket
 import sqlite3
 import sys
@@ -112,7 +113,11 @@ def kinds(tmp_path: Path) -> Iterator[dict[str, Any]]:
         "connection": sqlite3.connect(tmp_path / "a.db"),
         "socket": socket.socket(),
     }
-    yield made | {"cursor": made["connection"].cursor(), "generator": (row for row in range(3))}
+    yield made | {
+        "descriptor": lambda descriptor, row: os.read(descriptor, os.lseek(descriptor, row, 0)),
+        "cursor": made["connection"].cursor(),
+        "generator": (row for row in range(3)),
+    }
     for handle in made.values():
         handle.close()
 

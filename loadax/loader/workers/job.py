@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from types import FunctionType
 from typing import Any, final
 
@@ -32,7 +33,8 @@ def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -
     """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
     if isinstance(worker_type, str) and worker_type == "process" and num_workers != 0:
         for item in user_objects(reader):
-            item.unread = item.unread or snapshot(item.value)
+            if not isinstance(item.value, list | tuple):  # which may be large, and open nothing
+                item.unread = item.unread or snapshot(item.value)
 
 
 @final
@@ -73,16 +75,9 @@ class SharedReader:
 
     def _pack(self) -> PickledPayload:
         try:
-            try:
-                payload = pack(self.reader, self._by_value)
-            except SourceError:
-                raise  # a problem of the data, not of pickling
-            except Exception:  # noqa: BLE001 - objects that have been read from may have opened something
-                unread = [item for item in user_objects(self.reader) if item.unread and not _picklable(item.value)]
-                instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
-                payload = pack(self.reader, self._by_value, instead)
+            payload = self._pack_now_or_unread()
         except SourceError:
-            raise
+            raise  # a problem of the data, not of pickling
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(
@@ -90,6 +85,13 @@ class SharedReader:
             ) from error
         self._descriptors.append(payload.descriptor)
         return payload
+
+    def _pack_now_or_unread(self) -> PickledPayload:
+        with suppress(Exception):  # objects that have been read from may have opened something
+            return pack(self.reader, self._by_value)
+        unread = [item for item in user_objects(self.reader) if item.unread and not _picklable(item.value)]
+        instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
+        return pack(self.reader, self._by_value, instead)
 
 
 @final

@@ -30,7 +30,7 @@ from loadax.errors import SourceError, WorkerError
 from loadax.loader.workers.reducers import REDUCERS, reduced_function
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
+from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 _Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
@@ -142,12 +142,7 @@ def refuse_while_unpacking() -> None:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
-    def __init__(
-        self,
-        out: io.BytesIO,
-        out_of_band: Callable[[Any], bool] | None,
-        instead: _Instead = (),
-    ):
+    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], Any], instead: _Instead = ()):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
         self._instead = {id(value): arguments for value, arguments in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
@@ -182,7 +177,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
-        mapped, memory = _find_map(array)
+        mapped, memory = map_of(array)
         if memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
             return None
         if id(memory) not in self._regions:
@@ -255,17 +250,6 @@ def _restore_view(
     region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     return np.ndarray(shape, dtype, region.bytes, first, strides)
-
-
-def _find_map(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, _Map | None]:
-    """The `np.memmap` that this array is a view of, if any, and its map."""
-    mapped: np.memmap[Any, Any] | None = None
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        mapped = base if isinstance(base, np.memmap) else mapped
-        base = base.base
-    known = isinstance(base, FileMap) or (isinstance(base, mmap.mmap) and mapped is not None)
-    return (mapped, base) if known else (None, None)
 
 
 def _region(array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles") -> _Region | None:

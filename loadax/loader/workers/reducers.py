@@ -52,7 +52,7 @@ def _register(function: Any, registered: dict[type, Callable[..., Any]]) -> None
         function.register(kind, implementation)
 
 
-def _opened(path: str, mode: str, buffering: int, position: int, *text: str) -> Any:
+def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> Any:
     file = open(path, mode, buffering, *text)  # noqa: PTH123, SIM115
     file.seek(position)
     return file
