@@ -201,7 +201,7 @@ def test_thread_safe_of_data_that_loadax_reads_is_refused(path: Path) -> None:
 
 class Sql:
     def __init__(self, path: Path, lazy: bool, **options: Any):
-        self.open = lambda: sqlite3.connect(path, **options)
+        self.open: Callable[[], Any] = lambda: sqlite3.connect(path, **options)
         self.f = None if lazy else self.open()
 
     def __len__(self) -> int:
@@ -218,7 +218,7 @@ class Sql:
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 3}])
-def test_sqlite_is_read_on_the_thread_that_opened_it(options: dict[str, int], lazy: bool, tmp_path: Path) -> None:
+def test_sqlite_is_read_on_the_thread_that_opened_it(options: dict[str, Any], lazy: bool, tmp_path: Path) -> None:
     with closing(Sql(tmp_path / "a.db", lazy)) as rows:
         with pytest.warns(UserWarning, match=r"Sql\.f is a Connection.*num_workers is 0.*check_same_thread=False"):
             check(Dataloader(rows, 8, **options))
