@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
@@ -73,7 +73,6 @@ _WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the r
 
 
 @final
-@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Data with random access to any position of any epoch.
 
@@ -93,7 +92,27 @@ class Dataset:
 
     source: BaseSource
     order: Order
-    maps: tuple[Transform, ...] = field(default=())
+    maps: tuple[Transform, ...]
+
+    # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
+    def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
+        vars(self).update(source=source, order=order, maps=maps)
+        if depth(order) > _MOST_VERBS:
+            raise ArgumentError(
+                f"this dataset is a chain of more than {_MOST_VERBS} verbs; "
+                "if a loop calls one, call it once instead: concat() with a list of all datasets, "
+                "one slice from the first row to the last, exclude() with all rows"
+            )
+        check_streams(order)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}; verbs return a new dataset")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}; verbs return a new dataset")
+
+    def __deepcopy__(self, _: object) -> "Dataset":
+        return self  # it never changes
 
     def __len__(self) -> int:
         if self.is_stream:
@@ -106,15 +125,6 @@ class Dataset:
         if self.is_stream:
             return redact(f"Dataset({self.source!r}{shown})")
         return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
-
-    def __post_init__(self) -> None:
-        if depth(self.order) > _MOST_VERBS:
-            raise ArgumentError(
-                f"this dataset is a chain of more than {_MOST_VERBS} verbs; "
-                "if a loop calls one, call it once instead: concat() with a list of all datasets, "
-                "one slice from the first row to the last, exclude() with all rows"
-            )
-        check_streams(self.order)
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, text
+from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
@@ -12,7 +12,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
-from loadax.sources.base import as_source
+from loadax.sources.base import UserSource, as_source
 from loadax.sources.file_formats import other_formats_refused
 
 
@@ -746,13 +746,18 @@ def from_parquet(
         return from_source(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
-def from_source(obj: Any) -> Dataset:
+def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
     """Makes a dataset of your own data.
+
+    Threads read several rows at once, except from an object that holds an open file, a connection, a cursor or an
+    iterator: it is called by one thread at a time, with a warning from the `Dataloader`.
 
     Args:
         obj: `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is
             called with Python ints. If it has `__getitems__`, that is called with many rows and returns a list of
             examples. Types that `as_dataset` recognises are opened as it does.
+        thread_safe: Whether several threads may call it at once. None: unless it holds such a handle, also within other
+            objects, closures and globals of its functions, or opens one when rows are read.
 
     Raises:
         ArgumentError: If it is neither. Says what to write.
@@ -762,13 +767,21 @@ def from_source(obj: Any) -> Dataset:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
+    from loadax.sources.adapters.unsupported import refuse_mapping
+    from loadax.sources.objects import ObjectSource
+
     dataset = _recognise(obj)
     if dataset is None:
-        from loadax.sources.adapters.unsupported import refuse_mapping
-
         refuse_mapping(obj)
-        return _from_objects(obj)
-    return dataset
+        dataset = _from_objects(obj)
+    if optional_flag("thread_safe", thread_safe) is None:
+        return dataset
+    if not isinstance(dataset.source, ObjectSource | UserSource) or isinstance(obj, Dataset):
+        raise ArgumentError(
+            f"thread_safe={thread_safe}: {type_text(obj)} is read by loadax itself, on several threads; leave it out",
+            argument="thread_safe",
+        )
+    return Dataset(dataset.source.when_called(thread_safe), dataset.order)
 
 
 def from_stream(

@@ -348,7 +348,8 @@ class Reader:
                 specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
                 read = Examples(transform.results([example], first, specs[-1]))
             else:
-                example = transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0]))
+                visit = int(first.rows[0]), int(first.epochs[0])
+                example = transform.calls.call(transform.one, _single_example(read), *visit)
                 with self._noted(index + 1):
                     (example,) = own_all([example], first.rows.tolist())
                     specs.append(

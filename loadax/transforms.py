@@ -14,6 +14,7 @@ from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
 from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
+from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
 
@@ -60,7 +61,11 @@ class Map:
     spec: Tree | None
     with_index: bool = False
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
+    calls: UserObject = field(init=False, repr=False, compare=False)
     elementwise = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", UserObject(self.function))
 
     def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
         """Applies the function to each example.
@@ -68,6 +73,9 @@ class Map:
         Raises:
             LeafError: If it returns one array for several rows and modifies it in between.
         """
+        return self.calls.call(self._results, examples, visits)
+
+    def _results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
         first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
             other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
@@ -199,6 +207,10 @@ class BatchMap:
     spec: Tree | None
     elementwise: bool
     with_index: bool = False
+    calls: UserObject = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", UserObject(self.function))
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
@@ -207,6 +219,9 @@ class BatchMap:
 
     def raw(self, batch: Tree, visits: Visits) -> Tree:
         """Calls the function without checking its result. An exception gets a note with the rows."""
+        return self.calls.call(self._raw, batch, visits)
+
+    def _raw(self, batch: Tree, visits: Visits) -> Tree:
         try:
             index = (visits.rows.copy(),) if self.with_index else ()  # the function may change its argument
             pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)

@@ -73,7 +73,7 @@ def test_verbs_make_new_datasets_and_leave_the_old_as_they_were() -> None:
         assert after is not before
     assert values(before) == old
     with pytest.raises(dataclasses.FrozenInstanceError):
-        before.maps = ()  # type: ignore[misc]
+        before.maps = ()
 
 
 def test_a_shuffle_of_a_slice_is_of_fixed_rows_and_a_slice_of_a_shuffle_is_not() -> None:

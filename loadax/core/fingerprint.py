@@ -141,8 +141,8 @@ class _Walk:
             except ValueError:  # an empty cell
                 parts.append(None)
         known = function.__globals__
-        named = {name: known[name] for name in _names(function.__code__, globally=True) if name in known}
-        parts += [named, self._members(named, _names(function.__code__, globally=False))]
+        named = {name: known[name] for name in names_in(function.__code__, globally=True) if name in known}
+        parts += [named, self._members(named, names_in(function.__code__, globally=False))]
         return (self._code(function.__code__), *(self.text(part, above) for part in parts))
 
     def _members(self, named: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     )
 
 
-def _names(code: types.CodeType, *, globally: bool) -> list[str]:
+def names_in(code: types.CodeType, *, globally: bool) -> list[str]:
     """Sorted names in code and its nested functions: globals and builtins, or all, including attributes."""
     loads = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     names = set(loads if globally else code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(_names(constant, globally=globally))
+            names.update(names_in(constant, globally=globally))
     return sorted(names)
 
 

@@ -17,6 +17,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -82,6 +83,11 @@ class Structure:
     """Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name ""."""
 
     def __reduce__(self) -> Any:
+        # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.
+        known = getattr(sys.modules.get("jax._src.tree_util"), "_registry", {}).get(self.kind)
+        if self._of_jax and known is not None:
+            register, static = _jax_trees().register_pytree_with_keys, self.static[0][1].value.node_data()[1]
+            return _registered, (self.kind, self.keys, self.children, static, register, known.to_iter, known.from_iter)
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
@@ -191,6 +197,19 @@ def _arrived(
     elif isinstance(kind, type) and issubclass(kind, Mapping):
         _MAPPINGS.add(kind)
     return structure
+
+
+def _registered(kind: Any, keys: Any, children: Any, static: Any, register: Any, take_apart: Any, build: Any) -> Any:
+    """Unpickles a structure that only JAX can rebuild, and registers its class with JAX if it is not registered."""
+
+    def with_keys(tree: Any) -> tuple[Any, Any]:
+        values, rest = take_apart(tree)
+        return tuple(zip_longest(keys, values)), rest
+
+    tree = build(static, [0] * len(keys))
+    if not jax_knows(tree):
+        register(kind, with_keys, build, take_apart)
+    return Structure(kind, keys, children, _parts_by_jax(tree).static)
 
 
 def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:

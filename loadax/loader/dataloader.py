@@ -5,7 +5,6 @@ process's part of every batch. A `BatchProducer` reads, assembles and places ste
 to read ahead, and an iterator delivers the batches.
 """
 
-import copy
 import difflib
 import inspect
 import threading
@@ -21,7 +20,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader, missing_attribute
-from loadax.errors import ArgumentError, RowIndexError, StreamError
+from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.assembly.maskable import probe_readable
@@ -41,6 +40,7 @@ from loadax.loader.mask_errors import MaskErrors, check_mask, create_record, mas
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
+    for_user_objects,
     host_leaf_names,
     mesh_of,
     microbatch_count,
@@ -57,10 +57,11 @@ from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.start import LoaderRuns, run_hosts
+from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS
-from loadax.plan.skips import step_ranges
+from loadax.plan.skips import Skips, step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -81,6 +82,12 @@ def _batch_of(pipeline: Pipeline, shard: HostShard, step: int) -> Tree:
     """Reads a single step, without reading ahead."""
     producer = pipeline.one_step(shard, step)
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
+
+
+def _restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
+    """The loader that was pickled."""
+    loader = Dataloader(**arguments)
+    return loader._with_plan(replace(loader._plan, skips=skips))  # noqa: SLF001
 
 
 @final
@@ -197,6 +204,7 @@ class Dataloader:
         abort_after: float | None = None,
         **unknown: Never,
     ):
+        arguments = {name: given for name, given in locals().items() if name not in ("self", "unknown")}
         _refuse(unknown)
         if isinstance(data, Dataloader):
             raise ArgumentError("data is already a Dataloader; pass its dataset: Dataloader(loader.dataset, …)")
@@ -205,6 +213,7 @@ class Dataloader:
         if lengths is not None:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
+        remember_unread(worker_type, num_workers, self.dataset.reader)
         masking = masking_of(on_error)
         if masking is not None:
             masking = create_record(masking)
@@ -269,10 +278,10 @@ class Dataloader:
         self._pipeline = Pipeline(
             self._plan,
             *forms_of(self.dataset, lengths, generated_leaves, kept),
-            options,
+            for_user_objects(options, self.dataset.reader),  # which may have opened something for the spec
             None if device_map is None else DevicePrograms(device_map),
         )
-        self._order = OrderHash(self.dataset)
+        self._order, self._arguments = OrderHash(self.dataset), arguments
         # A NamedSharding includes its mesh.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
@@ -283,6 +292,19 @@ class Dataloader:
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
                 self._shard(segment.first)
+
+    def __reduce__(self) -> Any:
+        if isinstance(self._mesh, Mesh):
+            raise MeshError(
+                "a Dataloader with mesh=, or a NamedSharding in partition=, can't be pickled, since devices belong to "
+                "their process; pickle loader.dataset, and make the loader where it is used"
+            )
+        return _restored, (self._arguments, self._plan.skips)
+
+    def __deepcopy__(self, _: object = None) -> "Dataloader":
+        return self  # it has no state
+
+    __copy__ = __deepcopy__
 
     def __bool__(self) -> bool:
         """True even without a length, so that `if eval_loader:` checks whether there is a loader."""
@@ -634,10 +656,14 @@ class Dataloader:
         skipping = replace(plan, skips=plan.skips.and_also(ranges))
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
-        made = copy.copy(self)
+        return self._with_plan(skipping)
+
+    def _with_plan(self, plan: BatchPlan) -> "Dataloader":
+        made = object.__new__(Dataloader)
         vars(made).update(
-            _plan=skipping,
-            _pipeline=replace(self._pipeline, plan=skipping),
+            vars(self),
+            _plan=plan,
+            _pipeline=replace(self._pipeline, plan=plan),
             _used_up=threading.Event(),
             _warned=False,
             _warm=deque(),

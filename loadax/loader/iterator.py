@@ -336,6 +336,7 @@ class DataIterator:
             self._begin_streams(streams)
             self._agree()
             self._watch.close()
+            self._threads.pause()  # other rows may be read now, to compare the hosts
             self._begin(self._reopen)
 
     def _begin_streams(self, streams: StreamRun | None) -> None:
@@ -431,6 +432,7 @@ class DataIterator:
             before = self._pipeline, self._shard, self._mesh, self._mesh_given
             self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
             self._watch.close()
+            self._threads.pause()
             try:
                 self._begin_streams(self._same_streams())
                 self._begin(partial(self._reopen, self._monitor))
@@ -531,7 +533,8 @@ class DataIterator:
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
-        self._watch.close()
+        if self._unwatch is not None and self._unwatch.alive:  # else at exit, when modules may be gone already
+            self._watch.close()
         closing = self._close  # another thread may be opening the next threads, which are not closed here
         if (finalizer := closing.peek()) is not None:
             _, close_threads, _, _ = finalizer

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.tree import flatten
+from loadax.core.user_object import user_objects
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.assembly.host_shard import ShardSpec
@@ -20,6 +21,7 @@ from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Integers, Tree
+from loadax.reader import Reader
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
@@ -77,6 +79,20 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
+    """Options that read on the caller's thread if a user's object needs it.
+
+    Warns:
+        UserWarning: If threads take turns to call an object, or only the caller's thread may.
+    """
+    in_threads = options.num_workers if options.worker_type == "thread" else 0
+    objects = list(user_objects(reader)) if in_threads else []
+    bound = [item for item in objects if item.of_one_thread]
+    for item in objects if in_threads > 1 else bound:
+        item.warn()
+    return replace(options, num_workers=0, first_workers=0) if bound else options
 
 
 def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:
@@ -175,7 +191,7 @@ def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any
     mixture = dataset.order.schedule
     if mixture is None or not mixture.by_step:
         return dataset
-    return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
+    return Dataset(dataset.source, mixture.at_positions(batch_sizes, num_epochs), dataset.maps)
 
 
 def stream_options(

@@ -9,7 +9,7 @@ other behaviour in the package is inherited.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import own_all, refuse_masked, split_rows, unmasked
 from loadax.core.tree import flatten, map_leaves
+from loadax.core.user_object import UserObject
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
+
+_READS = ("examples", "read_into")  # optional members of a user's source that read rows
 
 
 class Child(NamedTuple):
@@ -379,10 +382,18 @@ class UserSource(BaseSource):
 
     Args:
         given: Object with the members of `loadax.protocols.Source`.
+        thread_safe: Whether several threads may call it at once; None: if it holds no handles.
     """
 
-    def __init__(self, given: Any):
-        self._given = given
+    def __init__(self, given: Any, thread_safe: bool | None = None):
+        reads = getattr(given, "concurrent_reads", None)
+        if thread_safe is None and isinstance(reads, int) and reads > 1:
+            thread_safe = True  # it says so
+        self._given, self._object = given, UserObject(given, thread_safe)
+
+    def when_called(self, thread_safe: bool | None) -> "UserSource":
+        """The same source, called by several threads at once or not."""
+        return UserSource(self._given, thread_safe)
 
     def __len__(self) -> int:
         return len(self._given)
@@ -400,7 +411,7 @@ class UserSource(BaseSource):
         return self._optional("spec")
 
     def read(self, rows: Integers) -> Tree:
-        return refuse_masked(self._given.read(rows), f"{self.type_name}.read: leaf")
+        return refuse_masked(self._object.call(self._given.read, rows), f"{self.type_name}.read: leaf")
 
     @property
     def reads_examples(self) -> bool:
@@ -408,11 +419,9 @@ class UserSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         examples = self._optional("examples")
-        return (
-            super().read_examples(visits)
-            if examples is None
-            else own_all(list(examples(visits.rows)), visits.rows.tolist())
-        )
+        if examples is None:
+            return super().read_examples(visits)
+        return own_all(list(examples(visits.rows)), visits.rows.tolist())
 
     @property
     def reads_columns(self) -> bool:
@@ -446,7 +455,7 @@ class UserSource(BaseSource):
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        parts = self._given.read_parts(rows, starts, lengths, wanted)
+        parts = self._object.call(self._given.read_parts, rows, starts, lengths, wanted)
         return [unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts]
 
     def locate(self, row: int) -> list[Location]:
@@ -498,7 +507,10 @@ class UserSource(BaseSource):
         return True
 
     def _optional(self, name: str) -> Any:
-        return getattr(self._given, name, None)
+        member = getattr(self._given, name, None)
+        # Until the first read, the others don't tell whether it opens a handle.
+        in_turn = name in _READS or self._object.handle is not None or self._object.thread_safe is False
+        return partial(self._object.call, member) if in_turn and callable(member) else member
 
 
 def as_source(given: Any) -> BaseSource:

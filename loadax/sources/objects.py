@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.formatting import some, type_text
 from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
 from loadax.core.tree import flatten, too_deep, with_values
+from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -23,13 +24,17 @@ class ObjectSource(BaseSource):
     """Reads examples with `items[row]`, or many at once with `items.__getitems__(rows)` if the object has it.
 
     Examples that are read together must have equal shapes and dtypes.
+
+    Args:
+        items: The object.
+        thread_safe: Whether several threads may call it at once; None: if it holds no handles.
     """
 
     owns_memory = True
     reads_examples = True
     runs_python = True
 
-    def __init__(self, items: Any):
+    def __init__(self, items: Any, thread_safe: bool | None = None):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:
             raise ArgumentError(
@@ -37,8 +42,12 @@ class ObjectSource(BaseSource):
                 "so it has no random access; pass a Source (with read, __len__ and spec), "
                 "or any object with __len__ and __getitem__: a generator as list(…)"
             )
-        self._items = items
+        self._items, self._object = items, UserObject(items, thread_safe)
         self._many = getattr(items, "__getitems__", None)
+
+    def when_called(self, thread_safe: bool | None) -> "ObjectSource":
+        """The same source, called by several threads at once or not."""
+        return ObjectSource(self._items, thread_safe)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -71,7 +80,7 @@ class ObjectSource(BaseSource):
         return own_all(self._examples(rows), rows)
 
     def _examples(self, rows: list[int]) -> list[Tree]:
-        examples = all_with_arrays(self._given(rows))
+        examples = all_with_arrays(self._object.call(self._given, rows))
         missing = [row for row, example in zip(rows, examples, strict=True) if example is None]
         if missing:
             raise LeafError(

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,35 @@ def culprits() -> None:
     follow_the_advice()
 
 
+class Alone:
+    """A source that two threads may not read from at the same time, in a way that nobody can see."""
+
+    spec = np.int64(0)
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def read(self, rows: Any) -> Any:
+        assert not self.busy, "two threads read at the same time"
+        self.busy = True
+        time.sleep(0.02)
+        self.busy = False
+        return rows
+
+
+def read_by_one_thread() -> None:
+    """With num_workers=1, rows to compare are not read while the worker reads, at the beginning and after a jump."""
+    with Dataloader(Alone(), BATCH, num_epochs=None, num_workers=1).iterate() as batches:
+        for start in (2, 0):
+            for _ in range(4):
+                next(batches)
+            batches.set_state(start)
+        next(batches)
+
+
 def refused(made: Dataloader, start: int = 0) -> str:
     with made.iterate(start) as batches:
         with pytest.raises(HostError) as caught:
@@ -95,4 +125,5 @@ def store() -> None:
 def both() -> None:
     """One launch costs seconds, so all of this is done in one."""
     store()
+    read_by_one_thread()
     culprits()

@@ -84,7 +84,9 @@ def run_hosts(
     options = pipeline.options
     reading: Contents = nothing  # rows of streams are read once
     if options.streams is None:
-        reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded=options.num_workers > 0)
+        # With one thread or none, the source may be one that can't be read on another thread meanwhile.
+        threaded = options.num_workers > 1 or options.worker_type == "process"
+        reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded)
     agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
     last = partial(forget, store, directory)
     return RunHosts(keys, process, leads, agreement, progress, fail, last, options.abort_after, monotonic)

@@ -34,6 +34,8 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 # each time, which then clears new pages.
 _KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
+_STDERR = 2
+
 When = Literal["at work", "idle", "starting", "before"]
 """When a worker died: while reading the piece, before it got it, before it loaded a job, or on an earlier piece."""
 
@@ -163,6 +165,7 @@ class WorkerHandle:
 
 def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
     """Starts a process; returns it with this end of the connection, and the file for its stacks."""
+    _open_standard_descriptors()
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as unless_started:
         unless_started.enter_context(ours)
@@ -186,6 +189,13 @@ def _no_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _open_standard_descriptors() -> None:
+    """Opens those of 0, 1 and 2 that a daemon has closed: else sockets and memory get them, and what C code prints."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _environment() -> dict[str, str]:

@@ -4,23 +4,37 @@ import os
 import sys
 import threading
 import weakref
-from typing import final
+from contextlib import suppress
+from types import FunctionType
+from typing import Any, final
 
 import numpy as np
 
 from loadax.core.formatting import name_of
+from loadax.core.user_object import user_objects
 from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
-from loadax.loader.workers.pickling import PickledPayload, pack
+from loadax.loader.workers.pickling import PickledPayload, pack, snapshot
 from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
 
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
-_OR_THREADS = "make it picklable (reopen files and connections in __setstate__), or use worker_type='thread'"
+_OR_THREADS = (
+    "make it picklable: open files and connections on first use, and make the Dataloader before reading from the data, "
+    "or reopen them in __setstate__; or use worker_type='thread'"
+)
+
+
+def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
+    """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
+    if isinstance(worker_type, str) and worker_type == "process" and num_workers != 0:
+        for item in user_objects(reader):
+            if not isinstance(item.value, list | tuple):  # which may be large, and open nothing
+                item.unread = item.unread or snapshot(item.value)
 
 
 @final
@@ -61,7 +75,7 @@ class SharedReader:
 
     def _pack(self) -> PickledPayload:
         try:
-            payload = pack(self.reader, self._by_value)
+            payload = self._pack_now_or_unread()
         except SourceError:
             raise  # a problem of the data, not of pickling
         except Exception as error:
@@ -71,6 +85,13 @@ class SharedReader:
             ) from error
         self._descriptors.append(payload.descriptor)
         return payload
+
+    def _pack_now_or_unread(self) -> PickledPayload:
+        with suppress(Exception):  # objects that have been read from may have opened something
+            return pack(self.reader, self._by_value)
+        unread = [item for item in user_objects(self.reader) if item.unread and not _picklable(item.value)]
+        instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
+        return pack(self.reader, self._by_value, instead)
 
 
 @final
@@ -126,8 +147,8 @@ class Job:
                 return
             if isinstance(answer, Failure):
                 raised = unwrap(answer, "the worker process")
-                if isinstance(raised, SourceError):
-                    raise raised  # a problem of the data, not of pickling
+                if isinstance(raised, SourceError) or (isinstance(raised, WorkerError) and answer.pickled is not None):
+                    raise raised  # a problem of the data or of a module, not of pickling
                 error = WorkerError(f"a worker process could not load the data: {answer.line}; {_OR_THREADS}")
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
@@ -137,12 +158,22 @@ class Job:
 
 def _unpicklable_part(reader: Reader) -> str:
     parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
-    for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
-        try:
-            os.close(pack(part).descriptor)
-        except Exception:  # noqa: BLE001 - any error identifies the part
-            return name
-    return "the data"
+    parts.insert(0, ("the source, " + repr(reader.source), reader.source))
+    return next((name for name, part in parts if not _picklable(part)), "the data")
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        os.close(pack(value).descriptor)
+    except Exception:  # noqa: BLE001 - any error is a no
+        return False
+    return True
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Attributes of an object, not of a function, that can be pickled."""
+    named = {} if isinstance(value, FunctionType) else getattr(value, "__dict__", {})
+    return {name: part for name, part in named.items() if _picklable(part)}
 
 
 def _close(descriptors: list[int]) -> None:

@@ -65,7 +65,7 @@ def _end_with_parent(descriptor: int, parent: int) -> None:
 
 def _flush() -> None:
     """Shows what users' functions print without waiting for a full buffer."""
-    with contextlib.suppress(OSError, ValueError):  # stdout may be closed
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # they may be closed, or None
         sys.stdout.flush()
         sys.stderr.flush()
 

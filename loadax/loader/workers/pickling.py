@@ -6,6 +6,7 @@ worker maps, so they exist once, not once per process.
 """
 
 import bisect
+import contextlib
 import functools
 import io
 import mmap
@@ -26,12 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import align
-from loadax.errors import SourceError
+from loadax.errors import SourceError, WorkerError
+from loadax.loader.workers.reducers import REDUCERS, reduced_function
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
+from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
 
+_Snapshot: TypeAlias = tuple[bytes, list[Any]]
+_Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
+_unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -44,12 +49,13 @@ class PickledPayload(NamedTuple):
     arrays: tuple[tuple[int, int], ...]
 
 
-def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
+def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> PickledPayload:
     """Pickles `value`.
 
     Args:
         value: Picklable object.
         by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
+        instead: Objects within it, and arguments of `restored`, which makes what to send instead of them.
 
     Raises:
         Exception: Whatever pickling raises.
@@ -65,7 +71,7 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     out = io.BytesIO()
     with _ByValue(modules):
-        _Pickler(out, out_of_band).dump(value)
+        _Pickler(out, out_of_band, instead).dump(value)
     extents, end = [], 0
     for raw in buffers:
         extents.append((end, raw.nbytes))
@@ -82,6 +88,23 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     return PickledPayload(out.getvalue(), descriptor, tuple(extents))
 
 
+def snapshot(value: Any) -> _Snapshot | None:
+    """Pickles `value` as it is now, for a later `pack`. Shares the memory of its arrays. None: it can't be pickled."""
+    out, buffers = io.BytesIO(), list[Any]()
+    with contextlib.suppress(Exception):
+        _Pickler(out, buffers.append).dump(value)
+        return out.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return None
+
+
+def restored(message: bytes, buffers: list[Any], attributes: dict[str, Any]) -> Any:
+    """The value of a snapshot, with attributes that have changed since."""
+    value = cloudpickle.loads(message, buffers=buffers)
+    if attributes:
+        vars(value).update(attributes)
+    return value
+
+
 def unpack(payload: PickledPayload) -> Any:
     """Unpickles a payload. Its arrays are views of the payload's file, copied on write.
 
@@ -91,19 +114,46 @@ def unpack(payload: PickledPayload) -> Any:
     size = max((first + length for first, length in payload.arrays), default=0)
     memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
     arrays = [memory[first : first + length] for first, length in payload.arrays]
-    return cloudpickle.loads(payload.message, buffers=arrays)
+    token = _unpacking.set(True)
+    try:
+        return cloudpickle.loads(payload.message, buffers=arrays)
+    finally:
+        _unpacking.reset(token)
+
+
+def refuse_while_unpacking() -> None:
+    """Refuses to start worker processes from a module that a worker process imports.
+
+    Raises:
+        WorkerError: Names the module.
+    """
+    frame: Any = sys._getframe() if _unpacking.get() else None  # noqa: SLF001
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is not None:
+        name = frame.f_globals.get("__name__")
+        raise WorkerError(
+            f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
+            "processes import it to find what it defines; move that code into a function, or under "
+            f'`if __name__ == "__main__":`, and run it as `python -m {name}`'
+        )
 
 
 @final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
-    """Pickles like cloudpickle, but memory-mapped arrays as the path of their file."""
+    """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
-    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], bool]):
+    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], Any], instead: _Instead = ()):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
+        self._instead = {id(value): arguments for value, arguments in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
+        if id(obj) in self._instead:
+            return restored, self._instead[id(obj)]
+        if type(obj) in REDUCERS:
+            return REDUCERS[type(obj)](obj)
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
             return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
@@ -112,27 +162,28 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             with suppress(LookupError):
                 value = {"default": obj.get()}
             return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
-        if type(obj) in (np.ndarray, np.memmap):
-            extent = mapped_extent(obj)
-            if extent is not None and not extent.whole:
-                raise cut_short(mapped_name(obj))
-            view = self._view(obj)
-            if view is not None:
-                return _restore_view, view
-            if (
-                obj.nbytes >= _SMALL
-                and not obj.dtype.hasobject
-                and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED)
-            ):
-                # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
-                return _restore_array, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
-            if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
-                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
-        return super().reducer_override(obj)
+        reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
+        return reduced_function(obj, super().reducer_override(obj)) if reduced is None else reduced
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        """What pickles an array; None: what NumPy says."""
+        extent = mapped_extent(array)
+        if extent is not None and not extent.whole:
+            raise cut_short(mapped_name(array))
+        view = self._view(array)
+        if view is not None:
+            return _restore_view, view
+        own, large = array.dtype.kind in "mM" or array.dtype.isbuiltin == _ADDED, array.nbytes >= _SMALL
+        if large and own and not array.dtype.hasobject:
+            # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
+            return _restore_array, (np.ascontiguousarray(array).reshape(-1).view(np.uint8), array.shape, array.dtype)
+        if type(array) is np.memmap or not (array.flags.c_contiguous or array.flags.f_contiguous):
+            return np.array(array, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
+        return None
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
-        mapped, memory = _find_map(array)
+        mapped, memory = map_of(array)
         if memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
             return None
         if id(memory) not in self._regions:
@@ -205,17 +256,6 @@ def _restore_view(
     region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     return np.ndarray(shape, dtype, region.bytes, first, strides)
-
-
-def _find_map(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, _Map | None]:
-    """The `np.memmap` that this array is a view of, if any, and its map."""
-    mapped: np.memmap[Any, Any] | None = None
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        mapped = base if isinstance(base, np.memmap) else mapped
-        base = base.base
-    known = isinstance(base, FileMap) or (isinstance(base, mmap.mmap) and mapped is not None)
-    return (mapped, base) if known else (None, None)
 
 
 def _region(array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles") -> _Region | None:

@@ -18,7 +18,7 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.pickling import unpickle_answer
+from loadax.loader.workers.pickling import refuse_while_unpacking, unpickle_answer
 from loadax.reader import Reader
 
 _CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
@@ -39,7 +39,7 @@ class ProcessPool:
         mark: Marks the time that a thread waits for a piece, for a profiler.
 
     Raises:
-        WorkerError: If no interpreter can be started.
+        WorkerError: If no interpreter can be started, or this is a worker process that unpickles its data.
     """
 
     worker_type = "process"
@@ -47,6 +47,7 @@ class ProcessPool:
     isolated = True
 
     def __init__(self, workers: int, first: int | None = None, mark: Mark = unmarked):
+        refuse_while_unpacking()
         self._mark = mark
         self._free = threading.Condition()  # notified if a worker may accept a piece
         self.closed = False

@@ -9,6 +9,7 @@ import numpy as np
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.spec import own, spec_of, stack
 from loadax.core.tree import flatten
+from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapters.libraries import comes_from
@@ -41,7 +42,7 @@ class GrainSource(BaseSource):
     """
 
     def __init__(self, dataset: Any):
-        self._dataset = dataset
+        self._dataset, self._object = dataset, UserObject(dataset)
         self._size = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
         self._own_epochs = not kinds <= _SAME_RECORDS
@@ -109,7 +110,7 @@ class GrainSource(BaseSource):
                 f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one without end, and has one epoch; "
                 "pass num_epochs=1, or slice it before .repeat()"
             )
-        examples = self._elements(rows, visits.epochs)
+        examples = self._object.call(self._elements, rows, visits.epochs)
         missing = [number for number, example in enumerate(examples) if example is None]
         if missing:
             own = next((type(part).__name__ for part in _chain(self._dataset) if not _kind(part)), None)

@@ -54,21 +54,28 @@ class MappedExtent(NamedTuple):
         return self.memory.size() >= self.size
 
 
-def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
-    """Returns the part of a file that an array needs; None for an array in memory."""
-    file = base_of(array)
-    if isinstance(file, FileMap) and array.size:
-        return MappedExtent(file, np.lib.array_utils.byte_bounds(array)[1] - file.bytes.ctypes.data)
+def map_of(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
+    """The `np.memmap` that an array is a view of, if any, and its map; None for an array in memory."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
         mapped = base if isinstance(base, np.memmap) else mapped
         base = base.base
-    if mapped is None or not isinstance(base, mmap.mmap) or not array.size:
+    known = isinstance(base, FileMap) or (isinstance(base, mmap.mmap) and mapped is not None)
+    return (mapped, base) if known else (None, None)
+
+
+def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
+    """Returns the part of a file that an array needs; None for an array in memory."""
+    mapped, memory = map_of(array)
+    if memory is None or not array.size:
         return None
-    begin = int(mapped.offset) - int(mapped.offset) % mmap.ALLOCATIONGRANULARITY
     end = np.lib.array_utils.byte_bounds(array)[1]
-    return MappedExtent(base, begin + end - np.frombuffer(base, np.uint8).ctypes.data)
+    if isinstance(memory, FileMap):
+        return MappedExtent(memory, end - memory.bytes.ctypes.data)
+    assert mapped is not None
+    begin = int(mapped.offset) - int(mapped.offset) % mmap.ALLOCATIONGRANULARITY
+    return MappedExtent(memory, begin + end - np.frombuffer(memory, np.uint8).ctypes.data)
 
 
 def mapped_name(array: NDArray[Any]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from loadax.cli import main
 from pyarrow import parquet
 
 import loadax
+from loadax.cli import main
 from loadax.errors import SourceError
 from tests.servers.s3 import S3Server
 from tests.sources.advice import follow, lines

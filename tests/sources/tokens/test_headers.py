@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loadax.cli import main
 
 import loadax
+from loadax.cli import main
 from loadax.errors import ArgumentError, SourceError
 from tests.servers.s3 import S3Server
 

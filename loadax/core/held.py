@@ -1,0 +1,112 @@
+"""What an object holds: attributes, entries, closures, the globals that its code names, and what these hold in turn."""
+
+import functools
+import gc
+import io
+import logging
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from loadax.core.fingerprint import names_in
+
+_MOST = 2000  # objects to look at
+_NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
+_PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
+_INSTALLED = re.compile(r"\b(site|dist)-packages\b")
+_HANDLE_MEMBERS = ("seek",), ("fileno",), ("commit", "cursor"), ("fetchone",), ("grab", "retrieve"), ("__next__",)
+"""Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
+
+These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
+"""
+_HANDLES, _NO_HANDLES = ("netCDF4",), ("PIL", "itertools", "weakref", "h5py")
+"""Modules whose objects are handles, or are not although they have these members: h5py has a lock."""
+
+
+def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST) -> Iterator[tuple[str, Any]]:
+    """Iterates over an object and what it holds, breadth first, each with a name such as `File.f`.
+
+    Args:
+        value: Any object.
+        name: Its name.
+        enter: Whether to look into an object.
+        most: Most objects to look at.
+    """
+    waiting = deque([(name, value)])
+    seen: dict[int, Any] = {id(standard): standard for standard in (sys.stdin, sys.stdout, sys.stderr)}
+    while waiting and len(seen) < most:
+        name, value = waiting.popleft()
+        kind = type(value)  # objects may raise when asked for their class
+        foreign = issubclass(kind, type) and not _is_own(value.__module__)
+        if foreign or issubclass(kind, _NEVER + _PLAIN) or id(value) in seen:
+            continue
+        seen[id(value)] = value  # alive, so that no other object gets its id
+        yield name, value
+        if enter(value):
+            with suppress(Exception):  # or raise anything
+                waiting.extend(islice(_parts(name, value), most))
+
+
+def handles(value: Any, name: str) -> list[tuple[str, Any]]:
+    """Open files, connections, cursors and iterators that an object holds, with their names."""
+    found = held(value, name, lambda part: not is_loadax(part) and not _is_handle(part))
+    return [(name, part) for name, part in found if _is_handle(part)]
+
+
+def is_loadax(value: Any) -> bool:
+    """Whether it is an object of this package, which looks after its own handles."""
+    return type(value).__module__.partition(".")[0] == "loadax"
+
+
+def _is_handle(value: Any) -> bool:
+    kind = type(value)
+    if issubclass(kind, io.IOBase):
+        with suppress(Exception):  # a class of the user's
+            return not value.closed and value.readable()
+    if kind is FunctionType and "lseek" in value.__code__.co_names:  # the position of an int, a descriptor
+        return _is_own(value.__module__)
+    module = kind.__module__.partition(".")[0]
+    members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
+    return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, FunctionType):
+        yield from ((f"{value.__name__}.{variable}", part) for variable, part in _variables(value).items())
+        yield from ((name, part) for part in (value.__defaults__, value.__kwdefaults__, vars(value)))
+        return
+    kind = type(value)
+    owner = value.__name__ if isinstance(value, type) else name if kind.__module__ == "builtins" else kind.__name__
+    slots = [slot for base in kind.__mro__ for slot in vars(base).get("__slots__", ())]
+    attributes = {**getattr(value, "__dict__", {}), **{slot: getattr(value, slot, None) for slot in slots}}
+    yield from ((f"{owner}.{key}", part) for key, part in attributes.items())
+    yield from ((owner, part) for part in gc.get_referents(value))
+
+
+def _variables(function: FunctionType) -> dict[str, Any]:
+    """The variables of a closure, and the globals and members of modules of the user's that code names."""
+    code = function.__code__
+    found: dict[str, Any] = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    if _is_own(function.__module__):
+        known = function.__globals__
+        found |= {name: known[name] for name in names_in(code, globally=True) if name in known}
+        modules = [module for module in found.values() if isinstance(module, ModuleType) and _is_own(module.__name__)]
+        names = names_in(code, globally=False)
+        found |= {name: vars(module)[name] for module in modules for name in names if name in vars(module)}
+    return found
+
+
+@functools.cache
+def _is_own(module: str | None) -> bool:
+    """Whether a module is the user's: of neither Python, an installed package, nor this one."""
+    top = (module or "builtins").partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return top != "loadax" and top not in sys.stdlib_module_names and not _INSTALLED.search(file)

@@ -1,0 +1,123 @@
+"""UserObject: an object or function of the user's, called by one thread at a time if it can't bear more."""
+
+import sqlite3
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, final
+from weakref import WeakValueDictionary
+
+from loadax.core.formatting import name_of, type_text
+from loadax.core.held import handles, held, is_loadax
+
+_Result = TypeVar("_Result")
+_FREE: AbstractContextManager[Any] = nullcontext()
+_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of handles and user objects, by id
+_LONG = 10_000
+_registering = threading.Lock()
+_TURNS = "threads take turns to call"
+_REMEDY = (
+    "open one per thread (in a threading.local), or open it on first use and pass worker_type='process'; "
+    "from_source(…, thread_safe=True) says that no turns are needed, thread_safe=False that they are"
+)
+_SQLITE = (
+    "SQLite lets only the thread that opened a connection use it; pass num_workers=0, open one per thread (in a "
+    "threading.local), or call sqlite3.connect(…, check_same_thread=False)"
+)
+
+
+@final
+class UserObject:
+    """An object or function of the user's. All calls of it go through `call`.
+
+    If it holds a handle, such as an open file, or its user says so, calls take turns: with each other, and with those
+    of all objects that hold the same handle. Handles are looked for now and after calls 1, 2, 4, 8 …, since many
+    objects open them on first use. Until the first call is over, others wait.
+
+    Args:
+        value: The object.
+        thread_safe: Whether several threads may call it at once. None: if it holds no handles.
+    """
+
+    def __init__(self, value: Any, thread_safe: bool | None = None):
+        self.value, self.thread_safe = value, thread_safe
+        self.handle: tuple[str, Any] | None = None
+        """Name and value of the first handle that it holds; None: none is known."""
+        self.unread: Any = None
+        """What `loader.workers.pickling.snapshot` returned before the first read; None: unknown."""
+        self._name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
+        self._calls, self._warns = 0, False
+        self._turn = _FREE if thread_safe else _lock_of([value])
+        self._look()
+
+    def __reduce__(self) -> Any:
+        return UserObject, (self.value, self.thread_safe)
+
+    def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Calls a function of the object, in turn."""
+        while True:
+            turn = self._turn
+            with turn:
+                if turn is not self._turn:  # a handle was found meanwhile
+                    continue
+                try:
+                    return function(*arguments)
+                except sqlite3.ProgrammingError as error:
+                    error.add_note(f"loadax: {_SQLITE}")
+                    raise
+                finally:
+                    self._look()
+
+    def _look(self) -> None:
+        calls, self._calls = self._calls, self._calls + 1
+        if self.handle is not None or self.thread_safe or calls & (calls - 1):
+            return
+        if found := handles(self.value, self._name):
+            self.handle, self._turn = found[0], _lock_of([*(handle for _, handle in found), self.value])
+            if self._warns:
+                self.warn()
+        elif calls and self.thread_safe is None:
+            self._turn = _FREE
+
+    def warn(self) -> None:
+        """Warns, now or when a handle is found, that threads take turns."""
+        self._warns = self.handle is None
+        if self.handle is None or self.thread_safe is not None:
+            return
+        turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
+        name, handle = self.handle
+        text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self._name}: "
+        warnings.warn(text + remedy, UserWarning, stacklevel=4)
+
+    @property
+    def of_one_thread(self) -> bool:
+        """Whether only the thread that opened its handle may use it, as with SQLite by default."""
+        handle = None if self.handle is None or self.thread_safe else self.handle[1]
+        connection = handle.connection if isinstance(handle, sqlite3.Cursor) else handle
+        if not isinstance(connection, sqlite3.Connection):
+            return False
+        with ThreadPoolExecutor(1) as pool:
+            return isinstance(pool.submit(connection.cursor).exception(), sqlite3.ProgrammingError)
+
+
+def user_objects(reader: Any) -> Iterator[UserObject]:
+    """The user's objects and functions that a reader, or a source, calls."""
+    return (part for _, part in held(reader, "", _may_hold, sys.maxsize) if isinstance(part, UserObject))
+
+
+def _may_hold(part: Any) -> bool:
+    if isinstance(part, list | tuple | dict):  # long ones may be of a million paths
+        return len(part) < _LONG or is_loadax(next(iter(part)))
+    return is_loadax(part) and not isinstance(part, UserObject)
+
+
+def _lock_of(values: Sequence[Any]) -> Any:
+    """The lock of the first of these objects that has one, or a new one. The others have it from now on, too."""
+    with _registering:
+        lock = next((_locks[id(value)] for value in values if id(value) in _locks), None) or threading.RLock()
+        for value in values:
+            _locks.setdefault(id(value), lock)
+        return lock
