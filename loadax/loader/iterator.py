@@ -32,6 +32,7 @@ from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.process_exit import process_exit
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
@@ -43,6 +44,9 @@ JoinHosts: TypeAlias = Callable[
     RunHosts | None,
 ]
 """Begins the exchange with the other hosts of a run; see `run_hosts`."""
+
+
+_STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
 
 
 @final
@@ -343,8 +347,8 @@ class DataIterator:
     def _agree(self) -> None:
         """Begins to agree with the other processes on the end of the streams, if there are any of both."""
         self._disagree()
-        self._agreement = None
-        store = key_value_store()
+        self._agreement = self._stalls.agreement = None
+        store = key_value_store(_STREAM_LIMIT)
         if store is None or self._streams is None or self._streams.endless:
             return
         process, everyone, options = this_process().index, range(this_process().count), self._pipeline.options
@@ -352,9 +356,10 @@ class DataIterator:
         if list(owners) == [process] and options.shard is not None:
             owners = everyone  # every process has a mesh of its own, and a part of each batch
         if len(owners) > 1:
-            limits = options.stall_after, options.abort_after
-            self._agreement = end_agreement(store, process, owners, self._streams.end_rule, *limits)
+            self._agreement = self._stalls.agreement = end_agreement(store, process, owners, self._streams.end_rule)
             self._disagree = weakref.finalize(self, self._agreement.close)
+            ledger = self.ledger
+            process_exit.begin(lambda: ledger.step, options.abort_after)
 
     def _is_over(self) -> bool:
         return self._ended or self._step == self._plan.num_steps
