@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeAlias, final
 
 from jax.errors import JaxRuntimeError
 
@@ -20,6 +20,8 @@ _KEPT = 32  # directories of runs, closed last, whose keys are kept, since anoth
 
 _lock = threading.RLock()  # reentrant: garbage collection may close a run while another one is forgotten
 _closed: deque[str] = deque()  # directories of the runs that were closed last
+
+_Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 
 class UnansweredError(JaxRuntimeError):
@@ -165,18 +167,19 @@ class _CoordinationStore:
 
 
 @cache
-def _requests() -> SimpleQueue[tuple[Future[Any], Callable[[], Any]]]:
+def _requests() -> "SimpleQueue[_Request | None]":
     """Queue of the thread that sends requests. Without a lock: garbage collection may close a run on any thread."""
-    queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+    queue: SimpleQueue[_Request | None] = SimpleQueue()
     threading.Thread(target=_send, args=(queue,), name="loadax-requests", daemon=True).start()
     return queue
 
 
-def _send(queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]]]) -> None:
-    while True:
-        answer, request = queue.get()
+def _send(queue: "SimpleQueue[_Request | None]") -> None:
+    """Sends requests until there is None."""
+    while (request := queue.get()) is not None:
+        answer, send = request
         try:
-            answer.set_result(request())
+            answer.set_result(send())
         except Exception as error:  # noqa: BLE001 - whoever has asked gets it
             answer.set_exception(error)
-        del answer, request  # a client shuts down when it is no longer referenced
+        del request, answer, send  # a client shuts down when it is no longer referenced

@@ -12,10 +12,10 @@ from tests.limits import HANG, until
 def test_a_check_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[bool] = []
 
-    def fails(_: bool) -> float:
+    def fails(*_: object) -> float:
         raise ZeroDivisionError
 
-    def counts(closing: bool) -> float:
+    def counts(closing: bool, _: float) -> float:
         calls.append(closing)
         return 0.001
 
@@ -31,7 +31,7 @@ def test_a_check_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFi
 def test_garbage_collection_on_the_watching_thread_may_close_the_watch() -> None:
     closed = threading.Event()
 
-    def collects(closing: bool) -> float:
+    def collects(closing: bool, _: float) -> float:
         if closing:
             closed.set()
         gc.collect()
@@ -46,7 +46,7 @@ def test_garbage_collection_on_the_watching_thread_may_close_the_watch() -> None
 def test_a_fork_leaves_the_watch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
-    def check(closing: bool) -> float:
+    def check(closing: bool, _: float) -> float:
         calls.append(closing)
         return float("inf")
 
@@ -72,7 +72,7 @@ def test_an_interrupt_while_it_starts_leaves_no_thread_behind(begun: bool, monke
 
     calls: list[bool] = []
 
-    def check(closing: bool) -> float:
+    def check(closing: bool, _: float) -> float:
         calls.append(closing)
         return float("inf")
 
