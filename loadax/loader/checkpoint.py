@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 
 from loadax.core.arguments import shown
-from loadax.errors import StateError
+from loadax.errors import ArgumentError, StateError
 from loadax.loader.streams.run import KEY
 
 FILE = "loadax.json"
@@ -16,6 +16,10 @@ FILE = "loadax.json"
 _LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
 
 
+_Value = TypeVar("_Value")
+
+
+@runtime_checkable
 class FutureFolder(Protocol):
     """A folder that is created in the background: Orbax's `PathAwaitingCreation`."""
 
@@ -62,6 +66,24 @@ def _read(path: Path) -> Any:
             f"{path} holds {shown(text)}, which is not JSON; load another checkpoint, or start the iterator at the "
             "step of this one: loader.iterate(start=step)"
         ) from None
+
+
+def check_folder(method: str, folder: Any, wanted: type[Any]) -> None:
+    """Checks that Orbax has called a method.
+
+    Raises:
+        ArgumentError: If the folder is not what it passes.
+    """
+    if not isinstance(folder, wanted):
+        raise ArgumentError(
+            f"{method}({shown(folder)}): only Orbax calls this, with a folder of its own; save a state with "
+            "json.dump(it.get_state(), file), and go on from it with it.set_state(json.load(file))"
+        )
+
+
+async def returned(value: _Value) -> _Value:
+    """A coroutine that returns a value."""
+    return value
 
 
 async def loaded() -> None:

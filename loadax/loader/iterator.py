@@ -3,7 +3,7 @@
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
+from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
@@ -454,23 +454,29 @@ class DataIterator:
             message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
             raise type(error)(message) from error
 
-    async def save(self, directory: FutureFolder) -> Awaitable[None]:
+    def save(self, directory: FutureFolder) -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
 
         The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
         which any number of hosts can load.
-        """
-        return write_state(self.get_state(), directory)
 
-    async def load(self, directory: Path) -> Awaitable[None]:
+        Raises:
+            ArgumentError: If the folder is not Orbax's. At the call: what fails in what this returns, nobody may await.
+        """
+        check_folder("save", directory, FutureFolder)
+        return returned(write_state(self.get_state(), directory))
+
+    def load(self, directory: Path) -> Coroutine[Any, Any, Awaitable[None]]:
         """Sets the state that is saved in a folder: Orbax calls this.
 
         Raises:
-            StateError: If there is none, or it belongs to other data; then nothing has changed.
+            ArgumentError: If the folder is not Orbax's.
+            StateError: If there is no state, or it belongs to other data; then nothing has changed.
         """
+        check_folder("load", directory, os.PathLike)
         # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
         self.set_state(read_state(directory))
-        return loaded()
+        return returned(loaded())
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""
