@@ -112,14 +112,17 @@ class RunHosts:
         """
         self._now = perf_counter()
         self._reached, self._ended_at = max(self._reached, resumed), max(self._ended_at, resumed)
-        step = self._progress()[0]
+        step, due = self._progress()[0], self._now >= self._next_status
         try:
-            self._send(closing)
+            self._send(closing, due)
             if not closing:
                 self._agreement.check(step, self._now, self._tell_difference)
             self._receive()
             if not closing:
-                self._look_at_others(step, resumed)
+                self._look_for_exits()
+                found = self._neighbours.check(step, self._now, resumed) if due and self._end is None else {}
+                for process, text in found.items():
+                    self._tell_all(f"about {process}", text, False)
             else:
                 self._agreement.close()
                 if self._process == self._processes[0]:
@@ -147,12 +150,13 @@ class RunHosts:
         except JaxRuntimeError as error:
             return f"the other hosts can't be reached: {error}"
 
-    def _send(self, closing: bool) -> None:
+    def _send(self, closing: bool, due: bool) -> None:
         while self._to_tell:
             ends, text = self._to_tell[0]
             self._tell_all(str(self._process), text, ends)
             self._to_tell.popleft()
-        if closing:
+        if closing or due:
+            self._next_status = self._now + _STATUS
             self._publish_status(closing)
 
     def _tell_all(self, key: str, text: str, ends: bool) -> None:
@@ -176,20 +180,14 @@ class RunHosts:
                 if ends:
                     self._end_with(sender, text)
 
-    def _look_at_others(self, step: int, resumed: float) -> None:
-        """Notices hosts that have exited, are silent or have left the loop."""
+    def _look_for_exits(self) -> None:
+        """Notices processes that have exited after an error."""
         for process, text in self._exits().items():
             if text and process != self._process and process in self._processes and self._end is None:
                 _log.error("%s", text)
                 self._end_with(str(process), text)
             if self._end is not None and (text or self._end[0] == str(process)):
                 self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
-        if self._now >= self._next_status:
-            self._next_status = self._now + _STATUS
-            self._publish_status(False)
-            found = self._neighbours.check(step, self._now, resumed)
-            for process, text in found.items() if self._end is None else ():
-                self._tell_all(f"about {process}", text, False)
 
     def _end_with(self, sender: str, text: str) -> None:
         """Ends this run in some seconds, because of another host."""
