@@ -1,6 +1,5 @@
 """MaskErrors: what to do with rows that can't be read, and the rows that are never read."""
 
-import errno
 import json
 import logging
 import os
@@ -147,15 +146,15 @@ def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> N
             size = os.fstat(file.fileno()).st_size
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 line = b"\n" + line
-            written = file.write(line)  # one write of one line, so that several runs may append
-        why = "" if written == len(line) else os.strerror(errno.ENOSPC)
+            while (
+                line
+            ):  # one write of one line, so that several runs may append; on a full disk, the second one says so
+                line = line[file.write(line) :]
     except OSError as error:
-        why = str(error.strerror)
-    if why:
         raise StorageError(
-            f"{path}, the record of masked rows, can't be written: {why}; make room on its disk, and start again from "
-            "the last saved state"
-        )
+            f"{path}, the record of masked rows, can't be written: {error.strerror}; make room on its disk, and start "
+            "again from the last saved state"
+        ) from error
 
 
 def record_path(record: str | os.PathLike[str], process: int) -> Path:

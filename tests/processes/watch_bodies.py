@@ -79,7 +79,7 @@ def first_leaves_and_stops(folder: str) -> None:
             if first:
                 os.kill(os.getpid(), signal.SIGSTOP)
             BLOCKED.set()
-            with pytest.raises(StallError, match=r"step \d has not come .* in map read(.|\n)*time.sleep\(ENDLESS\)"):
+            with pytest.raises(StallError, match=r"step \d+ has not come .* in map read(.|\n)*time.sleep\(ENDLESS\)"):
                 list(batches)
             with pytest.raises(
                 StallError, match=r"\[0\] have not read it .*; process 0, which runs the coordinator, do"

@@ -203,12 +203,9 @@ class RunHosts:
                 self.error = error
                 self._fail(error)
             if waited >= self._limit:
+                why = f"its training thread has not asked for a batch within {waited:.0f} s of this error, so it waits"
                 _log.critical(
-                    "process %d ends without cleaning up: its training thread has not asked for a batch within %.0f s "
-                    "of this error, so it waits for the other host: %s",
-                    self._process,
-                    waited,
-                    error,
+                    "process %d ends without cleaning up: %s for the other host: %s", self._process, why, error
                 )
                 end_process()
         if self._agreement.agreed or self.error is not None:

@@ -99,11 +99,12 @@ class ProcessExit:
 
     def _limit_shutdown(self) -> None:
         if self._limit is not None:
-            threading.Thread(target=self._end, args=(self._limit,), name="loadax-exit", daemon=True).start()
+            timer = threading.Timer(self._limit, self._end)
+            timer.daemon = True
+            timer.start()
 
-    def _end(self, limit: float) -> None:
-        time.sleep(limit)
-        _log.critical("this process has failed and ends: the others have not come to JAX's shutdown for %g s", limit)
+    def _end(self) -> None:
+        _log.critical("this process has failed and ends: others have not come to JAX's shutdown for %g s", self._limit)
         end_process()
 
 

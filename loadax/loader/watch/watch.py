@@ -71,25 +71,20 @@ class RunWatch:
             wake.put(None)
 
     def _run(self, number: int) -> None:
-        closing, resumed = False, float("-inf")
+        check, wake = self._checks[number], self._wakes[number]
+        closing, resumed, due = False, float("-inf"), float("-inf")
         while not closing:
-            closing = self._closed
+            closing, began = self._closed, perf_counter()
+            if not closing and began < due:
+                with suppress(Empty):
+                    wake.get(timeout=min(due - began, _NAP))
+                    due = began  # woken
+                if perf_counter() - began > _NAP + _LATE:
+                    resumed = perf_counter()
+                continue
             try:
-                delay = self._checks[number](closing, resumed)
+                due = check(closing, resumed) + perf_counter()
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end the run
                 _log.exception("one of the checks of this run has failed and is not called again; the run goes on")
                 break
-            if not closing:
-                resumed = max(resumed, self._sleep(self._wakes[number], perf_counter() + delay))
-        self._wakes[number].put(None)  # for a second thread, if a Ctrl-C came while the first one began
-
-    def _sleep(self, wake: SimpleQueue[None], end: float) -> float:
-        """Sleeps until a time, unless woken; returns when the process was resumed meanwhile, or minus infinity."""
-        resumed = float("-inf")
-        while (left := end - (began := perf_counter())) > 0:
-            with suppress(Empty):
-                wake.get(timeout=min(left, _NAP))
-                break
-            if perf_counter() - began > _NAP + _LATE:
-                resumed = perf_counter()
-        return resumed
+        wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began
