@@ -203,10 +203,9 @@ class RunHosts:
                 self.error = error
                 self._fail(error)
             if waited >= self._limit:
-                why = f"its training thread has not asked for a batch within {waited:.0f} s of this error, so it waits"
-                _log.critical(
-                    "process %d ends without cleaning up: %s for the other host: %s", self._process, why, error
-                )
+                why = f"its training thread has not asked for a batch within {waited:.0f} s of this error"
+                text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
+                _log.critical(text, self._process, why, error)
                 end_process()
         if self._agreement.agreed or self.error is not None:
             self._first_words.set()
