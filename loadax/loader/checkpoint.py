@@ -1,8 +1,9 @@
 """Files of saved states: what Orbax's `StatefulCheckpointable` protocol asks for, without importing Orbax."""
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -14,9 +15,6 @@ FILE = "loadax.json"
 """Name of the file in the folder that Orbax gives to the iterator."""
 
 _LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
-
-
-_Value = TypeVar("_Value")
 
 
 @runtime_checkable
@@ -81,9 +79,9 @@ def check_folder(method: str, folder: Any, wanted: type[Any]) -> None:
         )
 
 
-async def returned(value: _Value) -> _Value:
-    """A coroutine that returns a value."""
-    return value
+async def returned(writing: Awaitable[None]) -> Awaitable[None]:
+    """What is awaited twice, as Orbax does."""
+    return writing
 
 
 async def loaded() -> None:

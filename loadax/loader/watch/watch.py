@@ -17,7 +17,7 @@ for which it was stopped (SIGSTOP, a frozen cgroup, a suspended machine) is no t
 """
 
 _NAP = 0.5  # longest sleep, in seconds
-_LATE = 1.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
+_LATE = 2.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
 _CLOSE_TIMEOUT = 1.0  # seconds that closing waits for the last checks
 
 _log = logging.getLogger("loadax")
