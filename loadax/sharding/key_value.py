@@ -24,7 +24,7 @@ _closed: deque[str] = deque()  # directories of the runs that were closed last
 _Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 
-class UnansweredError(JaxRuntimeError):
+class UnansweredError(JaxRuntimeError):  # type: ignore[misc]  # JAX does not say that it is a class
     """The coordinator has not answered in time: its process is stopped, cut off or busy. It may answer later."""
 
 

@@ -178,13 +178,16 @@ def test_save_and_load_with_a_path_raise_at_the_call_and_say_what_to_call(
     folder: str, batches: DataIterator, tmp_path: Path
 ) -> None:
     """Without `await`, which whoever calls them so leaves out."""
-    path: Any = str(tmp_path / folder)
-    for call in (lambda: batches.save(path), lambda: batches.save(Path(path)), lambda: batches.load(path)):
+    path = tmp_path / folder
+    calls: list[tuple[Any, Any]] = [(batches.save, str(path)), (batches.load, str(path)), (batches.save, path)]
+    messages = []
+    for call, given in calls:
         with pytest.raises(ArgumentError, match=r"(save|load)\(.*checkpoint.*\): only Orbax calls this") as caught:
-            call()
+            call(given)
+        messages.append(str(caught.value))
     state = Path(tmp_path, "state.json")
     followed = {"json": json, "it": batches}
-    saving, loading = re.findall(r"(json\.dump\(.*?\), file\)|it\.set_state\(.*\)\))", str(caught.value))
+    saving, loading = re.findall(r"(json\.dump\(.*?\), file\)|it\.set_state\(.*\)\))", messages[0])
     with state.open("w") as file:
         exec(saving, {**followed, "file": file})
     expected = next(batches)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG, until
-from tests.processes.launch import ROOT, _free_port, _kill, output_of, started
+from tests.processes.launch import ROOT, _free_port, output_of, started
 
 pytestmark = pytest.mark.processes
 
@@ -89,7 +89,8 @@ def test_others_end_soon_after_a_process_that_exits_with_an_error_and_name_it(ho
         codes = [child.wait(HANG / 2) for child in children]  # JAX would end them after five minutes
     finally:
         for child in children:
-            _kill(child)
+            child.kill()
+            child.wait()
     told = output_of(logs[0])
     assert 0 not in codes, told
     assert "process 1 ended before step 5" in told

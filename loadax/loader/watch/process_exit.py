@@ -84,14 +84,14 @@ class ProcessExit:
     def _tell(self) -> None:
         error = getattr(sys, "last_value", None)  # Python sets it to the exception that ends the program
         process, store = this_process().index, key_value_store(_UNANSWERED)
-        own = error is not None and not isinstance(error, HostError)
         if store is None:
             return
         self._limit = None if error is None else self._latest_limit
-        if not own and not self._failed:
+        text = "" if error is None or isinstance(error, HostError) else ended_text(process, self._step(), error)
+        if not text and not self._failed:
             return
         try:
-            store.set(f"exits/{process}", ended_text(process, self._step(), error) if own else "")
+            store.set(f"exits/{process}", text)
         except JaxRuntimeError:
             self._limit = None if error is None else _UNANSWERED  # JAX's shutdown gets no answer either
         else:
