@@ -30,7 +30,7 @@ def test_hosts_that_are_suspended_go_on(tmp_path: Path) -> None:
         until(lambda: len(list(tmp_path.iterdir())) == 2)
         for child in children:
             os.kill(child.pid, signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(5)
         for child in children:
             os.kill(child.pid, signal.SIGCONT)
         assert [child.wait(HANG) for child in children] == [0, 0], [output_of(log) for log in logs]
@@ -44,7 +44,7 @@ from loadax.loader.watch import hosts, process_exit
 
 hosts.TICK = 0.1
 hosts.GRACE = process_exit.GRACE = 1.0
-process_exit._LONGEST = 3.0
+process_exit._LONGEST = 2.0
 process, port, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 jax.distributed.initialize("127.0.0.1:" + port, num_processes=2, process_id=process)
 

@@ -49,7 +49,7 @@ def stream(**options: Any) -> Dataloader:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    with patch.object(hosts, "TICK", 0.1), patch.object(hosts, "_STATUS", 0.1), patch.object(status, "SILENT", 1.5):
+    with patch.object(hosts, "TICK", 0.1), patch.object(hosts, "_STATUS", 0.1), patch.object(status, "SILENT", 3.0):
         yield
 
 
@@ -101,7 +101,7 @@ def suspended(folder: str, steps: int) -> None:
     with (
         impatient(),
         log_to(lines.append),
-        Dataloader(data, 8, num_workers=1, stall_after=1.5, abort_after=2.0).iterate() as batches,
+        Dataloader(data, 8, num_workers=1, stall_after=None, abort_after=3.0).iterate() as batches,
     ):
         for _ in batches:
             Path(folder, f"ready-{jax.process_index()}").touch()
