@@ -12,19 +12,13 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
 
     def set(self, key: str, value: str) -> None:
         with self._changed:
             self._values[key] = value
-            self._changed.notify_all()
 
-    def get(self, key: str, limit: float) -> str | None:
-        with self._changed:
-            self._changed.wait_for(lambda: key in self._values, limit)
-            return self._values.get(key)
-
-    def try_get(self, key: str) -> str | None:
+    def get(self, key: str) -> str | None:
         return self._values.get(key)
 
     def list(self, directory: str) -> dict[str, str]:
@@ -40,14 +34,13 @@ class MemoryStore:
 
 def check_store(store: KeyValueStore) -> None:
     """One process uses all methods, in a directory that nobody else uses."""
-    assert store.try_get("checked/a") is None
-    assert store.get("checked/a", 0.01) is None
+    assert store.get("checked/a") is None
     assert store.list("checked") == {}
     store.delete("checked")
     for key, value in {"a": "1", "b/c": "two, ü/\n", "b/d": "", "a": "new"}.items():  # noqa: F601 - sets twice
         store.set(f"checked/{key}", value)
     store.set("checked", "a key beside the directory of that name")
-    assert store.try_get("checked/a") == store.get("checked/a", 1) == "new"
+    assert store.get("checked/a") == "new"
     assert store.list("checked") == {"a": "new", "b/c": "two, ü/\n", "b/d": ""}
     assert store.list("checked/b") == {"c": "two, ü/\n", "d": ""}
     assert store.list("check") == {}
@@ -55,4 +48,4 @@ def check_store(store: KeyValueStore) -> None:
     assert store.list("checked") == {"a": "new"}
     store.delete("checked")
     assert store.list("checked") == {}
-    assert store.try_get("checked") is None
+    assert store.get("checked") is None

@@ -1,13 +1,14 @@
 """Files of saved states: what Orbax's `StatefulCheckpointable` protocol asks for, without importing Orbax."""
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
 from loadax.core.arguments import shown
-from loadax.errors import StateError
+from loadax.errors import ArgumentError, StateError
 from loadax.loader.streams.run import KEY
 
 FILE = "loadax.json"
@@ -16,6 +17,7 @@ FILE = "loadax.json"
 _LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
 
 
+@runtime_checkable
 class FutureFolder(Protocol):
     """A folder that is created in the background: Orbax's `PathAwaitingCreation`."""
 
@@ -62,6 +64,24 @@ def _read(path: Path) -> Any:
             f"{path} holds {shown(text)}, which is not JSON; load another checkpoint, or start the iterator at the "
             "step of this one: loader.iterate(start=step)"
         ) from None
+
+
+def check_folder(method: str, folder: Any, wanted: type[Any]) -> None:
+    """Checks that Orbax has called a method.
+
+    Raises:
+        ArgumentError: If the folder is not what it passes.
+    """
+    if not isinstance(folder, wanted):
+        raise ArgumentError(
+            f"{method}({shown(folder)}): only Orbax calls this, with a folder of its own; save a state with "
+            "json.dump(it.get_state(), file), and go on from it with it.set_state(json.load(file))"
+        )
+
+
+async def returned(writing: Awaitable[None]) -> Awaitable[None]:
+    """What is awaited twice, as Orbax does."""
+    return writing
 
 
 async def loaded() -> None:

@@ -156,8 +156,9 @@ class Dataloader:
         stall_after: Seconds of waiting for a batch after which the log tells what it waits for: rows, file, map, worker
             and its stack; again after twice as long, and so on. None: never.
         abort_after: Seconds of waiting for a batch after which `next()` raises a `StallError` with the same text, and
-            the other hosts of the run a `HostError` that names this one. None: never. With `num_workers=0`, the caller
-            itself waits for the data and can't be interrupted.
+            the other hosts of the run a `HostError` that names this one, about 7 seconds later. A host that waits for
+            them in a collective ends after `abort_after` seconds, but at least 10. None: never, unless another host
+            exits with an error. With `num_workers=0`, the caller itself waits for the data and can't be interrupted.
 
     Raises:
         ArgumentError: If an argument can't be used.

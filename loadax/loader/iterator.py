@@ -3,7 +3,7 @@
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from loadax.core.distributed import this_process
 from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
+from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
@@ -34,6 +34,7 @@ from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.process_exit import process_exit
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
@@ -45,6 +46,9 @@ JoinHosts: TypeAlias = Callable[
     RunHosts | None,
 ]
 """Begins the exchange with the other hosts of a run; see `run_hosts`."""
+
+
+_STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
 
 
 @final
@@ -352,8 +356,8 @@ class DataIterator:
     def _agree(self) -> None:
         """Begins to agree with the other processes on the end of the streams, if there are any of both."""
         self._disagree()
-        self._agreement = None
-        store = key_value_store()
+        self._agreement = self._stalls.agreement = None
+        store = key_value_store(_STREAM_LIMIT)
         if store is None or self._streams is None or self._streams.endless:
             return
         process, everyone, options = this_process().index, range(this_process().count), self._pipeline.options
@@ -361,9 +365,10 @@ class DataIterator:
         if list(owners) == [process] and options.shard is not None:
             owners = everyone  # every process has a mesh of its own, and a part of each batch
         if len(owners) > 1:
-            limits = options.stall_after, options.abort_after
-            self._agreement = end_agreement(store, process, owners, self._streams.end_rule, *limits)
+            self._agreement = self._stalls.agreement = end_agreement(store, process, owners, self._streams.end_rule)
             self._disagree = weakref.finalize(self, self._agreement.close)
+            ledger = self.ledger
+            process_exit.begin(lambda: ledger.step, options.abort_after)
 
     def _is_over(self) -> bool:
         return self._ended or self._step == self._plan.num_steps
@@ -459,23 +464,29 @@ class DataIterator:
             message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
             raise type(error)(message) from error
 
-    async def save(self, directory: FutureFolder) -> Awaitable[None]:
+    def save(self, directory: FutureFolder) -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
 
         The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
         which any number of hosts can load.
-        """
-        return write_state(self.get_state(), directory)
 
-    async def load(self, directory: Path) -> Awaitable[None]:
+        Raises:
+            ArgumentError: If the folder is not Orbax's. At the call: what fails in what this returns, nobody may await.
+        """
+        check_folder("save", directory, FutureFolder)
+        return returned(write_state(self.get_state(), directory))
+
+    def load(self, directory: Path) -> Coroutine[Any, Any, Awaitable[None]]:
         """Sets the state that is saved in a folder: Orbax calls this.
 
         Raises:
-            StateError: If there is none, or it belongs to other data; then nothing has changed.
+            ArgumentError: If the folder is not Orbax's.
+            StateError: If there is no state, or it belongs to other data; then nothing has changed.
         """
+        check_folder("load", directory, os.PathLike)
         # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
         self.set_state(read_state(directory))
-        return loaded()
+        return returned(loaded())
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""

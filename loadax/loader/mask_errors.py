@@ -1,8 +1,10 @@
 """MaskErrors: what to do with rows that can't be read, and the rows that are never read."""
 
 import json
+import logging
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -12,9 +14,14 @@ import numpy as np
 from loadax.core.arguments import integer, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, StorageError
 from loadax.loader.batch_spec import MASK
 from loadax.protocols import Integers, Tree, Visits
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_BEGINNING = '{"id": '  # of each line of a record
+
+_log = logging.getLogger("loadax")
 
 
 @final
@@ -57,7 +64,7 @@ class MaskErrors:
         if not 0 <= self.max_share <= 1:
             raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
         if self.record is not None:
-            checked_path("record", self.record, "the path of a file")
+            _local_path("record", self.record, "the path of a file")
 
 
 def masking_of(on_error: Any) -> MaskErrors | None:
@@ -94,7 +101,7 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
         ArgumentError: If a file is not a record of this dataset, or a row is out of range.
     """
     if isinstance(quarantine, str | os.PathLike):
-        given = Path(checked_path("quarantine", quarantine, "the record of MaskErrors, or row ids"))
+        given = _local_path("quarantine", quarantine, "the record of MaskErrors, or row ids")
         rows = [row for path in _records(given) for row in _rows_of_record(path, num_rows)]
     elif isinstance(quarantine, Iterable):
         rows = [integer("a row of quarantine", row, 0, num_rows - 1) for row in quarantine]
@@ -120,10 +127,8 @@ def create_record(masking: MaskErrors) -> MaskErrors:
     if masking.record is None:
         return masking
     path = record_path(masking.record, this_process().index)
-    if "://" in os.fspath(masking.record):
-        raise ArgumentError(f"record={shown(os.fspath(masking.record))}: pass the path of a local file")
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        os.close(_open(path))
     except OSError as error:
         raise ArgumentError(
             f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
@@ -132,10 +137,45 @@ def create_record(masking: MaskErrors) -> MaskErrors:
     return replace(masking, record=record_path(masking.record, 0).absolute())
 
 
+def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
+    """Appends an entry to the record of this process.
+
+    Raises:
+        StorageError: If it can't be written whole. The next entry begins a new line.
+    """
+    path = record_path(record, this_process().index)
+    line = (json.dumps(entry) + "\n").encode()
+    try:
+        with open(_open(path), "r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                line = b"\n" + line
+            # One write of one line, so that several runs may append. On a full disk, the second one says so.
+            while line:
+                line = line[file.write(line) :]
+    except OSError as error:
+        raise StorageError(
+            f"{path}, the record of masked rows, can't be written: {error.strerror}; make room on its disk, and start "
+            "again from the last saved state"
+        ) from error
+
+
 def record_path(record: str | os.PathLike[str], process: int) -> Path:
     """File to which a process appends its masked rows."""
     path = Path(checked_path("record", record))
     return path.with_stem(f"{path.stem}-{process}") if process else path
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _local_path(name: str, value: Any, wanted: str) -> Path:
+    text = checked_path(name, value, wanted)
+    if _URL.match(text):  # of a pathlib.Path, one slash is left
+        url = _URL.sub(r"\1://", text)
+        raise ArgumentError(f"{name}={shown(url)} is a URL: pass {wanted}, in a local folder", argument=name)
+    return Path(text)
 
 
 def _records(path: Path) -> list[Path]:
@@ -152,11 +192,16 @@ def _records(path: Path) -> list[Path]:
 
 
 def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
-    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
+    for number, written in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
+        line = written[max(0, written.rfind(_BEGINNING)) :]  # older versions went on in the line of one that was cut
         try:
             entry = json.loads(line)
             row, rows = int(entry["id"]), int(entry["rows"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            begins = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
+            if isinstance(error, json.JSONDecodeError) and begins:
+                _log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
+                continue
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
                 "pass the record of MaskErrors, or the row ids as a list"
@@ -166,4 +211,6 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
                 f"quarantine: line {number} of {path} is about row {row} of a dataset with {rows} rows, "
                 f"and this one has {num_rows}; pass the record of runs of this dataset"
             )
+        if line != written:
+            _log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
         yield row

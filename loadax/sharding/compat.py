@@ -27,7 +27,6 @@ try:
 except ImportError:
     _distributed = None  # type: ignore[assignment]
 _KEY_VALUE_METHODS = (
-    "blocking_key_value_get",
     "key_value_delete",
     "key_value_dir_get",
     "key_value_set",

@@ -3,9 +3,12 @@
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache, partial
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeAlias, final
 
 from jax.errors import JaxRuntimeError
 
@@ -18,24 +21,27 @@ _KEPT = 32  # directories of runs, closed last, whose keys are kept, since anoth
 _lock = threading.RLock()  # reentrant: garbage collection may close a run while another one is forgotten
 _closed: deque[str] = deque()  # directories of the runs that were closed last
 
+_Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
+
+
+class UnansweredError(JaxRuntimeError):  # type: ignore[misc]  # JAX does not say that it is a class
+    """The coordinator has not answered in time: its process is stopped, cut off or busy. It may answer later."""
+
 
 class KeyValueStore(Protocol):
     """Texts by key, the same for all processes of a run.
 
-    Keys are paths such as "streams/0/ended". Calls never wait for a device, and only `get` waits for other processes.
-    The coordinator is a thread of process 0, so every call may raise `jax.errors.JaxRuntimeError` once that is gone.
+    Keys are paths such as "streams/0/ended". Calls never wait for a device, nor for processes other than process 0,
+    which runs the coordinator: they may raise `jax.errors.JaxRuntimeError` once that is gone, and `UnansweredError`
+    while it is stopped. What was to be set or deleted then is so when it goes on.
     """
 
     def set(self, key: str, value: str) -> None:
         """Sets a key, which may have a value already."""
         ...
 
-    def get(self, key: str, limit: float) -> str | None:
-        """Waits up to `limit` seconds for a key to be set; None if it is not."""
-        ...
-
-    def try_get(self, key: str) -> str | None:
-        """The value of a key, None if it is not set. Does not wait."""
+    def get(self, key: str) -> str | None:
+        """The value of a key, None if it is not set."""
         ...
 
     def list(self, directory: str) -> dict[str, str]:
@@ -47,8 +53,11 @@ class KeyValueStore(Protocol):
         ...
 
 
-def key_value_store() -> KeyValueStore | None:
+def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
     """The store of this JAX run; None if it has one process, or its JAX version offers no store.
+
+    Args:
+        limit: Seconds to wait for an answer of the coordinator.
 
     Examples:
         >>> from loadax.sharding.key_value import key_value_store
@@ -56,7 +65,7 @@ def key_value_store() -> KeyValueStore | None:
         True
     """
     client = coordination_client()
-    return None if client is None or this_process().count == 1 else _CoordinationStore(client)
+    return None if client is None or this_process().count == 1 else _CoordinationStore(client, limit)
 
 
 def group_name(processes: Sequence[int]) -> str:
@@ -96,11 +105,8 @@ class Subdirectory:
     def set(self, key: str, value: str) -> None:
         self.store.set(f"{self.path}/{key}", value)
 
-    def get(self, key: str, limit: float) -> str | None:
-        return self.store.get(f"{self.path}/{key}", limit)
-
-    def try_get(self, key: str) -> str | None:
-        return self.store.try_get(f"{self.path}/{key}")
+    def get(self, key: str) -> str | None:
+        return self.store.get(f"{self.path}/{key}")
 
     def list(self, directory: str) -> dict[str, str]:
         return self.store.list(f"{self.path}/{directory}")
@@ -110,41 +116,70 @@ class Subdirectory:
 
 
 @final
+@dataclass(frozen=True)
 class _CoordinationStore:
     """The key-value store of the coordination service.
 
+    JAX gives requests no deadline, so a thread sends them, one after the other.
+
     Args:
         client: Its client, as of `coordination_client`.
+        limit: Seconds to wait for an answer.
     """
 
-    def __init__(self, client: Any):
-        self._client = client
+    client: Any
+    limit: float
+    _late: dict[str, Future[Any]] = field(default_factory=dict)  # answers that are still awaited, by directory
 
     def set(self, key: str, value: str) -> None:
-        self._client.key_value_set(f"{_ROOT}/{key}", value, allow_overwrite=True)
+        self._answer(self._ask(self.client.key_value_set, f"{_ROOT}/{key}", value, True))
 
-    def get(self, key: str, limit: float) -> str | None:
+    def get(self, key: str) -> str | None:
         try:
-            return str(self._client.blocking_key_value_get(f"{_ROOT}/{key}", max(1, int(1000 * limit))))
+            return str(self._answer(self._ask(self.client.key_value_try_get, f"{_ROOT}/{key}")))
         except JaxRuntimeError as error:
-            _raise_unless("DEADLINE_EXCEEDED", error)
-            return None
-
-    def try_get(self, key: str) -> str | None:
-        try:
-            return str(self._client.key_value_try_get(f"{_ROOT}/{key}"))
-        except JaxRuntimeError as error:
-            _raise_unless("NOT_FOUND", error)
+            if "NOT_FOUND" not in str(error):
+                raise
             return None
 
     def list(self, directory: str) -> dict[str, str]:
         path = f"{_ROOT}/{directory}/"
-        return {key.removeprefix(path): str(value) for key, value in self._client.key_value_dir_get(path)}
+        answer = self._late.pop(path, None) or self._ask(self.client.key_value_dir_get, path)
+        try:
+            return {key.removeprefix(path): str(value) for key, value in self._answer(answer)}
+        except UnansweredError:
+            self._late[path] = answer  # a coordinator that always takes so long answers in the end
+            raise
 
     def delete(self, key: str) -> None:
-        self._client.key_value_delete(f"{_ROOT}/{key}")
+        self._answer(self._ask(self.client.key_value_delete, f"{_ROOT}/{key}"))
+
+    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        answer = Future[Any]()
+        _requests().put((answer, partial(method, *arguments)))
+        return answer
+
+    def _answer(self, answer: Future[Any]) -> Any:
+        try:
+            return answer.result(self.limit)
+        except TimeoutError:
+            raise UnansweredError(f"the coordinator has not answered for {self.limit:g} s") from None
 
 
-def _raise_unless(status: str, error: JaxRuntimeError) -> None:
-    if status not in str(error):
-        raise error
+@cache
+def _requests() -> "SimpleQueue[_Request | None]":
+    """Queue of the thread that sends requests. Without a lock: garbage collection may close a run on any thread."""
+    queue: SimpleQueue[_Request | None] = SimpleQueue()
+    threading.Thread(target=_send, args=(queue,), name="loadax-requests", daemon=True).start()
+    return queue
+
+
+def _send(queue: "SimpleQueue[_Request | None]") -> None:
+    """Sends requests until there is None."""
+    while (request := queue.get()) is not None:
+        answer, send = request
+        try:
+            answer.set_result(send())
+        except Exception as error:  # noqa: BLE001 - whoever has asked gets it
+            answer.set_exception(error)
+        del request, answer, send  # a client shuts down when it is no longer referenced

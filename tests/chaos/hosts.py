@@ -170,7 +170,7 @@ def impatient() -> Iterator[None]:
     with (
         patch.object(agreement, "FIRST_WAIT", 0.2),
         patch.object(hosts, "FIRST_WAIT", 0.2),
-        patch.object(hosts, "_TICK", 0.1),
+        patch.object(hosts, "TICK", 0.1),
         patch.object(hosts, "_STATUS", 0.1),
         patch.object(status, "SILENT", 1.5),
     ):

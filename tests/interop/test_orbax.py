@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from orbax.checkpoint import v1
 
 from loadax import DataIterator, Dataloader, Dataset, from_arrays
-from loadax.errors import StateError
+from loadax.errors import ArgumentError, StateError
 
 
 def data(rows: int = 64) -> Dataset:
@@ -170,3 +171,26 @@ def test_the_state_of_another_loader(batches: DataIterator, tmp_path: Path) -> N
         ):
             v1.load_checkpointables(tmp_path / "1", {"data": other})
         assert other.step == 3
+
+
+@pytest.mark.parametrize("folder", ["checkpoint", "checkpoint/loadax.json"])
+def test_save_and_load_with_a_path_raise_at_the_call_and_say_what_to_call(
+    folder: str, batches: DataIterator, tmp_path: Path
+) -> None:
+    """Without `await`, which whoever calls them so leaves out."""
+    path = tmp_path / folder
+    calls: list[tuple[Any, Any]] = [(batches.save, str(path)), (batches.load, str(path)), (batches.save, path)]
+    messages = []
+    for call, given in calls:
+        with pytest.raises(ArgumentError, match=r"(save|load)\(.*checkpoint.*\): only Orbax calls this") as caught:
+            call(given)
+        messages.append(str(caught.value))
+    state = Path(tmp_path, "state.json")
+    followed = {"json": json, "it": batches}
+    saving, loading = re.findall(r"(json\.dump\(.*?\), file\)|it\.set_state\(.*\)\))", messages[0])
+    with state.open("w") as file:
+        exec(saving, {**followed, "file": file})
+    expected = next(batches)
+    with state.open() as file:
+        exec(loading, {**followed, "file": file})
+    assert jax.tree.all(jax.tree.map(lambda left, right: bool((left == right).all()), expected, next(batches)))

@@ -1,7 +1,13 @@
 """Rows that can't be read keep their positions: `on_error=MaskErrors(…)` and `quarantine=`."""
 
 import json
-from collections.abc import Callable
+import os
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ import loadax
 from loadax import Dataloader, Dataset, MaskErrors, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, SourceError, StorageError
 from loadax.interop import prometheus
+from loadax.loader.mask_errors import quarantined_rows
 from loadax.sharding import data_parallel
 from tests.limits import HANG
 
@@ -421,3 +428,101 @@ def test_a_part_whose_first_row_is_bad_needs_a_spec(join: Callable[[Dataset, Dat
     assert "in a part of mix, concat or zip, pass spec= to the maps" in "".join(raised.value.__notes__)
     loader = Dataloader(join(rows, rows.map(fails(bad={0}), spec={"x": np.int64(0)})), 8, on_error=LOOSE)
     assert sum(int(batch["mask"].sum()) for batch in loader) == len(loader.dataset) - 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder with room for little."""
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("only root can mount a file system")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(tmp_path)], check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def record_of(rows: set[int], record: Path, quarantine: Any = ()) -> None:
+    """Masks and records rows."""
+    masking = MaskErrors(max_in_a_row=ROWS, max_share=1, record=record)
+    options: dict[str, Any] = {"on_error": masking, "num_workers": 1, "remainder": "pad", "quarantine": quarantine}
+    list(Dataloader(data(bad=rows), 8, **options))
+
+
+def all_but(rows: set[int], quarantine: Any) -> None:
+    """Reads all rows but those in quarantine, which are to be these."""
+    list(Dataloader(data(bad=rows), 8, quarantine=quarantine, remainder="pad"))
+
+
+WRITTEN = "the record of masked rows, can't be written: {}; make room on its disk, and start again from the last saved"
+
+
+def test_record_of_masked_rows_survives_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What could be recorded is never read again, and later runs record more."""
+    (small_disk / "other").write_bytes(bytes(4096))
+    record, bad = small_disk / "bad.jsonl", set(range(ROWS - 1))
+    with pytest.raises(StorageError, match=re.escape(f"{record}, {WRITTEN.format('No space left on device')}")):
+        record_of(bad, record)
+    assert not record.read_bytes().endswith(b"\n"), "a part of a line"
+    rows = {json.loads(line)["id"] for line in record.read_text().splitlines()[:-1]}
+    assert rows
+    all_but(rows, record)
+    assert f"of {record} is unfinished, so its row is read again" in caplog.text
+    (small_disk / "other").unlink()  # as the error says
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
+    record_of(bad - rows, record, quarantine=record)
+    all_but(bad, record)
+
+
+def test_record_line_after_a_partial_write_begins_a_new_line(tmp_path: Path) -> None:
+    record = tmp_path / "bad.jsonl"
+    lines = f"""
+import resource
+from loadax.errors import StorageError
+from loadax.loader.mask_errors import append_record
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))
+for row in range(3):
+    try:
+        append_record({str(record)!r}, {{"id": row, "rows": 9, "error": 60 * "x"}})
+    except StorageError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+append_record({str(record)!r}, {{"id": 8, "rows": 9}})
+"""
+    told = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True).stdout
+    partial, nothing = told.splitlines()
+    assert partial == nothing
+    assert partial.startswith(f"{record}, {WRITTEN.format('File too large')}")
+    first, cut, last = record.read_text().splitlines()
+    assert (len(cut) < len(first), last) == (True, '{"id": 8, "rows": 9}')
+    assert quarantined_rows(record, 9).tolist() == [0, 8]
+
+
+@pytest.mark.parametrize("cut", range(1, 130, 8))
+def test_every_unfinished_line_of_a_record_is_skipped_and_logged(
+    cut: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if an older version went on in that line."""
+    record = tmp_path / "bad.jsonl"
+    record_of(BAD, record)
+    lines = record.read_text().splitlines()
+    for glue in ("", "\n", "\n\n"):
+        caplog.clear()
+        record.write_text("\n".join(lines[:-1]) + f"\n{lines[0][:cut]}{glue}{lines[-1]}\n")
+        assert quarantined_rows(record, ROWS).tolist() == sorted(BAD)
+        assert f"line {len(lines)} of {record} is unfinished" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["http://user:SECRET@host/r.jsonl", "s3://bucket/r.jsonl?token=SECRET"])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_record_and_quarantine_refuse_urls_without_their_secrets(kind: type, url: str) -> None:
+    """Of a pathlib.Path, one slash is left."""
+    for give in (
+        lambda: MaskErrors(record=kind(url)),
+        lambda: Dataloader(data(), 8, quarantine=kind(url)),
+    ):
+        with pytest.raises(
+            ArgumentError, match=r"(record|quarantine)='(http|s3)://.* is a URL: pass .* in a local folder"
+        ) as caught:
+            give()
+        assert "SECRET" not in "".join(traceback.format_exception(caught.value))

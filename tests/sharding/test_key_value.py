@@ -1,10 +1,22 @@
+import threading
+from collections.abc import Iterator
+
 import jax
 import pytest
 from jax.errors import JaxRuntimeError
 
 from loadax.sharding import compat, key_value
-from loadax.sharding.key_value import Subdirectory, key_value_store
+from loadax.sharding.key_value import Subdirectory, UnansweredError, key_value_store
 from tests.key_values import MemoryStore, check_store
+from tests.limits import HANG
+
+
+@pytest.fixture
+def requests() -> Iterator[None]:
+    """Ends the thread that sends requests."""
+    yield
+    key_value._requests().put(None)
+    key_value._requests.cache_clear()
 
 
 def test_a_run_of_one_process_has_no_store() -> None:
@@ -29,6 +41,7 @@ def test_a_subdirectory_is_a_store() -> None:
     assert store.list("some") == {"where/a": "1"}
 
 
+@pytest.mark.usefixtures("requests")
 def test_errors_of_the_coordinator_are_raised() -> None:
     class Gone:
         def __getattr__(self, name: str) -> object:
@@ -37,7 +50,45 @@ def test_errors_of_the_coordinator_are_raised() -> None:
 
             return call
 
-    store = key_value._CoordinationStore(Gone())
-    for call in (lambda: store.get("a", 1), lambda: store.try_get("a"), lambda: store.list("a")):
+    store = key_value._CoordinationStore(Gone(), HANG)
+    for call in (
+        lambda: store.get("a"),
+        lambda: store.list("a"),
+        lambda: store.set("a", ""),
+        lambda: store.delete("a"),
+    ):
         with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
             call()
+
+
+class Stopped:
+    """A client whose coordinator does not answer until it goes on."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.asked = threading.Event(), list[tuple[object, ...]]()
+
+    def __getattr__(self, name: str) -> object:
+        def call(*arguments: object) -> object:
+            assert self.goes_on.wait(HANG)
+            self.asked.append((name, *arguments))
+            return [("loadax/a/b", "c")]
+
+        return call
+
+
+@pytest.mark.usefixtures("requests")
+def test_requests_to_a_stopped_coordinator_have_a_deadline_and_reach_it_later_in_order() -> None:
+    client = Stopped()
+    store = key_value._CoordinationStore(client, 0.01)
+    for value in ("1", "2"):
+        with pytest.raises(UnansweredError, match=r"the coordinator has not answered for 0\.01 s"):
+            store.set("a", value)
+    for call in (lambda: store.get("a"), lambda: store.delete("a"), lambda: store.list("a"), lambda: store.list("a")):
+        with pytest.raises(UnansweredError):
+            call()
+    client.goes_on.set()
+    late = key_value._CoordinationStore(client, HANG)
+    late.set("a", "3")
+    assert [asked[2] for asked in client.asked if asked[0] == "key_value_set"] == ["1", "2", "3"]
+    assert [asked[0] for asked in client.asked].count("key_value_dir_get") == 1, "the second one waits for the first"
+    assert store.list("a") == {"b": "c"}, "an answer that is late is not lost"

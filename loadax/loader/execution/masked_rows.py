@@ -1,18 +1,15 @@
 """MaskedRows: counts, records and limits the rows that a run masks."""
 
-import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
 
-from loadax.core.distributed import this_process
 from loadax.errors import SourceError
 from loadax.loader.inspection.trace import trace
-from loadax.loader.mask_errors import MaskErrors, record_path
+from loadax.loader.mask_errors import MaskErrors, append_record
 from loadax.loader.metrics.stats import Failure
 from loadax.plan.batches import BatchPlan
 from loadax.sources.base import BaseSource
@@ -69,14 +66,7 @@ class MaskedRows:
         _log.warning("step %d: %s is masked: %s", step, row, failure.error)
         if masking.record is not None:
             known = {"id": record.id, "rows": len(self._source), "step": step, **record.to_dict()}
-            line = (json.dumps({**known, "error": failure.error}) + "\n").encode()
-            path = record_path(masking.record, this_process().index)
-            # One write of one line, so that several runs may append.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            append_record(masking.record, {**known, "error": failure.error})
         most = max(_ALWAYS, masking.max_share * self._read)
         if self._in_a_row > masking.max_in_a_row:
             raise SourceError(

@@ -6,22 +6,20 @@ steps need no request.
 """
 
 import json
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from time import perf_counter
 from typing import final
 
 from jax.errors import JaxRuntimeError
 
-from loadax.errors import HostError, SourceError, StallError
+from loadax.errors import HostError, SourceError
 from loadax.loader.streams.run import EndRule, Progress
-from loadax.sharding.key_value import KeyValueStore, Subdirectory, forget, group_name
-
-_log = logging.getLogger("loadax")
+from loadax.sharding.key_value import KeyValueStore, Subdirectory, UnansweredError, forget, group_name
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
 _CLOSED = "closed its iterator"
@@ -65,8 +63,6 @@ class EndAgreement:
         process: This process.
         processes: All processes that read parts of the batches.
         rule: When the run ends.
-        stall_after: Seconds of waiting for other processes after which to log. None: never.
-        abort_after: Seconds of waiting for them after which to raise. None: never.
         forget: Function for the first process to call last: deletes keys of closed runs.
     """
 
@@ -76,18 +72,17 @@ class EndAgreement:
         process: int,
         processes: Sequence[int],
         rule: EndRule,
-        stall_after: float | None,
-        abort_after: float | None,
         forget: Callable[[], None],
     ):
         self._store, self._process, self._rule, self._forget = store, process, rule, forget
-        self._stall_after = float("inf") if stall_after is None else stall_after
-        self._abort_after = float("inf") if abort_after is None else abort_after
+        self.waiting: tuple[float, int] | None = None
+        """Since when this process waits for others, and for which step; None: it does not wait."""
         self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
         self._leads = process == min(processes)
         self._ended: dict[int, str] = {}  # why other processes read no further
         self._left: str | None = None  # why this one does not; set by any thread, so apart
         self._told = Progress(-1, None, 0)
+        self._answered = True  # whether the coordinator has answered the latest question
 
     def goes_on(self, step: int, mine: Progress, ended_lane: str, check: Callable[[], None]) -> bool:
         """Whether a step is part of the run. Waits for the processes that have not read it yet.
@@ -96,46 +91,46 @@ class EndAgreement:
             step: The step; all earlier ones were part of it.
             mine: Progress of this process, which has read the step.
             ended_lane: Text: which lane of this process has ended first.
-            check: Raises an error if waiting is in vain.
+            check: Raises an error if waiting is in vain, or takes too long.
 
         Raises:
             HostError: If another process has failed, or closed its iterator.
-            StallError: If the others have not read the step within `abort_after` seconds.
             SourceError: As `goes_on` of this module.
         """
         self._known[self._process] = mine
         try:
             if self._told.read <= step:
-                self._tell()
                 self._told = mine
+                with suppress(UnansweredError):  # the coordinator sets it when it goes on
+                    self._tell()
             return self._verdict(step, ended_lane, check)
         except JaxRuntimeError as error:
             raise HostError(
                 f"process {self._process} can't agree with the others on the end of the stream, since the coordinator, "
                 f"process 0, does not answer: {error}; start all processes again from the last saved state"
             ) from error
+        finally:
+            self.waiting = None
 
     def _verdict(self, step: int, ended_lane: str, check: Callable[[], None]) -> bool:
-        began, wait, told_after = time.monotonic(), _FIRST_WAIT, self._stall_after
+        wait = _FIRST_WAIT
         while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
+            self.waiting = self.waiting or (perf_counter(), step)
             if self._look():
                 continue
             self._check_others(step)
             check()
-            waited = time.monotonic() - began
-            if waited >= min(told_after, self._abort_after):
-                late = [process for process, progress in self._known.items() if progress.read <= step]
-                text = (
-                    f"step {step} has not come for {waited:.0f} s: processes {late} have not read it from the stream; "
-                    "all processes must iterate over the same loaders in the same order"
-                )
-                if waited >= self._abort_after:
-                    raise StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer")
-                _log.warning("%s", text)
-                told_after *= 2
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
         return verdict
+
+    def waiting_text(self, step: int) -> str:
+        """What a step waits for."""
+        late = [process for process, progress in self._known.items() if progress.read <= step]
+        why = "all processes must iterate over the same loaders in the same order"
+        if not self._answered:
+            why = "process 0, which runs the coordinator, does not answer: it is stopped or cut off; look there first"
+        return f"processes {late} have not read it from the stream; {why}"
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this one can't go on."""
@@ -159,8 +154,13 @@ class EndAgreement:
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""
-        before = dict(self._known)
-        for name, text in self._store.list("progress").items():
+        before, self._answered = dict(self._known), False
+        try:
+            told = self._store.list("progress")
+        except UnansweredError:
+            return False
+        self._answered = True
+        for name, text in told.items():
             process = int(name)
             if process != self._process and process in self._known:
                 *progress, ended = json.loads(text)
@@ -185,8 +185,6 @@ def end_agreement(
     process: int,
     processes: Sequence[int],
     rule: EndRule,
-    stall_after: float | None,
-    abort_after: float | None,
 ) -> EndAgreement:
     """The agreement of the next run of a group of processes; see `EndAgreement`.
 
@@ -195,10 +193,8 @@ def end_agreement(
         process: This process.
         processes: Processes of the group.
         rule: When the run ends.
-        stall_after: Seconds of waiting after which to log. None: never.
-        abort_after: Seconds of waiting after which to raise. None: never.
     """
     group = group_name(processes)
     directory = f"streams/{group}/{next(_runs[group])}"
     last = partial(forget, store, directory)
-    return EndAgreement(Subdirectory(store, directory), process, processes, rule, stall_after, abort_after, last)
+    return EndAgreement(Subdirectory(store, directory), process, processes, rule, last)

@@ -11,7 +11,6 @@ from loadax.sharding.key_value import KeyValueStore
 FIRST_WAIT = 5.0
 """Seconds that the first batch waits for the other hosts' records."""
 
-_BRIEFLY = 0.1  # seconds that a check waits for other hosts
 _ROUND = 1000  # steps between two samples of contents
 
 _log = logging.getLogger("loadax")
@@ -29,7 +28,6 @@ class Agreement:
         processes: All processes of the run's mesh, ascending.
         record: This run's record.
         contents: Function of a round: digests of some rows; None while they are read.
-        began: Time at which the run began, in seconds.
     """
 
     def __init__(
@@ -39,10 +37,10 @@ class Agreement:
         processes: tuple[int, ...],
         record: Record,
         contents: Callable[[int], Mapping[str, list[str]] | None],
-        began: float,
     ):
         self._keys, self._process, self._processes = keys, process, processes
-        self._record, self._contents, self._began = record, contents, began
+        self._record, self._contents = record, contents
+        self._began: float | None = None  # time of the first check
         self._round = 0
         self._published = False
         self._warned = False
@@ -55,6 +53,7 @@ class Agreement:
             now: Present time, in seconds.
             tell: Tells all hosts how they differ.
         """
+        self._began = now if self._began is None else self._began
         if not self._published:
             if self._round and step < self._record["first step"] + self._round * _ROUND:
                 return
@@ -64,14 +63,9 @@ class Agreement:
             record = with_contents({} if self._round else self._record, contents)
             self._keys.set(f"records/{self._round}/{self._process}", json.dumps(record))
             self._published = True
-        # At first, a batch waits for this.
-        limit = _BRIEFLY if self._round == 0 and not self._warned else 0.0
         if self._process != self._processes[0]:
-            complete = self._round > 0 or self._keys.get("agreed", limit) is not None
+            complete = self._round > 0 or self._keys.get("agreed") is not None
         else:
-            for process in self._processes if limit else ():
-                if self._keys.get(f"records/0/{process}", limit) is None:
-                    break
             records = self._records()
             complete = len(records) == len(self._processes)
             if complete:

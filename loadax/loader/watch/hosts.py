@@ -5,11 +5,10 @@ No device takes part, and no batch waits, except the first one for the other hos
 
 import json
 import logging
-import os
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import final
 
 from jax.errors import JaxRuntimeError
@@ -17,25 +16,18 @@ from jax.errors import JaxRuntimeError
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.watch.agreement import FIRST_WAIT, Agreement
-from loadax.loader.watch.status import HostStatus, SilentHosts, publish, slowest_text, statuses
+from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
+from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, publish, silent_text, slowest_text, statuses
 from loadax.sharding.key_value import KeyValueStore
 
-_FIRST_TICK, _TICK = 0.005, 2.0  # seconds between two looks at the store: at first, and later
+_FIRST_TICKS = 0.005, 0.1  # seconds between the first two looks at the store, and at most while a batch waits for them
 _STATUS = 5.0  # seconds between two statuses
-_GRACE = 5.0  # seconds after which a run ends because another host has: this one may be about to raise the same error
 _DIFFERING = "differing"
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
 
 _log = logging.getLogger("loadax")
-
-
-def end_process() -> None:
-    """Ends this process at once: exit handlers would wait for the other hosts too."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 @final
@@ -45,42 +37,46 @@ class RunHosts:
     Args:
         keys: Keys of this run, the same on all hosts.
         process: Index of this process.
-        leads: Whether this process looks for silent hosts.
+        processes: All processes of the run, ascending.
         agreement: Comparison of the records.
         progress: Function that returns the next step and the statistics.
         fail: Ends this run with an error.
-        forget: Function for the leader to call last: deletes keys of closed runs.
-        abort_after: Seconds from then on after which the process ends, if its training thread has not come for that
-            error: it is in a collective, with which nothing else can end. None: never.
-        clock: Function that returns seconds, ascending.
+        forget: Function for the first process to call last: deletes keys of closed runs.
+        exits: Function that returns the processes that have exited, as `exits` of `process_exit`.
+        abort_after: Seconds from the end of another host on after which this process ends, if its training thread has
+            not asked for a batch: it is in a collective, with which nothing else can end. None: only if the other
+            process exits.
     """
 
     def __init__(
         self,
         keys: KeyValueStore,
         process: int,
-        leads: bool,
+        processes: tuple[int, ...],
         agreement: Agreement,
         progress: Callable[[], tuple[int, Stats]],
         fail: Callable[[BaseException], None],
         forget: Callable[[], None],
+        exits: Callable[[], Mapping[int, str]],
         abort_after: float | None,
-        clock: Callable[[], float],
     ):
-        self._keys, self._process, self._leads = keys, process, leads
-        self._abort_after = float("inf") if abort_after is None else abort_after
-        self._agreement, self._progress, self._fail, self._clock = agreement, progress, fail, clock
+        self._keys, self._process, self._processes = keys, process, processes
+        self._abort_after = abort_after
+        self._agreement, self._progress, self._fail, self._exits = agreement, progress, fail, exits
         self._forget = forget
-        self._silent_hosts = SilentHosts()
-        self._unreachable = False  # since the last check
-        self._delay = _FIRST_TICK
-        self._next_status, self._count = clock(), 0
+        self._neighbours = Neighbours(keys, process, processes)
+        self._delay, self._count = _FIRST_TICKS[0], 0
+        # `_reached`: when the coordinator has answered last; `_warned`: whether it was told that it does not.
+        self._began = self._now = self._next_status = self._reached = perf_counter()
+        self._warned = False
         self._received: dict[str, str] = {}
         self._to_tell: deque[tuple[bool, str]] = deque()
         self.error: HostError | None = None
         """The error that ends this run, because of another host or a difference."""
-        self._end: tuple[float, HostError] | None = None  # when to end this run, and why
+        self._end: tuple[str, HostError] | None = None  # who has ended this run, and the error
+        self._ended_at, self._grace, self._limit = 0.0, GRACE, float("inf")  # and when; seconds to the error, and exit
         self._first_words = threading.Event()  # set when the records are compared, or never will be
+        process_exit.begin(lambda: progress()[0], abort_after)
 
     @property
     def name(self) -> str:
@@ -89,12 +85,8 @@ class RunHosts:
 
     def ended(self, step: int, error: BaseException) -> None:
         """Tells all other hosts that this one can't go on, so that they end too."""
-        words = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-        self.tell(
-            f"process {self._process} ended before step {step} with {words}. The others can't go on without it: start "
-            "all processes again from the last saved state",
-            ends=True,
-        )
+        self.tell(ended_text(self._process, step, error), ends=True)
+        process_exit.fail()
 
     def tell(self, text: str, ends: bool = False) -> None:
         """Has `check` tell all other hosts a sentence. `ends`: their runs end with it as an error."""
@@ -111,31 +103,43 @@ class RunHosts:
         if self.error is not None:
             raise self.error
 
-    def check(self, closing: bool) -> float:
+    def check(self, closing: bool, resumed: float) -> float:
         """Exchanges news with the other hosts; returns the seconds until the next time.
 
         Args:
             closing: Whether this is the last time.
+            resumed: Time at which this process was resumed last. While it was stopped, it could not hear the others.
         """
+        self._now = perf_counter()
+        self._reached, self._ended_at = max(self._reached, resumed), max(self._ended_at, resumed)
+        step, due = self._progress()[0], self._now >= self._next_status
         try:
-            self._send(closing)
+            self._send(closing, due)
             if not closing:
-                self._agreement.check(self._progress()[0], self._clock(), self._tell_difference)
+                self._agreement.check(step, self._now, self._tell_difference)
             self._receive()
-            if closing:
+            if not closing:
+                self._look_for_exits()
+                found = self._neighbours.check(step, self._now, resumed) if due and self._end is None else {}
+                for process, text in found.items():
+                    self._tell_all(f"about {process}", text, False)
+            else:
                 self._agreement.close()
-                if self._leads:
+                if self._process == self._processes[0]:
                     self._forget()
         except JaxRuntimeError as error:
-            if not closing and not self._unreachable:
-                _log.info("the hosts of this run can't reach the coordinator, and try again: %s", error)
-            self._unreachable = True
             self._first_words.set()
+            if not closing and not self._warned and self._now - self._reached >= SILENT:
+                self._warned = True
+                text = silent_text("process 0, which runs the coordinator,", self._now - self._reached)
+                _log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
+            self._delay = TICK
         else:
-            self._unreachable = False
+            self._reached, self._warned = self._now, False
+            first = not self._first_words.is_set() and self._now - self._began < FIRST_WAIT
+            self._delay = min(_FIRST_TICKS[1] if first else TICK, 1.5 * self._delay)
         if not closing:
             self._end_if_due()
-        self._delay = _TICK if self._unreachable else min(_TICK, 1.5 * self._delay)
         return self._delay
 
     def slowest(self) -> str:
@@ -146,16 +150,14 @@ class RunHosts:
         except JaxRuntimeError as error:
             return f"the other hosts can't be reached: {error}"
 
-    def _send(self, closing: bool) -> None:
+    def _send(self, closing: bool, due: bool) -> None:
         while self._to_tell:
             ends, text = self._to_tell[0]
             self._tell_all(str(self._process), text, ends)
             self._to_tell.popleft()
-        if closing or self._clock() >= self._next_status:
+        if closing or due:
+            self._next_status = self._now + _STATUS
             self._publish_status(closing)
-            silent = self._silent_hosts.check(statuses(self._keys), self._clock()) if self._leads else None
-            if silent is not None:
-                self._tell_all("silent", silent, False)
 
     def _tell_all(self, key: str, text: str, ends: bool) -> None:
         self._keys.set(f"told/{key}", json.dumps([ends, text]))
@@ -165,7 +167,7 @@ class RunHosts:
 
     def _publish_status(self, closing: bool) -> None:
         step, stats = self._progress()
-        self._next_status, self._count = self._clock() + _STATUS, self._count + 1
+        self._count += 1
         publish(self._keys, self._process, HostStatus(step, stats.waited, stats.trained, self._count, closing))
 
     def _receive(self) -> None:
@@ -175,21 +177,35 @@ class RunHosts:
                 self._received[sender] = news
                 ends, text = json.loads(news)
                 _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
-                if ends and self._end is None:
-                    self._end = self._clock() + (0 if sender == _DIFFERING else _GRACE), HostError(text)
+                if ends:
+                    self._end_with(sender, text)
+
+    def _look_for_exits(self) -> None:
+        """Notices processes that have exited after an error."""
+        for process, text in self._exits().items():
+            if text and process != self._process and process in self._processes and self._end is None:
+                _log.error("%s", text)
+                self._end_with(str(process), text)
+            if self._end is not None and (text or self._end[0] == str(process)):
+                self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
+
+    def _end_with(self, sender: str, text: str) -> None:
+        """Ends this run in some seconds, because of another host."""
+        if self._end is None:
+            self._end, self._ended_at = (sender, HostError(text)), self._now
+            self._grace = 0.0 if sender == _DIFFERING else GRACE
+            self._limit = float("inf") if self._abort_after is None else max(self._abort_after, 2 * GRACE)
 
     def _end_if_due(self) -> None:
-        if self._end is not None and self.error is None and self._clock() >= self._end[0]:
-            self.error = self._end[1]
-            self._fail(self.error)
-        if self._end is not None and self._clock() >= self._end[0] + self._abort_after:
-            _log.critical(
-                "process %d ends without cleaning up: its training thread has not asked for a batch within "
-                "abort_after=%g s of this error, so it waits for the other host: %s",
-                self._process,
-                self._abort_after,
-                self._end[1],
-            )
-            end_process()
+        if self._end is not None:
+            waited, error = self._now - self._ended_at, self._end[1]
+            if self.error is None and waited >= self._grace:
+                self.error = error
+                self._fail(error)
+            if waited >= self._limit:
+                why = f"its training thread has not asked for a batch within {waited:.0f} s of this error"
+                text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
+                _log.critical(text, self._process, why, error)
+                end_process()
         if self._agreement.agreed or self.error is not None:
             self._first_words.set()

@@ -6,6 +6,7 @@ from typing import final
 
 from loadax.errors import StallError
 from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.streams.agreement import EndAgreement
 from loadax.loader.watch.hosts import RunHosts
 
 _log = logging.getLogger("loadax")
@@ -13,7 +14,7 @@ _log = logging.getLogger("loadax")
 
 @final
 class StallCheck:
-    """Looks at how long the consumer of a scheduler waits.
+    """Looks at how long the consumer of a scheduler waits: for a batch, or for other processes that read a stream.
 
     Args:
         stall_after: Seconds of waiting after which to log, and again after twice as long. None: never.
@@ -25,6 +26,8 @@ class StallCheck:
         self._abort_after = float("inf") if abort_after is None else abort_after
         self.scheduler: PrefetchScheduler | None = None
         """The present scheduler."""
+        self.agreement: EndAgreement | None = None
+        """The present agreement on the end of streams."""
         self.hosts: RunHosts | None = None
         """The other hosts, who are told too."""
         self._since = 0.0  # start of the wait that was looked at last
@@ -35,18 +38,24 @@ class StallCheck:
         """Whether there is a limit."""
         return min(self._stall_after, self._abort_after) < float("inf")
 
-    def check(self, closing: bool) -> float:
-        """Logs what is waited for if it is time; returns the seconds until the next look."""
+    def check(self, closing: bool, resumed: float) -> float:
+        """Logs what is waited for if it is time; returns the seconds until the next look.
+
+        Args:
+            closing: Whether this is the last time.
+            resumed: Time at which this process was resumed last. While it was stopped, no batch could come.
+        """
         scheduler = self.scheduler
-        since = None if closing or scheduler is None else scheduler.waiting_since()
-        if scheduler is None or since is None:
+        began = None if closing else self._waiting_since()
+        if scheduler is None or began is None:
             return min(self._stall_after, self._abort_after)
+        since = max(began, resumed)
         if since != self._since:
             self._since, self._next = since, self._stall_after
         waited = perf_counter() - since
         if waited >= self._abort_after:
             text = self._text(scheduler, waited)
-            if scheduler.waiting_since() != since:
+            if self._waiting_since() != began:
                 return 0.0  # the batch has come while the stacks were read
             scheduler.abort(StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer"))
             return self._abort_after
@@ -64,7 +73,13 @@ class StallCheck:
         if self.scheduler is not None:
             self.scheduler.abort(error)
 
+    def _waiting_since(self) -> float | None:
+        others = None if self.agreement is None else self.agreement.waiting
+        return others[0] if others else None if self.scheduler is None else self.scheduler.waiting_since()
+
     def _text(self, scheduler: PrefetchScheduler, waited: float) -> str:
         step, text = scheduler.waiting_for()
+        if self.agreement is not None and (others := self.agreement.waiting):
+            step, text = others[1], self.agreement.waiting_text(others[1])
         host = "" if self.hosts is None else self.hosts.name
         return f"{host}step {step} has not come for {waited:.0f} s: {text}"

@@ -4,7 +4,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +17,7 @@ from loadax.loader.state import OrderHash
 from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.contents import Contents, ContentsReader, nothing
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.process_exit import exits
 from loadax.loader.watch.record import run_record
 from loadax.sharding.key_value import Subdirectory, forget, group_name, key_value_store
 from loadax.sharding.mesh import grid_of
@@ -79,7 +79,6 @@ def run_hosts(
     if len(processes) == 1 or process not in processes:
         return None
     directory = runs.next_directory(processes)
-    leads = process == processes[0]
     keys = Subdirectory(store, directory)
     options = pipeline.options
     reading: Contents = nothing  # rows of streams are read once
@@ -87,6 +86,7 @@ def run_hosts(
         # With one thread or none, the source may be one that can't be read on another thread meanwhile.
         threaded = options.num_workers > 1 or options.worker_type == "process"
         reading = ContentsReader(pipeline.whole.dataset.reader, options.quarantine, threaded)
-    agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading, monotonic())
+    agreement = Agreement(keys, process, processes, run_record(pipeline, order, shard, start), reading)
     last = partial(forget, store, directory)
-    return RunHosts(keys, process, leads, agreement, progress, fail, last, options.abort_after, monotonic)
+    ended = partial(exits, store)
+    return RunHosts(keys, process, processes, agreement, progress, fail, last, ended, options.abort_after)

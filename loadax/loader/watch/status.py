@@ -1,15 +1,16 @@
-"""HostStatus: step and waiting time of every host, for reports, and to notice a host that is silent."""
+"""HostStatus: step and waiting time of every host, for reports, and to notice a host that is silent or has left."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 from loadax.core.formatting import percent_text
-from loadax.loader.watch.record import processes_text
 from loadax.sharding.key_value import KeyValueStore
 
 SILENT = 20.0
 """Seconds without a new status after which a host counts as silent."""
+
+_MOST = 8  # hosts that one host looks at
 
 
 class HostStatus(NamedTuple):
@@ -62,31 +63,59 @@ def slowest_text(hosts: Mapping[int, HostStatus]) -> str:
 
 
 @final
-class SilentHosts:
-    """Notices hosts whose status no longer changes, by this host's clock."""
+class Neighbours:
+    """Watches the host before this one. The hosts form a ring, so each is watched, with few messages.
 
-    def __init__(self) -> None:
-        self._heard: dict[int, tuple[HostStatus, float]] = {}
-        self._silent: set[int] = set()
+    While that one is silent or closed, also the one before it, and so on.
 
-    def check(self, hosts: Mapping[int, HostStatus], now: float) -> str | None:
-        """A sentence about hosts that have become silent."""
-        for process, status in hosts.items():
-            if process not in self._heard or self._heard[process][0] != status:
-                self._heard[process] = status, now
-                self._silent.discard(process)
-        found = [
-            process
-            for process, (status, heard) in self._heard.items()
-            if not status.closed and now - heard >= SILENT and process not in self._silent
-        ]
-        self._silent.update(found)
-        return self._text(found) if found else None
+    Args:
+        keys: Keys of the run.
+        process: Index of this process.
+        processes: All processes of the run, ascending.
+    """
 
-    def _text(self, processes: Sequence[int]) -> str:
-        steps = ", ".join(str(self._heard[process][0].step) for process in processes)
-        have = "has" if len(processes) == 1 else "have"
-        return (
-            f"{processes_text(list(processes))} {have} been silent for {SILENT:g} s, since step {steps}: killed, "
-            "stopped, cut off, or in code that does not release the GIL; look there first, the others wait for it"
-        )
+    def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int]):
+        own = processes.index(process)
+        self._keys, self._process = keys, process
+        self._before = [*processes[own + 1 :], *processes[:own]][: -_MOST - 1 : -1]
+        self._heard: dict[int, tuple[str, float]] = {}  # latest status, and since when it is that
+        self._told: set[int] = set()
+
+    def check(self, step: int, now: float, resumed: float) -> Mapping[int, str]:
+        """Sentences about hosts that have become silent or left the run early, by process.
+
+        Args:
+            step: Next step of this host.
+            now: Present time, in seconds.
+            resumed: Time at which this process was resumed last.
+        """
+        found, here = {}, f"process {self._process} is at step {step}"
+        for process in self._before:
+            text = self._keys.get(f"status/{process}")
+            if text is None:
+                continue  # it has not begun
+            if process not in self._heard or self._heard[process][0] != text:
+                self._heard[process] = text, now
+                self._told.discard(process)
+            status, silent = HostStatus(*json.loads(text)), now - max(self._heard[process][1], resumed)
+            if not status.closed and silent < SILENT:
+                break
+            if process not in self._told and (not status.closed or status.step < step):
+                self._told.add(process)
+                found[process] = (
+                    f"{silent_text(f'process {process}', silent)}; it last reported step {status.step}; {here}"
+                )
+                if status.closed:
+                    found[process] = (
+                        f"process {process} closed its iterator at step {status.step}, and {here}: it can't go on "
+                        "without the other; leave the loop at the same step on all processes"
+                    )
+        return found
+
+
+def silent_text(who: str, seconds: float) -> str:
+    """A clause about a host that does not report."""
+    return (
+        f"{who} has been silent for {seconds:.0f} s: killed, stopped, cut off, or in code that does not release the "
+        "GIL; look there first, the others wait for it"
+    )

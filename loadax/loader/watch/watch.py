@@ -1,4 +1,4 @@
-"""RunWatch: the one thread that watches a run."""
+"""RunWatch: the threads that watch a run."""
 
 import logging
 import os
@@ -6,11 +6,18 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import final
+from time import perf_counter
+from typing import TypeAlias, final
 
-Check = Callable[[bool], float]
-"""Looks after something; returns the seconds until it should be called again. Its argument is True the last time."""
+Check: TypeAlias = Callable[[bool, float], float]
+"""Looks after something; returns the seconds until it should be called again.
 
+Its arguments: whether this is the last time, and the time of `perf_counter` at which the process was resumed last. Time
+for which it was stopped (SIGSTOP, a frozen cgroup, a suspended machine) is no time of waiting.
+"""
+
+_NAP = 0.5  # longest sleep, in seconds
+_LATE = 2.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
 _CLOSE_TIMEOUT = 1.0  # seconds that closing waits for the last checks
 
 _log = logging.getLogger("loadax")
@@ -18,7 +25,9 @@ _log = logging.getLogger("loadax")
 
 @final
 class RunWatch:
-    """Calls checks from a thread of its own, from `start` to `close`. A check that raises is not called again.
+    """Calls each check from a thread of its own, from `start` to `close`, so that none waits for another.
+
+    A check that raises is not called again.
 
     Args:
         checks: What to call.
@@ -27,46 +36,55 @@ class RunWatch:
     def __init__(self, checks: Sequence[Check]):
         self._checks = checks
         self._process = os.getpid()
-        self._wake: SimpleQueue[None] = SimpleQueue()  # garbage collection may put into it at any time
+        self._wakes: list[SimpleQueue[None]] = [SimpleQueue() for _ in checks]  # garbage collection may put into them
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()  # reentrant: garbage collection may close this watch while it starts
 
     def start(self) -> None:
-        """Starts the thread, unless it runs or is closed already."""
+        """Starts the threads, unless they run or are closed already."""
         with self._lock:  # several threads may share the iterator
-            if self._closed or not self._checks or (self._thread is not None and self._thread.ident is not None):
-                return
-            # Known before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
-            self._thread = threading.Thread(target=self._run, name="loadax-watch", daemon=True)
-            self._thread.start()
+            for number in range(len(self._checks)):
+                if self._closed or (number < len(self._threads) and self._threads[number].ident is not None):
+                    continue
+                # Known before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
+                thread = threading.Thread(target=self._run, args=(number,), name="loadax-watch", daemon=True)
+                self._threads[number:] = [thread]
+                thread.start()
 
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
         if os.getpid() != self._process:
-            return  # a fork does not have the thread, and may have a copy of a lock that is held
+            return  # a fork does not have the threads, and may have a copy of a lock that is held
         with self._lock:
             self._closed = True
-            thread = self._thread
-        self._wake.put(None)
-        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
-            with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
-                thread.join(_CLOSE_TIMEOUT)
+            threads = [thread for thread in self._threads if thread.ident is not None]
+        self.wake()
+        if threading.current_thread() not in threads:
+            for thread in threads:
+                with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
+                    thread.join(_CLOSE_TIMEOUT)
 
-    def _run(self) -> None:
-        closing = False
+    def wake(self) -> None:
+        """Has all checks called now."""
+        for wake in self._wakes:
+            wake.put(None)
+
+    def _run(self, number: int) -> None:
+        check, wake = self._checks[number], self._wakes[number]
+        closing, resumed, due = False, float("-inf"), float("-inf")
         while not closing:
-            closing = self._closed
-            delay = min((self._call(check, closing) for check in self._checks), default=float("inf"))
-            if not closing:
+            closing, began = self._closed, perf_counter()
+            if not closing and began < due:
                 with suppress(Empty):
-                    self._wake.get(timeout=None if delay == float("inf") else delay)
-        self._wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began
-
-    def _call(self, check: Check, closing: bool) -> float:
-        try:
-            return check(closing)
-        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end what the other checks do
-            _log.exception("one of the checks of this run has failed and is not called again; the run goes on")
-            self._checks = [other for other in self._checks if other is not check]
-            return float("inf")
+                    wake.get(timeout=min(due - began, _NAP))
+                    due = began  # woken
+                if perf_counter() - began > _NAP + _LATE:
+                    resumed = perf_counter()
+                continue
+            try:
+                due = check(closing, resumed) + perf_counter()
+            except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end the run
+                _log.exception("one of the checks of this run has failed and is not called again; the run goes on")
+                break
+        wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began

@@ -22,8 +22,11 @@ from loadax.loader.iterator import DataIterator
 from loadax.loader.streams import agreement
 from loadax.loader.streams.agreement import EndAgreement, end_agreement
 from loadax.loader.streams.run import EndRule, Progress
+from loadax.loader.watch import stalls
+from loadax.loader.watch.stalls import StallCheck
 from loadax.protocols import ArraySpec
 from loadax.sharding import data_parallel
+from loadax.sharding.key_value import UnansweredError
 from tests.key_values import MemoryStore
 from tests.limits import HANG
 
@@ -47,19 +50,18 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(agreement, "time", clock)
+    monkeypatch.setattr(agreement, "perf_counter", clock.monotonic)
+    monkeypatch.setattr(stalls, "perf_counter", clock.monotonic)
     return clock
 
 
 class Hosts:
     """Processes of one run."""
 
-    def __init__(self, processes: Sequence[int] = (0, 1, 2), rule: EndRule = "first", **options: Any):
+    def __init__(self, processes: Sequence[int] = (0, 1, 2), rule: EndRule = "first"):
         self.store, self.forgotten = MemoryStore(), list[int]()
-        limits = {"stall_after": None, "abort_after": 1000.0, **options}
         self.of = {
-            process: EndAgreement(
-                self.store, process, processes, rule, forget=partial(self.forgotten.append, process), **limits
-            )
+            process: EndAgreement(self.store, process, processes, rule, partial(self.forgotten.append, process))
             for process in processes
         }
 
@@ -104,20 +106,46 @@ def test_the_process_that_failed_is_named_not_one_that_closed_for_it() -> None:
         hosts.goes_on(0, 0, Progress(1, None, 1))
 
 
-def test_waiting_is_told_of_and_ends_after_its_limit(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    hosts = Hosts(stall_after=60.0)
+def unanswered(*_: object) -> None:
+    raise UnansweredError("the coordinator has not answered for 1 s")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_waiting_for_others_is_watched_as_waiting_for_a_batch(
+    answers: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also while the coordinator does not answer."""
+    hosts, watch = Hosts(), StallCheck(60.0, 1000.0)
+    waits = watch.agreement = hosts.of[0]
     hosts.of[1]._known[1] = Progress(5, None, 5)
     hosts.of[1]._tell()
+    if not answers:
+        monkeypatch.setattr(hosts.store, "list", unanswered)
+        monkeypatch.setattr(hosts.store, "set", unanswered)
+    error: list[BaseException] = []
+    scheduler: Any = SimpleNamespace(abort=error.append, waiting_since=lambda: None, waiting_for=lambda: (5, ""))
+    watch.scheduler = scheduler
+
+    def look() -> None:
+        watch.check(closing=False, resumed=clock.now if clock.now < 100 else 100.0)
+        if error:
+            raise error[0]
+
+    clock.meanwhile = look
+    late = r"processes \[2\] have not read it from the stream; all processes must iterate over the same loaders"
+    if not answers:
+        late = r"processes \[1, 2\] have not .*; process 0, which runs the coordinator, does not answer: it is stopped"
     with (
         caplog.at_level(logging.WARNING, "loadax"),
-        pytest.raises(StallError, match=r"(?s)processes \[2\] have not read it.*abort_after=1000: pass a higher one"),
+        pytest.raises(StallError, match=rf"(?s)step 4 has not .*: {late}.*abort_after=1000: pass a higher one"),
     ):
         hosts.goes_on(0, 4, Progress(9, None, 9))
-    assert clock.now >= 1000
+    assert clock.now >= 1100, "time for which the process was stopped does not count"
     seconds = [60, 120, 240, 480, 960]
     assert [message.partition(": ")[0] for message in caplog.messages] == [
         f"step 4 has not come for {each} s" for each in seconds
     ]
+    assert waits.waiting is None
 
 
 def test_what_makes_waiting_vain_ends_it(clock: Clock) -> None:
@@ -166,8 +194,8 @@ def test_groups_of_processes_count_their_runs_apart(monkeypatch: pytest.MonkeyPa
     for earlier in (0, 2):  # of process 0, and of process 1
         monkeypatch.setattr(agreement, "_runs", defaultdict(count))
         for _ in range(earlier):
-            end_agreement(store, 1, [1, 2], "first", None, None)
-        made.append(end_agreement(store, len(made), [0, 1], "first", None, 1000.0))
+            end_agreement(store, 1, [1, 2], "first")
+        made.append(end_agreement(store, len(made), [0, 1], "first"))
     made[1]._known[1] = Progress(5, None, 5)
     made[1]._tell()
     assert made[0].goes_on(4, Progress(5, None, 5), "", lambda: None)
@@ -184,7 +212,7 @@ class Processes:
         self.iterators = [self._iterator(process) for process in range(2)]
 
     def _iterator(self, process: int) -> DataIterator:
-        self._patch.setattr(iterator, "key_value_store", lambda: self._store)
+        self._patch.setattr(iterator, "key_value_store", lambda _: self._store)
         self._patch.setattr(iterator, "this_process", lambda: SimpleNamespace(index=process, count=2))
         self._patch.setattr(iterator, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
         self._patch.setattr(agreement, "_runs", defaultdict(count))
@@ -247,7 +275,7 @@ def test_closing_ends_waiting_for_other_processes(monkeypatch: pytest.MonkeyPatc
 
 def test_processes_without_rows_are_not_waited_for() -> None:
     store = MemoryStore()
-    other = EndAgreement(store, 7, [0], "first", None, None, lambda: None)
+    other = EndAgreement(store, 7, [0], "first", lambda: None)
     other._tell()
-    first = EndAgreement(store, 0, [0], "first", None, 1000.0, lambda: None)
+    first = EndAgreement(store, 0, [0], "first", lambda: None)
     assert first.goes_on(3, Progress(4, None, 4), "", lambda: None)

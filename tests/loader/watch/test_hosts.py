@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.watch import hosts
 from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.process_exit import exits
 from loadax.loader.watch.start import LoaderRuns
 from tests.key_values import MemoryStore
 
@@ -27,8 +29,16 @@ class Run:
         contents: Function of a host and a sample: digest of row 7.
     """
 
-    def __init__(self, records: list[dict[str, Any]], contents: Callable[[int, int], str] = lambda *_: "same"):
-        self.now, self.steps, self.waited = 100.0, [10] * len(records), [1.0] * len(records)
+    now = 100.0  # seconds, of all runs
+
+    def __init__(
+        self,
+        records: list[dict[str, Any]],
+        contents: Callable[[int, int], str] = lambda *_: "same",
+        abort_after: float | None = 30.0,
+    ):
+        Run.now, self._abort_after = 100.0, abort_after
+        self.steps, self.waited = [10] * len(records), [1.0] * len(records)
         self.store = MemoryStore()
         self.failed: dict[int, BaseException] = {}
         self.forgotten: list[int] = []
@@ -48,20 +58,24 @@ class Run:
         def forget() -> None:
             self.forgotten.append(process)
 
-        agreement = Agreement(self.store, process, self._processes, record, sample, self.now)
-        return RunHosts(self.store, process, process == 0, agreement, progress, fail, forget, 30.0, lambda: self.now)
+        agreement = Agreement(self.store, process, self._processes, record, sample)
+        ended = partial(exits, self.store)
+        return RunHosts(
+            self.store, process, self._processes, agreement, progress, fail, forget, ended, self._abort_after
+        )
 
-    def check(self, *processes: int, seconds: float = 0.0) -> None:
+    def check(self, *processes: int, seconds: float = 0.0, resumed: float = 0.0) -> None:
         """Lets these hosts, or all, look at the store a few times, and time pass."""
         for _ in range(3):
             for process in processes or range(len(self.hosts)):
-                self.hosts[process].check(closing=False)
-        self.now += seconds
+                self.hosts[process].check(closing=False, resumed=resumed)
+        Run.now += seconds
 
 
 @pytest.fixture(autouse=True)
 def nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(hosts, "perf_counter", lambda: Run.now)
 
 
 def test_equal_hosts_go_on() -> None:
@@ -113,7 +127,7 @@ def test_the_others_end_with_the_words_of_a_host_that_ended(caplog: pytest.LogCa
     error = ValueError("bad pixel")
     error.add_note("loadax: row 5")
     run.hosts[1].ended(12, error)
-    run.hosts[1].check(closing=True)
+    run.hosts[1].check(closing=True, resumed=0.0)
     with caplog.at_level(logging.ERROR, "loadax"):
         run.check(0, 2, seconds=4.9)
     text = (
@@ -134,12 +148,12 @@ def test_a_process_whose_training_does_not_come_for_the_error_ends(
     monkeypatch.setattr(hosts, "end_process", lambda: ended.append(True))
     run = Run([RECORD] * 2)
     run.hosts[1].ended(12, ValueError("bad"))
-    run.hosts[1].check(closing=True)
+    run.hosts[1].check(closing=True, resumed=0.0)
     with caplog.at_level(logging.CRITICAL, "loadax"):
-        run.check(0, seconds=34.9)
+        run.check(0, seconds=29.9)
         run.check(0, seconds=0.2)
         assert not ended
-        run.hosts[0].check(closing=False)
+        run.hosts[0].check(closing=False, resumed=0.0)
     assert ended
     assert re.match(
         r"process 0 ends without cleaning up: .* of this error, so it waits for the other host: process 1 ended before "
@@ -148,24 +162,120 @@ def test_a_process_whose_training_does_not_come_for_the_error_ends(
     )
 
 
-def test_a_host_that_falls_silent_is_named_on_all_others(caplog: pytest.LogCaptureFixture) -> None:
+def failed(run: Run, process: int, text: str) -> None:
+    """As a process does that exits after a run has failed."""
+    run.hosts[process].ended(12, ValueError("bad"))
+    run.hosts[process].check(closing=True, resumed=0.0)
+    run.store.set(f"exits/{process}", text)
+
+
+@pytest.mark.parametrize("abort_after", [None, 30.0])
+@pytest.mark.parametrize("text", ["process 1 ended before step 12 with ValueError: bad", ""])
+def test_processes_end_with_one_that_exits_after_its_error(
+    abort_after: float | None, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By default too, and whether or not the program has caught the error before it exits."""
+    ended = []
+    monkeypatch.setattr(hosts, "end_process", lambda: ended.append(True))
+    run = Run([RECORD] * 3, abort_after=abort_after)
+    failed(run, 1, text)
+    for _ in range(7):
+        run.check(0, 2, seconds=5.0)
+    assert bool(ended) == (abort_after == 30.0)
+    for _ in range(7):
+        run.check(0, 2, seconds=5.0)
+    assert ended
+    assert str(run.failed[0]).startswith("process 1 ended before step 12 with ValueError: bad")
+    assert "process 2 ends without cleaning up" in caplog.text
+
+
+def test_an_exit_after_an_error_outside_of_the_iterator_names_it_and_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = []
+    monkeypatch.setattr(hosts, "end_process", lambda: ended.append(True))
+    run = Run([RECORD] * 2, abort_after=None)
+    run.hosts[1].check(closing=True, resumed=0.0)
+    run.store.set("exits/1", "process 1 ended before step 12 with ValueError: diverged")
+    for _ in range(13):
+        run.check(0, seconds=5.0)
+    assert caplog.messages[0] == "process 1 ended before step 12 with ValueError: diverged"
+    assert ended
+
+
+def test_a_process_that_catches_its_error_and_goes_on_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "end_process", lambda: pytest.fail("ended"))
+    earlier, run = Run([RECORD] * 2, abort_after=None), Run([RECORD] * 2, abort_after=None)
+    earlier.hosts[1].ended(12, ValueError("bad"))
+    earlier.hosts[1].check(closing=True, resumed=0.0)
+    for _ in range(30):
+        earlier.check(0, seconds=5.0)
+    assert earlier.failed, "the run ends, and its process does not"
+    run.store.set("exits/1", "")  # at its end, much later
+    for _ in range(30):
+        run.check(0, seconds=5.0)
+    assert not run.failed
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_host_that_falls_silent_is_named_on_all_others(silent: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The first one too."""
     run = Run([RECORD] * 3)
-    run.steps[1] = 33
+    run.steps = [40] * 3
+    run.steps[silent] = 33
     run.check()
+    others = {0, 1, 2} - {silent}
     with caplog.at_level(logging.WARNING, "loadax"):
         for _ in range(20):
-            run.check(0, 2, seconds=2.0)
+            run.check(*others, seconds=2.0)
         assert len(caplog.messages) == 2, "both, once"
+        watcher = (silent + 1) % 3
         assert all(
-            message.startswith("process 1 has been silent for 20 s, since step 33: killed,")
+            re.match(
+                rf"process {silent} has been silent for 2\d s: killed, stopped, .*; "
+                rf"it last reported step 33; process {watcher} is at step 40$",
+                message,
+            )
             for message in caplog.messages
-        )
-        run.check()
-        told = len(caplog.messages)
-        run.hosts[2].check(closing=True)
-        for _ in range(9):
-            run.check(0, 1, seconds=3.0)
-    assert len(caplog.messages) == told, "a closed iterator is not silent"
+        ), caplog.messages
+
+
+def test_hosts_that_fall_silent_together_are_all_named(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run([RECORD] * 5)
+    run.check()
+    for _ in range(40):
+        run.check(3, 4, seconds=2.0)
+    named = {message[: len("process 0")] for message in caplog.messages}
+    assert named == {"process 0", "process 1", "process 2"}
+
+
+@pytest.mark.parametrize("step", [10, 20])
+def test_a_host_that_leaves_the_loop_early_is_named(step: int, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run([RECORD] * 3)
+    run.steps = [step, 10, step]
+    run.check()
+    run.hosts[1].check(closing=True, resumed=0.0)
+    for _ in range(15):
+        run.check(0, 2, seconds=2.0)
+    text = (
+        "process 1 closed its iterator at step 10, and process 2 is at step 20: it can't go on without the other; "
+        "leave the loop at the same step on all processes"
+    )
+    assert caplog.messages == [text] * 2 * (step == 20), "a host that is not ahead does not wait"
+
+
+def test_time_for_which_the_process_was_stopped_is_no_silence_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hosts, "end_process", lambda: pytest.fail("ended"))
+    run = Run([RECORD] * 2)
+    run.check(seconds=90.0)
+    run.check(resumed=Run.now)
+    assert not caplog.messages
+    run.hosts[1].ended(12, ValueError("bad"))
+    run.check(seconds=90.0)
+    run.check(0, resumed=Run.now)
+    assert not run.failed
 
 
 def test_news_reach_the_other_hosts_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -188,35 +298,40 @@ def test_the_host_that_waits_longest_is_named() -> None:
     )
 
 
-def test_without_a_coordinator_the_run_goes_on(
+def test_without_a_coordinator_the_run_goes_on_and_names_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run([RECORD] * 2)
+    run.check()
 
     def gone(*_: object) -> None:
         raise JaxRuntimeError("UNAVAILABLE: gone")
 
-    run.hosts[0].tell("process 0: step 4 has not come for 60 s")
-    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "loadax"):
+    run.hosts[1].tell("process 1: step 4 has not come for 60 s")
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "loadax"):
         patch.setattr(run.store, "set", gone)
-        for _ in range(3):
-            assert 0 < run.hosts[0].check(closing=False) < float("inf"), "it may come back"
-        run.hosts[0].wait()
-        assert run.hosts[0].slowest() == "the other hosts can't be reached: UNAVAILABLE: gone"
-        assert len(caplog.messages) == 1
-        run.hosts[0].check(closing=True)
+        for _ in range(12):
+            assert 0 < run.hosts[1].check(closing=False, resumed=0.0) < float("inf"), "it may come back"
+            Run.now += 2.0
+        run.hosts[1].wait()
+        assert run.hosts[1].slowest() == "the other hosts can't be reached: UNAVAILABLE: gone"
+        (message,) = caplog.messages
+        assert message.startswith(
+            "process 1 is at step 10: process 0, which runs the coordinator, has been silent for 20 s: killed, stopped,"
+        )
+        run.hosts[1].check(closing=True, resumed=0.0)
     caplog.clear()
     run.check()
-    assert caplog.messages == ["process 0: step 4 has not come for 60 s"], "nothing is lost"
+    assert caplog.messages[0] == "process 1: step 4 has not come for 60 s", "nothing is lost"
 
 
 def test_a_closing_host_logs_why_its_collective_may_have_failed(caplog: pytest.LogCaptureFixture) -> None:
     run = Run([RECORD] * 2)
     run.check()
     run.hosts[1].ended(12, ValueError("bad"))
-    run.hosts[1].check(closing=True)
+    run.hosts[1].check(closing=True, resumed=0.0)
     with caplog.at_level(logging.ERROR, "loadax"):
-        run.hosts[0].check(closing=True)
+        run.hosts[0].check(closing=True, resumed=0.0)
     assert "process 1 ended before step 12 with ValueError: bad" in caplog.text
     assert run.forgotten == [0], "the leader deletes keys, when it is closed"
 
@@ -224,7 +339,7 @@ def test_a_closing_host_logs_why_its_collective_may_have_failed(caplog: pytest.L
 def test_a_run_closed_before_others_came_accuses_nobody() -> None:
     run = Run([RECORD, {**RECORD, "first step": 0}])
     run.check(1)
-    run.hosts[1].check(closing=True)  # one process has looked at a batch
+    run.hosts[1].check(closing=True, resumed=0.0)  # one process has looked at a batch
     run.check(0)
     assert not run.failed
 
@@ -232,7 +347,7 @@ def test_a_run_closed_before_others_came_accuses_nobody() -> None:
 def test_nobody_waits_for_a_leader_that_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     run = Run([RECORD] * 3)
     run.check(0)
-    run.hosts[0].check(closing=True)
+    run.hosts[0].check(closing=True, resumed=0.0)
     with caplog.at_level(logging.WARNING, "loadax"):
         for _ in range(5):
             run.check(1, seconds=3.0)

@@ -58,7 +58,7 @@ class Watching:
         self.ahead += seconds
 
         def looked() -> Any:
-            batches._watch._wake.put(None)
+            batches._watch.wake()
             return then()
 
         until(looked)

@@ -2,9 +2,11 @@ import gc
 import logging
 import os
 import threading
+import time
 
 import pytest
 
+from loadax.loader.watch import watch as watch_module
 from loadax.loader.watch.watch import RunWatch
 from tests.limits import HANG, until
 
@@ -12,10 +14,10 @@ from tests.limits import HANG, until
 def test_a_check_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[bool] = []
 
-    def fails(_: bool) -> float:
+    def fails(*_: object) -> float:
         raise ZeroDivisionError
 
-    def counts(closing: bool) -> float:
+    def counts(closing: bool, _: float) -> float:
         calls.append(closing)
         return 0.001
 
@@ -31,7 +33,7 @@ def test_a_check_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFi
 def test_garbage_collection_on_the_watching_thread_may_close_the_watch() -> None:
     closed = threading.Event()
 
-    def collects(closing: bool) -> float:
+    def collects(closing: bool, _: float) -> float:
         if closing:
             closed.set()
         gc.collect()
@@ -46,7 +48,7 @@ def test_garbage_collection_on_the_watching_thread_may_close_the_watch() -> None
 def test_a_fork_leaves_the_watch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
-    def check(closing: bool) -> float:
+    def check(closing: bool, _: float) -> float:
         calls.append(closing)
         return float("inf")
 
@@ -72,7 +74,7 @@ def test_an_interrupt_while_it_starts_leaves_no_thread_behind(begun: bool, monke
 
     calls: list[bool] = []
 
-    def check(closing: bool) -> float:
+    def check(closing: bool, _: float) -> float:
         calls.append(closing)
         return float("inf")
 
@@ -85,3 +87,45 @@ def test_an_interrupt_while_it_starts_leaves_no_thread_behind(begun: bool, monke
     watch.close()
     until(lambda: not any(thread.name == "loadax-watch" for thread in threading.enumerate()))
     assert calls == [False, True], "one thread"
+
+
+def test_checks_are_told_when_the_process_was_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, told = [0.0], list[float]()
+    monkeypatch.setattr(watch_module, "perf_counter", lambda: time.perf_counter() + ahead[0])
+
+    def check(_: bool, resumed: float) -> float:
+        told.append(resumed)
+        return float("inf")
+
+    watch = RunWatch([check])
+    watch.start()
+    until(lambda: bool(told))
+    began = time.perf_counter()
+
+    def resumed() -> bool:
+        ahead[0] += 90.0  # as if the process had been stopped for that long
+        watch.wake()
+        return len(told) > 1 and told[-1] >= began + 90.0
+
+    until(resumed)
+    assert told[0] == float("-inf")
+    watch.close()
+
+
+def test_a_check_that_waits_does_not_hold_up_the_others() -> None:
+    """Such as for an answer of the coordinator."""
+    gate, calls = threading.Event(), list[bool]()
+
+    def waits(*_: object) -> float:
+        assert gate.wait(HANG)
+        return float("inf")
+
+    def counts(closing: bool, _: float) -> float:
+        calls.append(closing)
+        return 0.001
+
+    watch = RunWatch([waits, counts])
+    watch.start()
+    until(lambda: len(calls) > 2)
+    gate.set()
+    watch.close()

@@ -1,0 +1,112 @@
+"""ProcessExit: tells the other hosts that this process ends with an error, and limits how long JAX waits for them then.
+
+Without it, all wait for each other for five minutes: this process in JAX's shutdown, the others in a collective.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import final
+
+from jax.errors import JaxRuntimeError
+
+from loadax.core.distributed import this_process
+from loadax.errors import HostError
+from loadax.sharding.key_value import KeyValueStore, key_value_store
+
+GRACE = 5.0
+"""Seconds after which a run ends because another host has: this one may be about to raise the same error."""
+TICK = 2.0
+"""Seconds between two looks of the other hosts."""
+_LONGEST = 60.0  # seconds to the end of those that wait for a process that has ended, whatever `abort_after` is
+_UNANSWERED = 2.0  # seconds to wait for a coordinator that does not answer
+
+_log = logging.getLogger("loadax")
+
+
+def exit_limit(abort_after: float | None) -> float:
+    """Seconds from the exit of a process to the end of those that wait for it."""
+    return _LONGEST if abort_after is None else min(_LONGEST, max(abort_after, 2 * GRACE))
+
+
+def exits(store: KeyValueStore) -> dict[int, str]:
+    """The processes that have exited after an error: what it was, if it has ended the program, else empty."""
+    return {int(process): text for process, text in store.list("exits").items()}
+
+
+def end_process() -> None:
+    """Ends this process at once: exit handlers would wait for the other hosts too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def ended_text(process: int, step: int, error: BaseException) -> str:
+    """The sentence about a process that ends with an error."""
+    words = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    return (
+        f"process {process} ended before step {step} with {words}. The others can't go on without it: start "
+        "all processes again from the last saved state"
+    )
+
+
+@final
+class ProcessExit:
+    """What this process does when it exits with an error after it has begun runs with other hosts."""
+
+    def __init__(self) -> None:
+        self._step: Callable[[], int] = lambda: 0  # of the latest run
+        self._latest_limit = _LONGEST
+        self._limit: float | None = None  # seconds that JAX's shutdown may take; None: as long as it likes
+        self._failed = False
+        # JAX has registered its shutdown before, so it is called after this.
+        atexit.register(self._limit_shutdown)
+
+    def begin(self, step: Callable[[], int], abort_after: float | None) -> None:
+        """Begins a run. The other hosts are told of an exit before handlers that were registered earlier are called.
+
+        Args:
+            step: Function that returns the next step.
+            abort_after: Limit of waiting for a batch, in seconds. None: unlimited.
+        """
+        self._step, self._latest_limit = step, exit_limit(abort_after)
+        atexit.unregister(self._tell)
+        atexit.register(self._tell)
+
+    def fail(self) -> None:
+        """Notes that a run has failed here. The program may catch that error and go on."""
+        self._failed = True
+
+    def _tell(self) -> None:
+        error = getattr(sys, "last_value", None)  # Python sets it to the exception that ends the program
+        process, store = this_process().index, key_value_store(_UNANSWERED)
+        if store is None:
+            return
+        self._limit = None if error is None else self._latest_limit
+        text = "" if error is None or isinstance(error, HostError) else ended_text(process, self._step(), error)
+        if not text and not self._failed:
+            return
+        try:
+            store.set(f"exits/{process}", text)
+        except JaxRuntimeError:
+            self._limit = None if error is None else _UNANSWERED  # JAX's shutdown gets no answer either
+        else:
+            time.sleep(1.5 * TICK if process == 0 else 0)  # the others hear of it from the coordinator, which ends too
+
+    def _limit_shutdown(self) -> None:
+        if self._limit is not None:
+            timer = threading.Timer(self._limit, self._end)
+            timer.daemon = True
+            timer.start()
+
+    def _end(self) -> None:
+        _log.critical("this process has failed and ends: others have not come to JAX's shutdown for %g s", self._limit)
+        end_process()
+
+
+process_exit = ProcessExit()
+"""The exit of this process."""
