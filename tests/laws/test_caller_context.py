@@ -89,7 +89,7 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"keep_on_device": True}], ids=str)
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}], ids=str)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_maps_see_jax_settings_of_the_caller(setting: str, options: dict[str, Any]) -> None:
     values = []

@@ -14,11 +14,11 @@ from loadax.errors import SourceError
 from loadax.sources.io import kvstore
 from loadax.sources.io.kvstore import (
     address_of,
-    settled,
     brief,
     failure,
     key_value_spec,
     new_context,
+    settled,
     wait,
 )
 from loadax.sources.io.paths import local_path
