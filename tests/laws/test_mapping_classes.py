@@ -120,7 +120,7 @@ def test_classes_that_jax_knows_stay() -> None:
 
     jax.tree_util.register_pytree_node(
         Known,
-        lambda node: (list(node.values()), tuple(node)),
+        lambda node: (list(node.values()), list(node)),
         lambda keys, values: Known(zip(keys, values, strict=True)),
     )
     for make in (OrderedDict, lambda values: defaultdict(list, values), Known):
@@ -136,7 +136,7 @@ def test_mapping_classes_of_rows_in_worker_processes() -> None:
 
     jax.tree_util.register_pytree_node(
         Known,
-        lambda node: (list(node.values()), tuple(node)),
+        lambda node: (list(node.values()), list(node)),
         lambda keys, values: Known(zip(keys, values, strict=True)),
     )
     for make, kind in ((Attributes, dict), (Known, Known)):
