@@ -739,6 +739,10 @@ class Dataset:
     ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
+        On all threads `fn` sees the context variables (also of `np.errstate` and `decimal`) and JAX's settings, such as
+        `jax.default_device`, of the call that begins to read: `iter(loader)`, `loader[step]`, `filter`. Worker
+        processes have the defaults, except for context variables of a script.
+
         Args:
             fn: Function of one example (arrays without a row dimension, which it may change) that returns a pytree. The
                 last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
@@ -853,7 +857,7 @@ class Dataset:
         return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out, name))
 
     def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
-        """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.
+        """Pads ragged leaves to a fixed length, and puts their lengths beside them. Other leaves stay as they are.
 
         Args:
             lengths: Length of each padded leaf by name, such as `{"tokens": 512}`; the leaf "tokens_length" (int32) is

@@ -807,7 +807,8 @@ def from_stream(
             of times that the lane was opened before in this run, for another order in each epoch.
         lanes: Number of lanes, such as the number of files. It is part of the order, so never change it during a run.
             Best a divisor of the batch size, and a multiple of the number of processes.
-        spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0.
+        spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0, which
+            the first run that opens this lane continues, so that a live generator loses no row.
         batched: Whether lanes yield blocks of rows instead: trees of arrays with rows as first dimension, of any
             lengths. Much faster for small rows.
 

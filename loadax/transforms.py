@@ -285,11 +285,6 @@ class Pad:
             return [("data", "length", lengths)]
         return [(name, f"{name}_length", most) for name, most in lengths.items()]
 
-    @property
-    def _made(self) -> set[str]:
-        """Names of the leaves that it returns in place of those that it pads."""
-        return {each for name, length_name, _ in self._leaves for each in (name, length_name)}
-
     def spec_of(self, example: Tree, row: int, stacked: bool) -> Tree:
         """The spec of an example after padding.
 
@@ -319,16 +314,10 @@ class Pad:
             LeafError: When a padded leaf is missing, has another dtype or trailing dimensions than in `spec`, or is
                 longer; names the row.
         """
-        rows, made = visits.rows.tolist(), self._made
+        rows = visits.rows.tolist()
         named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
-        padded = self._padded(named, rows, spec)
-        return [
-            {
-                **{name: leaf for name, leaf in example.items() if name not in made},
-                **{name: column[index] for name, column in padded.items()},
-            }
-            for index, example in enumerate(named)
-        ]
+        padded = self._padded(named, rows, spec).items()
+        return [example | {name: column[index] for name, column in padded} for index, example in enumerate(named)]
 
     def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
         """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
@@ -336,11 +325,12 @@ class Pad:
         Raises:
             LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
         """
-        rows, made, by_name = visits.rows.tolist(), self._made, isinstance(self.function.lengths, dict)
+        rows, by_name = visits.rows.tolist(), isinstance(self.function.lengths, dict)
         named = [
             example if by_name and type(example) is dict else self._named(example, row)
             for example, row in zip(examples, rows, strict=True)
         ]
+        made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
         others = {name: leaf for name, leaf in spec.items() if name not in made}
         expected = {*others, *(name for name, _, _ in self._leaves)}
         for row, example in zip(rows, named, strict=True):

@@ -117,9 +117,10 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
     if kind in _UNCHANGED:
         return leaf
-    if kind not in _NUMBERS and not hasattr(leaf, "__array__"):
-        return leaf
-    leaf = unmasked(leaf, "a leaf")
+    if kind not in _NUMBERS:
+        if not hasattr(leaf, "__array__"):
+            return leaf
+        leaf = unmasked(leaf, "a leaf")
     try:
         return np.array(leaf)[()]
     except Exception:  # noqa: BLE001 - kept; where an array is needed, `as_array` raises an error that names it

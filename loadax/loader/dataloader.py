@@ -129,7 +129,8 @@ class Dataloader:
         device_map: Function of one example, like that of `map`, which JAX compiles and the devices apply to every row
             of a placed batch, ahead of the consumer. For example, uint8 is transferred and normalised bfloat16 comes
             out. If the partition splits columns of a leaf that it changes, pass
-            `loadax.DeviceMap(fn, elementwise=True)`. `host_batch` and certificates show its inputs.
+            `loadax.DeviceMap(fn, elementwise=True)`. `host_batch` and certificates show its inputs. It is compiled
+            under `jax.disable_jit` too, and `jax.debug_nans` finds its NaNs in the step.
         keep_on_device: True: all rows are read once, when iteration first starts, cached on the devices, and gathered
             into the same batches there. They may take a quarter of each device's memory; an int sets that limit in
             bytes. Not available for maps with rng=True.
@@ -485,7 +486,7 @@ class Dataloader:
         """Starts reading ahead in the background, while a model is compiled or restored.
 
         The next iterator from the same `start` continues with these batches; one with another start or mesh discards
-        them. Has no effect without workers.
+        them. Has no effect without workers. Maps see the context variables and JAX's settings of this call.
 
         Args:
             start: As for `iterate`.

@@ -237,9 +237,9 @@ class DataIterator:
             try:
                 if not self._watching:
                     self._first_batch()
-                wait = scheduler.next_batch
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
-                step, batch, host = wait() if self._executor.concurrency else self._caller.run(wait)
+                reads = self._executor is not None and not self._executor.concurrency
+                step, batch, host = self._caller.run(scheduler.next_batch) if reads else scheduler.next_batch()
                 with self._lock:
                     if not _goes_on(step, streams, agreement, scheduler.check):
                         self._ended = self._ended or streams is self._streams

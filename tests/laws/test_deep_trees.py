@@ -15,9 +15,7 @@ from loadax.errors import LeafError, LoadaxError
 
 def nested(depth: int, kind: str, leaf: Any = 1) -> Any:
     for _ in range(depth):
-        leaf = {"dict": lambda inner: {"a": inner}, "list": lambda inner: [inner], "tuple": lambda inner: (inner,)}[
-            kind
-        ](leaf)
+        leaf = {"a": leaf} if kind == "dict" else [leaf] if kind == "list" else (leaf,)
     return leaf
 
 

@@ -689,6 +689,7 @@ FORMS: dict[str, Any] = {
 )
 def test_given_targets_are_all_in_the_loss_mask(form: str, options: dict[str, Any], tmp_path: Path) -> None:
     index = tmp_path / "index" if form == "cached lengths" else None
+    packed = FORMS[form](tmp_path).pack(8, targets="given", index=index, **options)
     for _ in range(2):
         packed = FORMS[form](tmp_path).pack(8, targets="given", index=index, **options)
         rows = packed.read(range(len(packed)))
