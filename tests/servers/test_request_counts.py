@@ -35,7 +35,7 @@ def test_a_hundred_shards(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultPr
     files = sorted(tmp_path.iterdir())[:10]
     (tmp_path / "flat").mkdir()
     for path in files:
-        path.rename(tmp_path / "flat" / f"{path.stem}.bin")
+        np.load(path).tofile(tmp_path / "flat" / f"{path.stem}.bin")
     s3_server.upload(tmp_path / "flat", bucket, "flat/")
     s3_proxy.clear()
     urls = [f"s3://{bucket}/flat/{path.stem}.bin" for path in files]

@@ -161,3 +161,13 @@ def test_cached_indices_of_megatron_are_no_tokens(tmp_path: Path, caplog: pytest
     for kept in ("index.npy", "shuffled.npy", "my_index.npy", "documents.npy"):
         door.write(tmp_path / kept, 2)
     assert sorted(door.values(tmp_path)) == [1, 2, 2, 2, 2]
+
+
+def test_indices_and_descriptions_of_nanotron_are_no_tokens(tmp_path: Path) -> None:
+    for number in (1, 2):
+        DOORS["from_tokens"].write(tmp_path / f"{number}_tok.ds", number)
+        (tmp_path / f"{number}_tok.ds.index").write_bytes(bytes(16))
+        (tmp_path / f"{number}_tok.ds.metadata").write_text("gpt2|2\n100\n100 T!")
+    (tmp_path / "notes.txt").write_text("even")
+    for path in (tmp_path, tmp_path / "*", tmp_path / "*.ds", tmp_path / "*_tok*"):
+        assert DOORS["from_tokens"].values(path) == [1, 2]

@@ -3,7 +3,7 @@
 import re
 
 _COMPANION = re.compile(
-    r"\.(idx|index|crc|md5|sha1|sha256|bak|orig|tmp|swp|crdownload|partial)$"
+    r"\.(idx|index|crc|md5|sha1|sha256|bak|orig|tmp|swp|crdownload|partial|metadata)$"
     r"|~$|^#.*#$|_\$folder\$$"
     # What Megatron-LM and GPT-NeoX cache: orders of documents, samples and data sets.
     r"|(^|[-_])indexmap_.*\.npy$|[-_](doc|document|sample|shuffle|dataset|dataset_sample)_(idx|index)\.npy$"

@@ -165,9 +165,10 @@ class TestFlatTokensCalledNpy:
     def test_are_named_else(self, tmp_path: Path) -> None:
         TOKENS.astype("<u2").tofile(tmp_path / "a.npy")
         advice = "if it is a flat file of tokens, open it with from_tokens and dtype="
-        for open_ in (lambda: loadax.from_tokens(tmp_path, 99), lambda: loadax.from_npy(tmp_path / "a.npy")):
-            with pytest.raises(SourceError, match=advice):
-                open_()
+        with pytest.raises(SourceError, match=advice):
+            loadax.from_tokens(tmp_path, 99)
+        with pytest.raises(SourceError, match=advice):
+            loadax.from_npy(tmp_path / "a.npy")
         assert loadax.from_tokens(tmp_path / "a.npy", 99, dtype="uint16")[0]["tokens"].tolist() == TOKENS.tolist()
 
     def test_beside_arrays_are_refused(self, tmp_path: Path) -> None:
