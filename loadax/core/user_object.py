@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, final
 from weakref import WeakValueDictionary
 
@@ -14,7 +13,7 @@ from loadax.core.formatting import name_of, type_text
 from loadax.core.held import handles, held, is_loadax
 
 _Result = TypeVar("_Result")
-_FREE: AbstractContextManager[Any] = nullcontext()
+_FIRST = 1.0  # seconds that others wait for the first call, which may itself wait for them
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of handles and user objects, by id
 _LONG = 10_000
 _registering = threading.Lock()
@@ -35,7 +34,7 @@ class UserObject:
 
     If it holds a handle, such as an open file, or its user says so, calls take turns: with each other, and with those
     of all objects that hold the same handle. Handles are looked for now and after calls 1, 2, 4, 8 …, since many
-    objects open them on first use. Until the first call is over, others wait.
+    objects open them on first use. Until the first call is over, others wait, for a second at most.
 
     Args:
         value: The object.
@@ -50,7 +49,7 @@ class UserObject:
         """What `loader.workers.pickling.snapshot` returned before the first read; None: unknown."""
         self._name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
         self._calls, self._warns = 0, False
-        self._turn = _FREE if thread_safe else _lock_of([value])
+        self._turn: Any = None if thread_safe else _lock_of([value])
         self._look()
 
     def __reduce__(self) -> Any:
@@ -59,8 +58,9 @@ class UserObject:
     def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Calls a function of the object, in turn."""
         while True:
-            turn = self._turn
-            with turn:
+            turn, decided = self._turn, self.handle is not None or self.thread_safe is not None
+            taken = turn is not None and turn.acquire(timeout=-1 if decided else _FIRST)
+            try:
                 if turn is not self._turn:  # a handle was found meanwhile
                     continue
                 try:
@@ -70,6 +70,9 @@ class UserObject:
                     raise
                 finally:
                     self._look()
+            finally:
+                if taken:
+                    turn.release()
 
     def _look(self) -> None:
         calls, self._calls = self._calls, self._calls + 1
@@ -80,7 +83,7 @@ class UserObject:
             if self._warns:
                 self.warn()
         elif calls and self.thread_safe is None:
-            self._turn = _FREE
+            self._turn = None
 
     def warn(self) -> None:
         """Warns, now or when a handle is found, that threads take turns."""

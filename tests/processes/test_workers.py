@@ -267,7 +267,7 @@ def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
     with pytest.raises(
         WorkerError,
         match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' "
-        r"object; make it picklable \(reopen files and connections in __setstate__\), or use worker_type='thread'",
+        r"object; make it picklable: open files .* on first use, .* in __setstate__; or use worker_type='thread'",
     ):
         iter(unwilling)
     wait_for_the_end()
