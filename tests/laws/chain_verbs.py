@@ -4,6 +4,7 @@ Every epoch of a chain is written out as a list of visits, to which each verb do
 `loadax.plan` and `loadax.sources` but hashes and permutations, which `tests/test_seeds.py` is about.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -575,7 +576,9 @@ class Packing(NamedTuple):
 
 
 def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
-    dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*shifted by one entry")  # as those of from_tokens(targets=True) are
+        dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
     documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
     rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
     like = next(each for each in documents if len(leaves(each)[0]))
