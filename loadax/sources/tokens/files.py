@@ -25,9 +25,7 @@ _log = logging.getLogger("loadax")
 _FILES = FileKind(
     "path",
     "a file of tokens",
-    lambda name: (
-        (suffix := PurePosixPath(name).suffix) in (".bin", ".idx") or (suffix == ".npy" and not is_companion(name))
-    ),
+    lambda name: name.endswith((".bin", ".ds", ".idx", ".npy")) and (name.endswith(".idx") or not is_companion(name)),
     (".bin or .npy file in it", "the files of tokens, or a pattern such as *.tokens"),
 )
 _LIKELY = ("uint8", "uint16", "int32", "int64")
