@@ -72,10 +72,13 @@ def test_hidden_files_and_companions_are_left_out_of_folders_and_patterns(
 
 @EVERY_DOOR
 def test_pattern_that_spells_a_hidden_part_takes_it(door: Door, tmp_path: Path) -> None:
-    for folder in ("_x", "y/_x", "y/_day_3"):
+    for folder in ("_x", "y/_x", "y/_day=3"):
         (tmp_path / folder).mkdir(parents=True)
         door.write(tmp_path / folder / f"a{door.ending}", len(folder))
-    for pattern, values in {"_x/*": [2], "*/_x/*": [4], "**/_x/*": [2, 4], "y/*/*": [8], "y/_*/*": [8, 4]}.items():
+    patterns = {"_x/*": [2], "*/_x/*": [4], "**/_x/*": [2, 4], "y/*/*": [8]}
+    if door.ending != ".parquet":  # there, the day is a column that `_x` lacks
+        patterns["y/_*/*"] = [8, 4]
+    for pattern, values in patterns.items():
         assert door.values(tmp_path / f"{pattern}{door.ending}") == values
     door.write(tmp_path / f"a{door.ending}", 5)
     (tmp_path / f"a{door.ending}").rename(tmp_path / f"a{door.ending}.bak")
