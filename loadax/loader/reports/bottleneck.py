@@ -3,11 +3,9 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any, TypeAlias, final
 
 from loadax.core.formatting import percent_text, size_text
-from loadax.core.html import html_table
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.loader_info import LoaderInfo
 
@@ -64,14 +62,6 @@ class Report:
         return f"{self.verdict}{masked if self.stats.masked else ''}{look}{hosts}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        shares = [
-            (stage, percent_text(share)) for stage, share in sorted(self.shares.items(), key=lambda each: -each[1])
-        ]
-        known = [] if self.waited is None else [("training waited", percent_text(self.waited))]
-        facts = [*known, *((f"work: {stage}", share) for stage, share in shares)]
-        return f"<p>{escape(str(self))}</p>{html_table(facts)}"
 
 
 def keyword(name: str, value: Any = None) -> str:
