@@ -1,4 +1,17 @@
-"""`loadax audit`: merges the certificates of each run's processes, and compares the runs."""
+"""`loadax audit`: compare the rows that runs read, by the certificates of their processes.
+
+Merges the certificates of each run's processes, reports parts of batches that no certificate covers, and checks that
+the runs read the same rows in the same batches. Reads only the certificates.
+
+on every host:
+  loader.certificate().save(f"before/{jax.process_index()}.json")
+example:
+  loadax audit before/*.json after/*.json && echo same
+
+Certificates belong to one run if they have its name: "64 processes", or the name passed to certificate(run="…").
+
+Exit code: 0 if every run is complete and all are equal, 1 if not, 2 if a file is not a certificate.
+"""
 
 import argparse
 from typing import Any
@@ -10,29 +23,11 @@ from loadax.errors import ArgumentError
 from loadax.loader.inspection.certificate import Certificate, steps_text
 
 _DIFFERS = 1  # exit code; not that of an error, since the check itself succeeded
-_EXAMPLES = """\
-on every host:
-  loader.certificate().save(f"before/{jax.process_index()}.json")
-example:
-  loadax audit before/*.json after/*.json && echo same
-
-Certificates belong to one run if they have its name: "64 processes", or the name passed to certificate(run="…").
-
-Exit code: 0 if every run is complete and all are equal, 1 if not, 2 if a file is not a certificate.
-"""
 
 
 def add(commands: Any) -> None:
     """Adds `audit` to the commands."""
-    command = add_command(
-        commands,
-        "audit",
-        run,
-        "compare the records that runs read, by the certificates of their processes",
-        "Merges the certificates of each run's processes, reports parts of batches that no certificate covers, "
-        "and checks that the runs read the same records in the same batches. Reads only the certificates.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     command.add_argument(
         "certificates", metavar="CERTIFICATE", nargs="+", help="files that loader.certificate().save(path) wrote"
     )

@@ -1,4 +1,17 @@
-"""`loadax new`: writes a training script for the data that it is shown."""
+"""`loadax new`: write a training script for a dataset.
+
+Looks at a dataset, and writes a script that trains a small model on it: over all devices, with a held-out part, exact
+evaluation, and a state to resume from.
+
+examples:
+  loadax new flowers.parquet train.py && python train.py
+  loadax new corpus.bin train.py --seq-len 1024 --dtype uint16
+  loadax new photos/ train.py --size 64
+
+The script needs only loadax and JAX. Its model is as small as it can be: one layer. Put yours in its place.
+
+{SOURCES}.
+"""
 
 import argparse
 from pathlib import Path
@@ -7,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.cli.options import add_command
-from loadax.cli.source import SOURCES, Opener, add_source_options, find_opener
+from loadax.cli.source import Opener, add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
@@ -18,16 +31,6 @@ from loadax.sources.stream.source import StreamSource
 
 _BARE = "value"  # name of the leaf of examples that are bare arrays
 _TARGETS = ("label", "labels", "target", "targets", "class", "cls", "y")
-_EXAMPLES = f"""\
-examples:
-  loadax new flowers.parquet train.py && python train.py
-  loadax new corpus.bin train.py --seq-len 1024 --dtype uint16
-  loadax new photos/ train.py --size 64
-
-The script needs only loadax and JAX. Its model is as small as it can be: one layer. Put yours in its place.
-
-{SOURCES}.
-"""
 
 
 class _Leaf(NamedTuple):
@@ -45,15 +48,7 @@ class _Leaf(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds `new` to the commands."""
-    command = add_command(
-        commands,
-        "new",
-        run,
-        "write a training script for a dataset",
-        "Looks at a dataset, and writes a script that trains a small model on it: over all devices, with a held-out "
-        "part, exact evaluation, and a state to resume from.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
     command.add_argument("script", metavar="SCRIPT", help="path of the script to write, which must not exist yet")
 
