@@ -10,8 +10,7 @@ import pytest
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.reports.bottleneck import report
-from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.bottleneck import LoaderInfo, report
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 
