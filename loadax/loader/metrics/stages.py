@@ -48,4 +48,7 @@ class StageClock:
 
     def timing(self) -> Timing:
         """Times measured so far."""
-        return Timing(*self._seconds, 0.0, 0, 0, *self._cpu, self._began)  # not placed, and rows not counted
+        read, transform, assemble = self._seconds
+        read_cpu, transform_cpu, assemble_cpu = self._cpu
+        unplaced = 0.0, 0, 0  # seconds of placing, rows and bytes
+        return Timing(read, transform, assemble, *unplaced, read_cpu, transform_cpu, assemble_cpu, self._began)
