@@ -133,8 +133,6 @@ FLAGS: dict[str, Call] = {
     "elementwise": lambda value, _: DATA.map_batch(lambda batch: batch, elementwise=value),
     "targets": lambda value, folder: tokens(folder, targets=value),
     "segment_ids": lambda value, folder: tokens(folder, segment_ids=value),
-    "contents": lambda value, _: loader().certificate(contents=value),
-    "per_step": lambda value, _: loader().certificate(per_step=value),
 }
 
 

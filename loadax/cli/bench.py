@@ -1,16 +1,30 @@
-"""`loadax bench`: measures the throughput of a dataset on this machine, its bottleneck, and what to change."""
+"""`loadax bench`: measure the throughput of a dataset, and its bottleneck.
+
+Reads a dataset as training would, and shows rows per second, the time to the first batch, how long a training step of a
+given length would wait, memory, the bottleneck, and what to change.
+
+examples:
+  loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
+  loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
+      also how long training would wait if a step took 25 ms
+  loadax bench photos/ --size 224 --batch-size 128 --map mycode.data:augment --worker-type process
+  loadax bench mycode.data:training --batch-size 512
+      training() in mycode/data.py returns the loadax.Dataset to train on
+
+{SOURCES}.
+Batches are placed on all devices that JAX has here, rows over all of them.
+"""
 
 import argparse
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_shuffle_options, positive, shuffled, spelling
-from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.core.arguments import takes
 from loadax.core.formatting import count_text, size_text
@@ -27,18 +41,6 @@ _LIMITS = {
     "place": "placing on the devices",
     "memory": "memory to read ahead",
 }
-_EXAMPLES = f"""\
-examples:
-  loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
-  loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
-      also how long training would wait if a step took 25 ms
-  loadax bench photos/ --size 224 --batch-size 128 --map mycode.data:augment --worker-type process
-  loadax bench mycode.data:training --batch-size 512
-      training() in mycode/data.py returns the loadax.Dataset to train on
-
-{SOURCES}.
-Batches are placed on all devices that JAX has here, rows over all of them.
-"""
 
 
 class Throughput(NamedTuple):
@@ -54,15 +56,7 @@ class Throughput(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds `bench` to the commands."""
-    command = add_command(
-        commands,
-        "bench",
-        run,
-        "measure the throughput of a dataset, and its bottleneck",
-        "Reads a dataset as training would, and shows rows per second, the time to the first batch, "
-        "how long a training step of a given length would wait, memory, the bottleneck, and what to change.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
     command.add_argument("--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all)")
     add_shuffle_options(command)
@@ -88,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or there is no data.
     """
+    import jax
+
     from loadax.loader.dataloader import Dataloader  # imports JAX, which other commands don't need
     from loadax.loader.reports.bottleneck import workers_text
 
@@ -97,8 +93,8 @@ def run(options: argparse.Namespace) -> int:
     loader = Dataloader(
         dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
     )
-    throughput, limits = _throughput(loader, batch_size, options.seconds, spelling(options))
-    stepping = _stepping(loader, options.step / 1000, options.seconds, spelling(options))
+    throughput, limits = _feed(loader, batch_size, options.seconds, 0.0, options)
+    _, stepping = _feed(loader, batch_size, options.seconds, options.step / 1000, options)
     results = {
         "source": redact(options.source),
         "batch_size": batch_size,
@@ -116,8 +112,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
     work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
+    devices = jax.devices()
     lines = {
-        "data": f"{dataset!r}, {_devices()}",
+        "data": f"{dataset!r}, on {count_text(len(devices), f'{devices[0].platform} device')}",
         "first batch": f"{throughput.first_batch * 1000:.0f} ms after iter(loader)",
         "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
         f"{throughput.steps / throughput.seconds:,.0f} batches/s of {batch_size} rows, nothing between them",
@@ -157,49 +154,36 @@ def _batch_size(dataset: Dataset, wanted: int | None) -> int:
     return wanted
 
 
-def _throughput(loader: Any, batch_size: int, seconds: float, spell: Callable[..., str]) -> tuple[Throughput, Any]:
-    """Measures a consumer that only takes batches; returns the loader's report too."""
+def _feed(loader: Any, batch_size: int, seconds: float, step: float, options: argparse.Namespace) -> Any:
+    """Measures a consumer that sleeps for `step` seconds after each batch.
+
+    Returns:
+        Its throughput, and the loader's report with advice in terms of command-line options.
+    """
     import jax
 
+    from loadax.loader.reports.bottleneck import report
+
+    _progress(f"steps of {step * 1000:g} ms for {seconds:g} s" if step else f"feeding for {seconds:g} s")
     began, cpu_began = time.perf_counter(), _processor_seconds()
     with iter(loader) as batches:
         jax.block_until_ready(next(batches))
         first = time.perf_counter() - began
-        _progress(f"feeding for {seconds:g} s")
         began = time.perf_counter()
         steps = 0
         while (took := time.perf_counter() - began) < seconds:
             jax.block_until_ready(next(batches))
+            if step:
+                time.sleep(step)
             steps += 1
-        report = _report(batches, spell)
+        measured = batches.report()
+    _progress("")
     rows = steps * batch_size
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(loader.spec))  # of a batch
     # The CPU time of worker processes is known only after they end, so it includes the first batch and the read-ahead.
-    cpu = (_processor_seconds() - cpu_began) / max(1, report.stats.rows) * _MILLION
-    return Throughput(first, took, steps, rows / took, steps / took * size, cpu), report
-
-
-def _stepping(loader: Any, step: float, seconds: float, spell: Callable[..., str]) -> Any:
-    """Measures how long training waits if a step takes `step` seconds and no CPU time."""
-    import jax
-
-    _progress(f"steps of {step * 1000:g} ms for {seconds:g} s")
-    with iter(loader) as batches:
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            jax.block_until_ready(next(batches))
-            time.sleep(step)
-        report = _report(batches, spell)
-    _progress("")
-    return report
-
-
-def _report(batches: Any, spell: Callable[..., str]) -> Any:
-    """The iterator's report, with advice in terms of command-line options."""
-    from loadax.loader.reports.bottleneck import report
-
-    measured = batches.report()
-    return report(measured.stats, measured.loader, spell)
+    cpu = (_processor_seconds() - cpu_began) / max(1, measured.stats.rows) * _MILLION
+    throughput = Throughput(first, took, steps, rows / took, steps / took * size, cpu)
+    return throughput, report(measured.stats, measured.loader, spelling(options))
 
 
 def _bottleneck(report: Any) -> str | None:
@@ -215,13 +199,6 @@ def _limit(report: Any) -> str:
     if stage is None:
         return "nothing that was measured: see below"
     return f"{_LIMITS[stage]}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
-
-
-def _devices() -> str:
-    import jax
-
-    devices = jax.devices()
-    return f"on {count_text(len(devices), f'{devices[0].platform} device')}"
 
 
 def _processor_seconds() -> float:

@@ -1,18 +1,8 @@
-"""`loadax convert`: writes any dataset as a zarr store that is fast to train from."""
+"""`loadax convert`: write a dataset as a zarr store.
 
-import argparse
-import re
-import warnings
-from typing import Any
+Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. The store can't be opened until its
+last part is written.
 
-from loadax.cli.options import add_command, add_shuffle_seed
-from loadax.cli.program import say
-from loadax.cli.source import SOURCES, add_source_options, open_dataset
-from loadax.cli.terminal import show
-from loadax.dataset import Dataset
-from loadax.io import write_zarr
-
-_EXAMPLES = f"""\
 examples:
   loadax convert fields.zarr train.zarr --shuffle 0
       shuffles the rows once, so that training can read them in blocks
@@ -25,18 +15,22 @@ examples:
 {SOURCES}.
 """
 
+import argparse
+import re
+import warnings
+from typing import Any
+
+from loadax.cli.options import add_command, add_shuffle_seed
+from loadax.cli.program import say
+from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.terminal import show
+from loadax.dataset import Dataset
+from loadax.io import write_zarr
+
 
 def add(commands: Any) -> None:
     """Adds `convert` to the commands."""
-    command = add_command(
-        commands,
-        "convert",
-        run,
-        "write a dataset as a zarr store",
-        "Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. "
-        "The store can't be opened until its last part is written.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_shuffle_seed(command)

@@ -1,8 +1,16 @@
-"""`loadax doctor`: checks this machine's devices, limits and packages, and says what to change."""
+"""`loadax doctor`: check this machine's devices, limits and packages.
+
+Shows the devices that JAX finds, the limits that large runs meet, and the versions of packages; says what to change.
+Include its output in reports of problems.
+
+example:
+  loadax doctor
+
+Exit code: 0 if nothing needs a change, else 1.
+"""
 
 import argparse
 import json
-import os
 import platform
 import resource
 import sys
@@ -14,6 +22,7 @@ from typing import Any, NamedTuple
 from loadax.cli.options import add_command
 from loadax.cli.terminal import show, table_text
 from loadax.core.formatting import count_text, size_text
+from loadax.loader.metrics.stats import usable_cores
 
 _NEEDS_CHANGE = 1  # exit code
 _DESCRIPTORS = 4096  # enough for remote reads, worker processes and mapped files of large datasets
@@ -31,12 +40,6 @@ _EXTRAS = {
     "rich": "cli",
     "shtab": "cli",
 }
-_EXAMPLES = """\
-example:
-  loadax doctor
-
-Exit code: 0 if nothing needs a change, else 1.
-"""
 
 
 class Machine(NamedTuple):
@@ -50,7 +53,6 @@ class Machine(NamedTuple):
         memory: Memory that is available, within the limit of the container.
         processors: Processors that this process may run on.
         quota: Processors that the container's CPU limit amounts to; None if there is no limit.
-        shared: Size of /dev/shm; None if there is none.
     """
 
     devices: dict[str, int] | None
@@ -60,7 +62,6 @@ class Machine(NamedTuple):
     memory: int
     processors: int
     quota: float | None
-    shared: int | None
 
 
 class Check(NamedTuple):
@@ -73,15 +74,7 @@ class Check(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds `doctor` to the commands."""
-    command = add_command(
-        commands,
-        "doctor",
-        run,
-        "check this machine's devices, limits and packages",
-        "Shows the devices that JAX finds, the limits that large runs meet, and the versions of packages; says what to "
-        "change. Include its output in reports of problems.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -104,30 +97,27 @@ def check(machine: Machine) -> Iterator[Check]:
         yield Check("devices", f"JAX can't start: {machine.problem}", advice)
     else:
         found = ", ".join(count_text(count, f"{name} device") for name, count in machine.devices.items())
-        unused = {name: file for name, file in machine.accelerators.items() if name not in machine.devices}
         advice = "; ".join(
             f"{file} is a {name.upper()} that JAX does not use: install {_JAX[name]}, and unset JAX_PLATFORMS"
-            for name, file in unused.items()
+            for name, file in machine.accelerators.items()
+            if name not in machine.devices
         )
         yield Check("devices", found, advice)
     soft, hard = machine.descriptors
-    low = "" if soft >= _DESCRIPTORS else f"run `ulimit -n {min(hard, 65536)}` before the program"
-    if low and hard < _DESCRIPTORS:
+    low = f"run `ulimit -n {min(hard, 65536)}` before the program"
+    if hard < _DESCRIPTORS:
         low = "raise LimitNOFILE of the service, or pass --ulimit nofile=65536 to the container"
-    yield Check("open files", f"{soft:,} (at most {hard:,})", low)
+    yield Check("open files", f"{soft:,} (at most {hard:,})", low if soft < _DESCRIPTORS else "")
     little = (
         "give the container more memory, or pass a smaller prefetch_bytes= to the Dataloader, and memory_bytes= to "
         "from_parquet"
     )
     yield Check("memory", f"{size_text(machine.memory)} available", little if machine.memory < _MEMORY else "")
-    limited = machine.quota is not None and machine.quota < machine.processors
-    found = count_text(machine.processors, "processor")
-    if limited:
+    found, advice = count_text(machine.processors, "processor"), ""
+    if machine.quota is not None and machine.quota < machine.processors:
         found += f", limited to {machine.quota:g}"
-    advice = "the CPU limit slows down all threads at once: raise it, or pin the container to whole processors"
-    yield Check("processors", found, advice if limited else "")
-    shared = "none" if machine.shared is None else size_text(machine.shared)
-    yield Check("shared memory", f"{shared} in /dev/shm, which loadax does not use")
+        advice = "the CPU limit slows down all threads at once: raise it, or pin the container to whole processors"
+    yield Check("processors", found, advice)
 
 
 _JAX = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}
@@ -135,21 +125,11 @@ _JAX = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}
 
 def measure() -> Machine:
     """Measures this machine."""
-    devices, problem = _devices()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = 1 << 30
-    soft, hard = (endless if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
-    affinity = getattr(os, "sched_getaffinity", None)
-    return Machine(
-        devices,
-        problem,
-        {name: str(file) for name, file in _ACCELERATORS.items() if file.exists()},
-        (soft, hard),
-        _available_memory(),
-        len(affinity(0)) if affinity else os.cpu_count() or 1,
-        _quota(),
-        _size_of(Path("/dev/shm")),  # noqa: S108 - only looked at
+    soft, hard = (
+        1 << 30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
+    found = {name: str(file) for name, file in _ACCELERATORS.items() if file.exists()}
+    return Machine(*_devices(), found, (soft, hard), _available_memory(), usable_cores(), _quota())
 
 
 _ACCELERATORS = {"gpu": Path("/dev/nvidia0"), "tpu": Path("/dev/accel0")}
@@ -185,14 +165,6 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
-
-
-def _size_of(folder: Path) -> int | None:
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return None
-    return status.f_blocks * status.f_frsize
 
 
 def _packages() -> Iterator[Check]:

@@ -1,16 +1,8 @@
-"""`loadax index`: builds the index of a filter or a split by groups ahead of runs."""
+"""`loadax index`: read every row once, for Dataset.filter and Dataset.split_by.
 
-import argparse
-from typing import Any
+Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run has to read all rows. A
+valid index is kept.
 
-from loadax.cli.functions import import_function
-from loadax.cli.options import add_command
-from loadax.cli.source import SOURCES, add_source_options, open_dataset
-from loadax.cli.terminal import show
-from loadax.errors import ArgumentError
-from loadax.sources.io.index_folder import IndexFolder
-
-_EXAMPLES = f"""\
 examples:
   loadax index train.zarr --filter quality:is_good --out good
       is_good(example) -> bool is defined in quality.py; in the run:
@@ -24,18 +16,20 @@ examples:
 {SOURCES}.
 """
 
+import argparse
+from typing import Any
+
+from loadax.cli.functions import import_function
+from loadax.cli.options import add_command
+from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.terminal import show
+from loadax.errors import ArgumentError
+from loadax.sources.io.index_folder import IndexFolder
+
 
 def add(commands: Any) -> None:
     """Adds `index` to the commands."""
-    command = add_command(
-        commands,
-        "index",
-        run,
-        "read every row once, for Dataset.filter and Dataset.split_by",
-        "Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, "
-        "so that no run has to read all rows. A valid index is kept.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
     question = command.add_mutually_exclusive_group(required=True)
     question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example: whether to keep it")

@@ -1,4 +1,15 @@
-"""`loadax inspect`: shows the arrays of a store or the leaves of other data, and the cost of shuffling them."""
+"""`loadax inspect`: show the leaves of a dataset, and the cost of shuffling it.
+
+Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, and the cost of reading rows in
+random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and row groups.
+
+example:
+  loadax inspect train.zarr
+  loadax inspect 'parts/*.parquet'
+  loadax inspect corpus.bin --seq-len 2047 --dtype uint16
+
+{SOURCES}.
+"""
 
 import argparse
 import math
@@ -13,7 +24,7 @@ import tensorstore as ts
 
 from loadax.cli.inspect_dataset import dataset_lines
 from loadax.cli.options import add_command
-from loadax.cli.source import SOURCES, Opener, add_source_options, find_opener
+from loadax.cli.source import Opener, add_source_options, find_opener
 from loadax.cli.terminal import table_text
 from loadax.core.formatting import count_text, size_text, some
 from loadax.errors import ArgumentError
@@ -33,28 +44,11 @@ from loadax.writing.survey import (
 )
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
-_EXAMPLES = f"""\
-example:
-  loadax inspect train.zarr
-  loadax inspect 'parts/*.parquet'
-  loadax inspect corpus.bin --seq-len 2047 --dtype uint16
-
-{SOURCES}.
-"""
 
 
 def add(commands: Any) -> None:
     """Adds `inspect` to the commands."""
-    command = add_command(
-        commands,
-        "inspect",
-        run,
-        "show the leaves of a dataset, and the cost of shuffling it",
-        "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
-        "and the cost of reading rows in random order. Reads metadata only. "
-        "Of any other data it shows rows, files, the leaves of a row, and row groups.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
 
 

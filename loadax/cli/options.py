@@ -1,11 +1,12 @@
 """Helpers of all commands: adding one, shuffle options, and the library's arguments as options in messages."""
 
 import argparse
+import sys
 import warnings
 from collections.abc import Callable
-from textwrap import fill
 from typing import Any
 
+from loadax.cli.source import SOURCES
 from loadax.core.arguments import shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError
@@ -18,15 +19,18 @@ _ARGUMENTS = {
 """Arguments of the library with an option of the same name and meaning."""
 
 
-def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-    """Adds a command that calls `run`, and whose help ends with `examples`."""
+def add_command(commands: Any, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """Adds a command that calls `run`. Its name and its help are those of the docstring of `run`'s module.
+
+    The first line of that is the summary, the second paragraph the description, and the rest is at the end of the help.
+    """
+    title, _, text = (sys.modules[run.__module__].__doc__ or "").replace("{SOURCES}", SOURCES).partition("\n\n")
+    description, _, ending = text.partition("\n\n")
     command: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=fill(description, 120),
-        epilog=examples,
+        run.__module__.rpartition(".")[2],
+        help=title.partition(": ")[2].removesuffix("."),
+        description=description,
+        epilog=ending,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(run=run)

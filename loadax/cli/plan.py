@@ -1,23 +1,14 @@
-"""`loadax plan`: shows what a run will do on any mesh, without its devices."""
+r"""`loadax plan`: show what a run will read and hold on every host, for any mesh.
 
-import argparse
-import json
-import re
-import sys
-from typing import Any
+Shows what a training run will read, decode and hold on each host of a mesh, without its devices; warns about
+unnecessary costs; and checks that each row of the first steps is read by exactly the hosts that hold it.
 
-from loadax.cli.options import add_command, add_shuffle_options, shuffled
-from loadax.cli.source import SOURCES, add_source_options, open_dataset
-from loadax.cli.terminal import show
-from loadax.errors import ArgumentError
-
-_EXAMPLES = f"""\
 examples:
-  loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq \\
+  loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq \
     --batch-size 4096 --shuffle 0
       a row is cut in 8 along its columns, so that no host reads tokens of other hosts' devices
   loadax plan fields.zarr --mesh data=64 --hosts 8 --batch-size 512 --shuffle 0 --block chunks
-  loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" \\
+  loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" \
     --batch-size 256 --json
 
 A partition names the mesh axes that cut each dim of a leaf, rows first: a name, several joined by +, or - for none.
@@ -27,19 +18,21 @@ Pass one for all leaves, or LEAF=… for each of them, separated by semicolons.
 read, and no accelerator is used.
 """
 
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from loadax.cli.options import add_command, add_shuffle_options, shuffled
+from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.terminal import show
+from loadax.errors import ArgumentError
+
 
 def add(commands: Any) -> None:
     """Adds `plan` to the commands."""
-    command = add_command(
-        commands,
-        "plan",
-        run,
-        "show what a run will read and hold on every host, for any mesh",
-        "Shows what a training run will read, decode and hold on each host of a mesh, without its devices; "
-        "warns about unnecessary costs; and checks that each row of the first steps is read "
-        "by exactly the hosts that hold it.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     add_source_options(command)
     command.add_argument(
         "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="axes of the mesh and their sizes"

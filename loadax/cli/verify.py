@@ -1,4 +1,16 @@
-"""`loadax verify`: reads a whole store, or a folder of images, and lists the damage."""
+"""`loadax verify`: read a whole zarr store or folder of images, and list the damage.
+
+Reads every chunk of a zarr store from any writer, or decodes every file of a folder of images. Detects all missing and
+truncated files, and flipped bits if the store has checksums, as all stores written by loadax do.
+
+examples:
+  loadax verify train.zarr && echo whole
+  loadax verify photos/ --rows damaged.txt
+      in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
+
+Exit code: 0 if all data can be read, 1 if some is damaged,
+2 if there is no store or it was only partly written.
+"""
 
 import argparse
 from pathlib import Path
@@ -15,29 +27,11 @@ from loadax.writing.verify import verify
 
 _DAMAGED = 1  # exit code; not that of an error, since the check itself succeeded
 _SIDE = 64  # pixels: decoding a JPEG to a small size is fast, but reads the whole file
-_EXAMPLES = """\
-examples:
-  loadax verify train.zarr && echo whole
-  loadax verify photos/ --rows damaged.txt
-      in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
-
-Exit code: 0 if all data can be read, 1 if some is damaged,
-2 if there is no store or it was only partly written.
-"""
 
 
 def add(commands: Any) -> None:
     """Adds `verify` to the commands."""
-    command = add_command(
-        commands,
-        "verify",
-        run,
-        "read a whole zarr store or folder of images, and list the damage",
-        "Reads every chunk of a zarr store from any writer, or decodes every file of a folder of images. "
-        "Detects all missing and truncated files, and flipped bits if the store has checksums, as all stores "
-        "written by loadax do.",
-        _EXAMPLES,
-    )
+    command = add_command(commands, run)
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
     command.add_argument(
         "--rows", metavar="FILE.txt", help="file to write damaged rows of images to, for Dataset.exclude"

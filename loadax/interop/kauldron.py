@@ -65,7 +65,9 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
                 f"options has {', '.join(placing)}, but Kauldron places batches itself: leave this out; "
                 "dataset.map(fn) changes rows, and the trainer's sharding= says where they go"
             )
-        return _host_loader(self.dataset, self.batch_size, num_epochs=self.num_epochs, **self.options)
+        mesh = jax.sharding.Mesh(np.array(jax.local_devices()), ("data",))
+        shard = {"shard_index": jax.process_index(), "shard_count": jax.process_count()}
+        return Dataloader(self.dataset, self.batch_size, mesh=mesh, **shard, num_epochs=self.num_epochs, **self.options)
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -104,10 +106,3 @@ class Iterator(iterators.Iterator):  # type: ignore[misc] # Kauldron ships no ty
     def __kd_ocp_restore_post__(self, value: Any) -> Self:
         self.batches.set_state(value)
         return self
-
-
-def _host_loader(dataset: Any, batch_size: int, **options: Any) -> Dataloader:
-    """A loader of this host's part of each batch, on its own devices."""
-    mesh = jax.sharding.Mesh(np.array(jax.local_devices()), ("data",))
-    shard = {"shard_index": jax.process_index(), "shard_count": jax.process_count()}
-    return Dataloader(dataset, batch_size, mesh=mesh, **shard, **options)

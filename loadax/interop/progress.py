@@ -62,10 +62,6 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
     return Progress(loader, options)
 
 
-def _num_steps(batches: Batches) -> int | None:
-    return getattr(batches, "num_steps", None)
-
-
 @cache
 def _bar_class() -> type[Any]:
     from tqdm.auto import tqdm
@@ -112,7 +108,7 @@ class Progress:
         whole: dict[str, Any] = (
             {"total": len(batches)}
             if isinstance(batches, Sized)
-            else {"total": _num_steps(batches), "initial": batches.step}
+            else {"total": getattr(batches, "num_steps", None), "initial": batches.step}
         )
         settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
         self._bar = _bar_class()(**settings)

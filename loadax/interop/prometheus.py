@@ -7,7 +7,7 @@ from typing import Any, final
 from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
-from loadax.loader.metrics.stats import Stats
+from loadax.loader.metrics.stats import STAGES, Stats
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
@@ -24,7 +24,6 @@ _GAUGES: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_longest_wait_seconds", "The longest wait from the third step on.", lambda stats: stats.longest),
     ("loadax_workers", "Threads or processes that read ahead.", lambda stats: stats.workers),
 )
-_STAGES = ("read", "transform", "assemble", "place")
 
 
 def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
@@ -138,7 +137,7 @@ class _Collector:
         for name, what, value in _COUNTERS:
             yield CounterMetricFamily(name, what, value=value(stats))
         stages = CounterMetricFamily("loadax_stage_seconds", "Seconds of work, summed over workers.", labels=["stage"])
-        for stage in _STAGES:
+        for stage in STAGES:
             stages.add_metric([stage], getattr(stats, stage))
         yield stages
         for name, what, value in _GAUGES:

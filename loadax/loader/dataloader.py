@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import flag, integer, shown
+from loadax.core.arguments import integer, shown
 from loadax.core.replacements import for_dataloader, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.io import as_dataset
@@ -129,8 +129,8 @@ class Dataloader:
         device_map: Function of one example, like that of `map`, which JAX compiles and the devices apply to every row
             of a placed batch, ahead of the consumer. For example, uint8 is transferred and normalised bfloat16 comes
             out. If the partition splits columns of a leaf that it changes, pass
-            `loadax.DeviceMap(fn, elementwise=True)`. `host_batch` and certificates show its inputs. It is compiled
-            under `jax.disable_jit` too, and `jax.debug_nans` finds its NaNs in the step.
+            `loadax.DeviceMap(fn, elementwise=True)`. `host_batch` shows its inputs. It is compiled under
+            `jax.disable_jit` too, and `jax.debug_nans` finds its NaNs in the step.
         keep_on_device: True: all rows are read once, when iteration first starts, cached on the devices, and gathered
             into the same batches there. They may take a quarter of each device's memory; an int sets that limit in
             bytes. Not available for maps with rng=True.
@@ -678,20 +678,16 @@ class Dataloader:
         self,
         steps: Any = None,
         *,
-        contents: bool = False,
-        per_step: bool = False,
         positions: Any = None,
         run: str | None = None,
     ) -> Certificate:
-        """Certifies which records this process's part of the run consists of, without those in quarantine.
+        """Certifies which rows this process reads at which steps and positions, without those in quarantine.
 
         All hosts together give the same certificate as one process alone. Save the certificates of all hosts, and
-        `loadax audit` checks that they form one whole run, and whether two runs read the same records.
+        `loadax audit` checks that they form one whole run, and whether two runs read the same rows.
 
         Args:
             steps: Range of consecutive steps. None: all.
-            contents: Whether to read the records and certify their bytes too.
-            per_step: Whether to keep a digest per step, which finds the first step that differs.
             positions: Positions in the batch. None: those that this process holds.
             run: Name of the run. None: "8 processes", with the number of processes of the mesh.
 
@@ -699,7 +695,6 @@ class Dataloader:
             ArgumentError: If the run is infinite and no steps are given, or the positions don't ascend.
         """
         self._refuse_stream("certificate()")
-        contents, per_step = flag("contents", contents), flag("per_step", per_step)
         if run is not None and not isinstance(run, str):
             raise ArgumentError(f"run={shown(run)}: pass a name for the run, as a str")
         if steps is None and self._plan.num_steps is None:
@@ -729,16 +724,8 @@ class Dataloader:
             steps: self._position_ranges(steps.start) if ranges is None else ranges
             for steps in alike_steps(self._plan, chosen)
         }
-        whole = self._pipeline.whole
-        return certify(
-            self._plan,
-            self._order,
-            run if run is not None else self._run_name(),
-            pieces,
-            partial(self._pipeline.read, whole.dataset, whole.batch) if contents else None,
-            per_step,
-            self._pipeline.options.quarantine,
-        )
+        name = run if run is not None else self._run_name()
+        return certify(self._plan, self._order, name, pieces, self._pipeline.options.quarantine)
 
     def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""

@@ -27,8 +27,7 @@ from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import Pipeline
-from loadax.loader.reports.bottleneck import Report, report
-from loadax.loader.reports.loader_info import LoaderInfo, loader_info
+from loadax.loader.reports.bottleneck import LoaderInfo, Report, loader_info, report
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on

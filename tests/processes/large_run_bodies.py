@@ -75,7 +75,7 @@ def save(folder: str, step: int) -> None:
     loader = loader_of(run)
     assert len(loader) == len(run.batches()) > max(GONE) + 4
     Path(folder, "state.json").write_text(json.dumps(follow(run, loader, 0, list(range(step)))))
-    loader.skip(GONE).certificate(contents=True).save(Path(folder, "alone.json"))
+    loader.skip(GONE).certificate().save(Path(folder, "alone.json"))
 
 
 def go_on(folder: str, step: int) -> None:
@@ -88,7 +88,7 @@ def go_on(folder: str, step: int) -> None:
     assert follow(run, loader.skip(GONE), state, left[step:])["step"] == len(left)
     # Where nothing is left out, through all seams.
     follow(run, loader, step, list(range(step, len(loader))))
-    loader.skip(GONE).certificate(contents=True).save(Path(folder, f"part-{jax.process_index()}.json"))
+    loader.skip(GONE).certificate().save(Path(folder, f"part-{jax.process_index()}.json"))
 
 
 def audit(folder: str) -> None:

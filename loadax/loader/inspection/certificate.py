@@ -1,4 +1,4 @@
-"""Certificate: mergeable digests of the records that a run reads at each step and position.
+"""Certificate: a mergeable digest of the rows that a run reads at each step and position.
 
 Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds the sum of the hashes. So the parts of
 hosts and step ranges add up to the certificate of a single process, in any order and on any number of hosts. The hashes
@@ -8,11 +8,11 @@ protect against mistakes, not against forgery.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -23,41 +23,18 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
 from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import Integers, Visits
+from loadax.protocols import Integers
 from loadax.seeds import Words
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import writing_file
 
-_VERSION = 1  # of the file format and the hashes
+_VERSION = 2  # of the file format: version 1 has three digests a span, of which the first is this one
 _AT_ONCE = 1 << 18  # visits to hash at a time
 _HALF = (1 << 64) - 1
 
-Read: TypeAlias = Callable[[Visits], list[Any]]
-
-
-class Digests(NamedTuple):
-    """Sums of 128-bit hashes, whose halves are added separately.
-
-    Args:
-        visits: Sum over (step, position, row, epoch): equal if all batches are equal.
-        records: Sum over (row, epoch): equal if the same records are read equally often, in any order.
-        contents: Sum over (step, position, bytes of the record); 0 if contents were not read.
-    """
-
-    visits: int = 0
-    records: int = 0
-    contents: int = 0
-
-    def __add__(self, other: Any) -> "Digests":
-        halves = (
-            ((one >> 64) + (another >> 64) & _HALF, one + another & _HALF)
-            for one, another in zip(self, other, strict=True)
-        )
-        return Digests(*(high << 64 | low for high, low in halves))
-
 
 class Span(NamedTuple):
-    """Digests of a range of steps and a range of positions.
+    """Digest of a range of steps and a range of positions.
 
     Args:
         steps: Start and stop of the steps.
@@ -65,9 +42,7 @@ class Span(NamedTuple):
         batch_size: Rows per batch.
         order: Hash of the order.
         rows: Number of records, without padding.
-        total: Sums over the span.
-        each: Sums per step, if requested; else empty.
-        copies: Number of processes that certified this span.
+        digest: Sum of the 128-bit hashes, whose halves are added separately.
     """
 
     steps: tuple[int, int]
@@ -75,9 +50,7 @@ class Span(NamedTuple):
     batch_size: int
     order: str
     rows: int
-    total: Digests
-    each: tuple[Digests, ...] = ()
-    copies: int = 1
+    digest: int
 
     def __str__(self) -> str:
         return (
@@ -88,11 +61,10 @@ class Span(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Certificate:
-    """Digests of a run's batches: of the whole run, or of one process's part. Made by `loader.certificate()`.
+    """Digest of a run's batches: of the whole run, or of one process's part. Made by `loader.certificate()`.
 
     Args:
         run: Name of the run, shared by all its parts; "8 processes" by default.
-        contents: Whether the bytes of the records are certified too.
         spans: Certified spans, without overlaps.
 
     Examples:
@@ -106,18 +78,12 @@ class Certificate:
     """
 
     run: str
-    contents: bool
     spans: tuple[Span, ...]
 
     @property
-    def total(self) -> Digests:
-        """Sums over all spans."""
-        return sum((span.total for span in self.spans), Digests())
-
-    @property
     def digest(self) -> str:
-        """Digest of the visits, followed by that of the contents if there is one, as hexadecimal text."""
-        return f"{self.total.visits:032x}" + (f"{self.total.contents:032x}" if self.contents else "")
+        """Digest of all steps, positions, rows and epochs, as hexadecimal text: equal if all batches are equal."""
+        return f"{_added(self.spans):032x}"
 
     @property
     def rows(self) -> int:
@@ -135,16 +101,6 @@ class Certificate:
                 covered.append((start, stop))
         return covered
 
-    def per_step(self) -> dict[int, Digests] | None:
-        """Sums of every step; None if the certificate does not have them."""
-        if not all(span.each for span in self.spans):
-            return None
-        sums: dict[int, Digests] = {}
-        for span in self.spans:
-            for step, digests in zip(range(*span.steps), span.each, strict=True):
-                sums[step] = sums.get(step, Digests()) + digests
-        return dict(sorted(sums.items()))
-
     def missing(self) -> list[str]:
         """Uncovered steps and positions between the first and the last step, as text."""
         gaps = []
@@ -158,6 +114,24 @@ class Certificate:
                     gaps.append(f"positions {reached} to {first - 1} of steps {start} to {stop - 1}")
         return gaps
 
+    def first_difference(self, other: "Certificate") -> str | None:
+        """Text about the first steps that differ from another whole run, as far as ranges of both are equal.
+
+        Returns:
+            None if both read the same rows at the same steps and positions.
+        """
+        if self.steps != other.steps:
+            return f"{self.run} has {steps_text(self)}, {other.run} has {steps_text(other)}"
+        if self.digest == other.digest:
+            return None
+        groups = [_grouped(run.spans) for run in (self, other)]
+        common = sorted(groups[0].keys() & groups[1].keys())
+        differs = (steps for steps in common if len({_added(group[steps]) for group in groups}) > 1)
+        start, stop = next(differs, (self.steps[0][0], self.steps[-1][1]))
+        first = f"step {start} differs" if stop - start == 1 else f"some of steps {start} to {stop - 1} differ"
+        more = "; certificates of shorter ranges, certificate(range(start, stop)), narrow it down" * (stop - start > 1)
+        return first + more
+
     def merge(self, *others: "Certificate") -> "Certificate":
         """Merges the parts of a run; a span of several processes counts once.
 
@@ -166,26 +140,15 @@ class Certificate:
         """
         spans: dict[tuple[tuple[int, int], tuple[int, int]], Span] = {}
         of_steps: dict[tuple[int, int], Span] = {}
-        for part in (self, *others):
-            if part.contents != self.contents:
+        for span in (span for part in (self, *others) for span in part.spans):
+            first = of_steps.setdefault(span.steps, span)
+            if (first.order, first.batch_size) != (span.order, span.batch_size):
                 raise ArgumentError(
-                    "some certificates have the contents of the records and some do not; make all with contents=True, "
-                    "or none"
+                    f"{first} and {span} have different orders: make both with the same data, seeds, verbs and "
+                    "batch sizes"
                 )
-            for span in part.spans:
-                first = of_steps.setdefault(span.steps, span)
-                if (first.order, first.batch_size) != (span.order, span.batch_size):
-                    raise ArgumentError(
-                        f"{first} and {span} have different orders: make both with the same data, seeds, verbs and "
-                        "batch sizes"
-                    )
-                same = spans.get((span.steps, span.positions))
-                if same is not None and same.total != span.total:
-                    raise ArgumentError(f"two processes certify {span} with different records")
-                copies, per_step = (0, ()) if same is None else (same.copies, same.each)
-                spans[span.steps, span.positions] = span._replace(
-                    copies=span.copies + copies, each=span.each or per_step
-                )
+            if spans.setdefault((span.steps, span.positions), span) != span:
+                raise ArgumentError(f"two processes certify {span} with different records")
         for _, together in _by_steps(spans.values()):
             for one, another in pairwise(together):
                 if another.positions[0] < one.positions[1]:
@@ -228,29 +191,32 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as a JSON-serialisable dict."""
-        spans = [
-            {**span._asdict(), "total": _texts(span.total), "each": list(map(_texts, span.each))} for span in self.spans
-        ]
-        return {"version": _VERSION, "run": self.run, "contents": self.contents, "spans": spans}
+        spans = [{**span._asdict(), "digest": f"{span.digest:032x}"} for span in self.spans]
+        return {"version": _VERSION, "run": self.run, "spans": spans}
 
     @staticmethod
     def from_dict(values: Any) -> "Certificate":
-        """Restores a certificate from `to_dict`.
+        """Restores a certificate from `to_dict`, also from that of version 1.
 
         Raises:
             ArgumentError: If it is not a certificate, or has another version.
         """
         version = values.get("version") if isinstance(values, dict) else None
-        if version != _VERSION:
-            other = f"has version {shown(version)}, but this loadax reads {_VERSION}"
+        if version not in (1, _VERSION):
+            other = f"has version {shown(version)}, but this loadax reads 1 and {_VERSION}"
             hint = "is not a certificate" if version is None else other
             raise ArgumentError(f"this {hint}; make one with loader.certificate()")
         try:
-            return Certificate(values["run"], values["contents"], tuple(map(_span, values["spans"])))
+            return Certificate(str(values["run"]), tuple(_span(span, version) for span in values["spans"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError(
                 f"this certificate is damaged ({error!r}); make a new one with loader.certificate()"
             ) from error
+
+
+def steps_text(run: Certificate) -> str:
+    """The covered steps, such as `steps 0 to 3 and 6 to 9`."""
+    return f"steps {' and '.join(f'{start} to {stop - 1}' for start, stop in run.steps)}"
 
 
 def certify(
@@ -258,8 +224,6 @@ def certify(
     order: OrderHash,
     run: str,
     pieces_by_steps: Mapping[range, list[tuple[int, int]]],
-    read: Callable[[Visits], list[Any]] | None,
-    per_step: bool,
     quarantine: Integers,
 ) -> Certificate:
     """Certifies some steps and positions. Rows in quarantine count as padding.
@@ -270,8 +234,6 @@ def certify(
         run: Name of the run.
         pieces_by_steps: Positions as ascending `(start, stop)` ranges, one span each, by steps with batches of one
             shape (`alike_steps`). Ranges of several processes must be equal or disjoint.
-        read: Reads the leaves of these visits; None: without contents.
-        per_step: Whether to keep the sums of every step.
         quarantine: Rows that are never read: sorted int64[n].
     """
     spans: list[Span] = []
@@ -281,29 +243,19 @@ def certify(
         positions = np.concatenate([np.arange(*piece) for piece in pieces])
         begins = np.cumsum([0, *(last - first for first, last in pieces[:-1])])
         at_once = max(1, _AT_ONCE // len(positions))
-        hashed = [
-            np.add.reduceat(
-                _hashes(plan, range(first, min(first + at_once, steps.stop)), positions, read, quarantine),
-                begins,
-                axis=2,
-            )
-            for first in range(steps.start, steps.stop, at_once)
-        ]
+        sums = np.zeros((3, len(pieces)), np.uint64)
+        for first in range(steps.start, steps.stop, at_once):
+            some = range(first, min(first + at_once, steps.stop))
+            sums += np.add.reduceat(_hashes(plan, some, positions, quarantine), begins, axis=1)
         state = make_state(plan, order, steps.stop)
         # The whole hash of the order, which covers the verbs: a state has a short one.
         decisive = state | {"order": order(state["epoch"], state["position"])}
         del decisive["verbs"]
         described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
         batch_size = plan.segment_of(steps.start)[0].batch_size
-        for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
-            digests = tuple(
-                Digests(*(high << 64 | low for high, low in zip(step[::2], step[1::2], strict=True)))
-                for step in np.transpose(halves).tolist()
-            )
-            total = sum(digests, Digests())
-            kept = digests if per_step else ()
-            spans.append(Span((steps.start, steps.stop), piece, batch_size, described, int(rows.sum()), total, kept))
-    return Certificate(run, read is not None, tuple(spans))
+        for piece, (rows, high, low) in zip(pieces, sums.T.tolist(), strict=True):
+            spans.append(Span((steps.start, steps.stop), piece, batch_size, described, rows, high << 64 | low))
+    return Certificate(run, tuple(spans))
 
 
 def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
@@ -312,56 +264,43 @@ def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
     return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
-def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:
-    """Splits all steps into ranges that each span covers wholly or not at all, with their spans by position."""
+def _added(spans: Iterable[Span]) -> int:
+    digests = [span.digest for span in spans]
+    return (sum(digest >> 64 for digest in digests) & _HALF) << 64 | sum(digests) & _HALF
+
+
+def _grouped(spans: Iterable[Span]) -> dict[tuple[int, int], list[Span]]:
     groups: dict[tuple[int, int], list[Span]] = {}
     for span in spans:
         groups.setdefault(span.steps, []).append(span)
+    return groups
+
+
+def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:
+    """Splits all steps into ranges that each span covers wholly or not at all, with their spans by position."""
+    groups = _grouped(spans)
     for start, stop in pairwise(sorted({end for steps in groups for end in steps})):
         covering = [group for steps, group in groups.items() if steps[0] <= start and stop <= steps[1]]
         yield (start, stop), sorted((span for group in covering for span in group), key=lambda span: span.positions)
 
 
-def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | None, quarantine: Integers) -> Words:
-    """uint64[7, steps, positions]: 1 and the halves of the hashes of each record; 0 for padding."""
+def _hashes(plan: BatchPlan, steps: range, positions: Integers, quarantine: Integers) -> Words:
+    """uint64[3, positions]: number of records, and the halves of their hashes, summed over steps; without padding."""
     visits = without(plan.visits_of(steps, positions), quarantine)
     step = np.repeat(np.arange(steps.start, steps.stop), len(positions))
     position = np.tile(positions, len(steps))
-    hashes = np.zeros((7, len(step)), np.uint64)
-    hashes[0] = 1
-    for half in (0, 1):
-        hashes[1 + half] = seeds.derive(0, "visit", half, step, position, visits.rows, visits.epochs)
-        hashes[3 + half] = seeds.derive(0, "record", half, visits.rows, visits.epochs)
+    halves = [seeds.derive(0, "visit", half, step, position, visits.rows, visits.epochs) for half in (0, 1)]
+    hashes = np.stack([np.ones(len(step), np.uint64), *halves])
     hashes[:, visits.rows < 0] = 0
-    by_step = hashes.reshape(7, len(steps), len(positions))
-    if read is not None:
-        all_rows, all_epochs = (array.reshape(len(steps), -1) for array in (visits.rows, visits.epochs))
-        for index, (rows, epochs) in enumerate(zip(all_rows, all_epochs, strict=True)):
-            by_step[5:, index] = _contents(Visits(rows, epochs), steps[index], positions, read)
-    return by_step
+    return hashes.reshape(3, len(steps), len(positions)).sum(axis=1)
 
 
-def _contents(visits: Visits, step: int, positions: Integers, read: Read) -> Words:
-    """uint64[2, positions]: the halves of the hashes of the records' bytes; 0 for padding."""
-    hashes = np.zeros((2, len(positions)), np.uint64)
-    leaves = [np.ascontiguousarray(leaf) for leaf in read(visits)]
-    for index in np.flatnonzero(visits.rows >= 0).tolist():
-        digest = hashlib.blake2b(np.array([step, positions[index]], "<i8").tobytes(), digest_size=16)
-        for leaf in leaves:
-            digest.update(leaf[index].tobytes())
-        hashes[:, index] = np.frombuffer(digest.digest(), "<u8")
-    return hashes
-
-
-def _span(values: dict[str, Any]) -> Span:
-    total, *per_step = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
-    ranges = {name: tuple(values[name]) for name in ("steps", "positions")}
-    (first, stop), (low, high) = ranges["steps"], ranges["positions"]
-    counts = first, stop, low, high, values["batch_size"], values["rows"], values.get("copies", 1)
+def _span(values: dict[str, Any], version: int) -> Span:
+    (first, stop), (low, high) = values["steps"], values["positions"]
+    counts = first, stop, low, high, values["batch_size"], values["rows"]
     if any(type(count) is not int or not 0 <= count < 1 << 63 for count in counts):
         raise ValueError(f"not all of {shown(counts)} are ints from 0 to 2^63")
-    return Span(**{**values, **ranges, "total": total, "each": tuple(per_step)})
-
-
-def _texts(digests: Digests) -> list[str]:
-    return [f"{digest:032x}" for digest in digests]
+    digest = int(values["total"][0] if version == 1 else values["digest"], 16)
+    if not 0 <= digest < 1 << 128:
+        raise ValueError(f"{shown(digest)} is not a digest")
+    return Span((first, stop), (low, high), values["batch_size"], str(values["order"]), values["rows"], digest)

@@ -49,9 +49,9 @@ class PlanCheck:
     def __str__(self) -> str:
         whole = "endless" if self.all_steps is None else f"{self.all_steps:,}"
         steps = "all" if self.steps == self.all_steps else f"{self.steps:,} of {whole}"
-        hosts = (
-            "the one host that holds it" if self.copies == (1, 1) else f"the {_range(self.copies)} hosts that hold it"
-        )
+        least, most = self.copies
+        several = f"the {least} hosts" if least == most else f"the {least} to {most} hosts"
+        hosts = "the one host that holds it" if most == 1 else f"{several} that hold it"
         shares = count_text(self.shares, "different share") + (
             f", {self.asked:,} in turn" if self.asked < self.shares else ""
         )
@@ -60,10 +60,6 @@ class PlanCheck:
             f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
             f"each row is read by exactly {hosts}, and occurs in these steps {once}"
         )
-
-
-def _range(bounds: tuple[int, int]) -> str:
-    return f"{bounds[0]}" if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"
 
 
 def check_run(plan: BatchPlan, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:

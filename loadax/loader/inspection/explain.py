@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.buffers import align
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
-from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, Spread, spread_of
+from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, spread_of
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import find_warnings
@@ -111,7 +110,7 @@ def _reading(setting: Setting, hosts: AllHosts, opened: list[Opened], steps: Seq
     reads = chunk_reads(setting.plan, steps, host_rows, source)
     if reads is not None:
         looked_at = int(reads.hosts.sum())
-        chunks, decoded = (_weighted(values, reads.hosts) for values in (reads.chunks, reads.decoded))
+        chunks, decoded = (spread_of(np.repeat(values, reads.hosts)) for values in (reads.chunks, reads.decoded))
     if opened:
         decoded = spread_of(
             [
@@ -171,11 +170,6 @@ def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
         batch=placed,
         placed=max(1, setting.options.prefetch) + 1,
     )
-
-
-def _weighted(values: NDArray[Any], hosts: Integers) -> Spread:
-    """The spread over hosts of one value per group of hosts."""
-    return spread_of(np.repeat(values, hosts))
 
 
 def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:

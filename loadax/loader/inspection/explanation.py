@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
-from loadax.core.html import html_table
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.plan.mix import ENDLESS
 
@@ -172,18 +171,15 @@ class Explanation:
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
         text += "\n" + table(("a host and step", "least", "median", "most"), list(self._figures()))
-        if self.reading.chunks is not None:
-            text += f"(chunks: {self._looked_at()})\n"
+        reading = self.reading
+        if reading.chunks is not None:
+            kept = "kept open until used up" if reading.kept_open else "each step by itself, without caches"
+            sampled = f"{count_text(reading.steps, 'step')} of {count_text(reading.hosts, 'host')}"
+            text += f"(chunks: from {sampled}; {kept})\n"
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def _repr_html_(self) -> str:
-        facts = [
-            (name if index == 0 else "", text) for name, lines in self._facts() for index, text in enumerate(lines)
-        ]
-        html = html_table(facts) + html_table(self._figures(), ("a host and step", "least", "median", "most"))
-        if self.reading.chunks is not None:
-            html += f"<p>(chunks: {escape(self._looked_at())})</p>"
-        return html + self.partition_picture.html() + "".join(f"<p>⚠ {escape(text)}</p>" for text in self.warnings)
+        return "<pre>" + escape(f"{self}\n{self.text_picture(colour=False)}") + "</pre>"
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"
@@ -240,11 +236,6 @@ class Explanation:
         if reading.decoded is not None:
             yield ["rows decoded for each used", *(f"{value:,.2f}" for value in reading.decoded)]
         yield ["memory for a step", *map(size_text, self.memory.step)]
-
-    def _looked_at(self) -> str:
-        reading = self.reading
-        kept = "kept open until used up" if reading.kept_open else "each step by itself, without caches"
-        return f"from {count_text(reading.steps, 'step')} of {count_text(reading.hosts, 'host')}; {kept}"
 
 
 def _plain(value: Any) -> Any:

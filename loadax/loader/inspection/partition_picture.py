@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import final
 
 import numpy as np
@@ -17,9 +16,8 @@ from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
 _SHADES = "░▒▓█"
-_BANDS = 16  # most bands of rows in the terminal
-_CELL = 13  # fewest characters per part in the terminal
-_HTML_COLUMNS = 12  # most columns in a notebook
+_BANDS = 16  # most bands of rows
+_CELL = 13  # fewest characters per part
 
 
 @final
@@ -62,46 +60,18 @@ class PartitionPicture:
             )
         return "".join(f"{line}\n" for line in lines)
 
-    def html(self) -> str:
-        """Draws a table for notebooks: a cell has the colour of its first host, and names all of them."""
-        rows, columns = _bounds(self.holdings.cuts[0], _BANDS), _bounds(self.holdings.columns, _HTML_COLUMNS)
-        colours = ["#" + bytes(colour).hex() for colour in _colours(self.holdings.hosts)]
-        extent = self.holdings.extents[0]
-        head = "".join(f"<th>{escape(text)}</th>" for text in ["rows", *(self._column_text(*each) for each in columns)])
-        body = ""
-        for low, high in rows:
-            body += f"<tr><th>{low * extent}:{high * extent}</th>"
-            for column in columns:
-                hosts = self._holders((low, high), column)
-                style = f"background:{colours[hosts[0]]};color:#000;text-align:center"
-                body += f'<td style="{style}">{escape(_hosts_text(hosts))}</td>'
-            body += "</tr>"
-        title = f"<p>{escape(self.title)}<br>{escape(self._caption())}; a cell names its hosts</p>"
-        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
     @cached_property
     def _by_part(self) -> tuple[Integers, Integers]:
+        """Hosts of all parts, concatenated; and int64[parts + 1], the offsets of each part's hosts among them."""
         order = np.argsort(self.holdings.shard, kind="stable")
         parts = self.holdings.cuts[0] * self.holdings.columns
         return self.holdings.host[order], np.searchsorted(self.holdings.shard[order], np.arange(parts + 1))
 
-    @property
-    def _hosts(self) -> Integers:
-        """Hosts of all parts, concatenated."""
-        return self._by_part[0]
-
-    @property
-    def _begins(self) -> Integers:
-        """int64[parts + 1]: offsets of each part's hosts in `_hosts`."""
-        return self._by_part[1]
-
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
         width = self.holdings.columns
-        hosts = [
-            self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
-            for row in range(*rows)
-        ]
-        return np.unique(np.concatenate(hosts))
+        hosts, begins = self._by_part
+        held = [hosts[begins[row * width + columns[0]] : begins[row * width + columns[1]]] for row in range(*rows)]
+        return np.unique(np.concatenate(held))
 
     def _column_text(self, low: int, high: int) -> str:
         """Columns of these shards: `start:stop` of each dim that is split."""
@@ -113,7 +83,8 @@ class PartitionPicture:
         return ", ".join(f"{int(first[dim]) * extents[dim]}:{(int(last[dim]) + 1) * extents[dim]}" for dim in cut)
 
     def _caption(self) -> str:
-        least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
+        counts = np.diff(self._by_part[1])
+        least, most = int(counts.min()), int(counts.max())
         holders = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
         parts = self.holdings.cuts[0] * self.holdings.columns
         return (

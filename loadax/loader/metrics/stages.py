@@ -50,12 +50,5 @@ class StageClock:
         """Times measured so far."""
         read, transform, assemble = self._seconds
         read_cpu, transform_cpu, assemble_cpu = self._cpu
-        return Timing(
-            read,
-            transform,
-            assemble,
-            read_cpu=read_cpu,
-            transform_cpu=transform_cpu,
-            assemble_cpu=assemble_cpu,
-            began=self._began,
-        )
+        unplaced = 0.0, 0, 0  # seconds of placing, rows and bytes
+        return Timing(read, transform, assemble, *unplaced, read_cpu, transform_cpu, assemble_cpu, self._began)

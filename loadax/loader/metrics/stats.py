@@ -2,8 +2,9 @@
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
+STAGES = ("read", "transform", "assemble", "place")
 UNMEASURED = 2
 """Number of first steps that are not measured, since the training step is compiled then."""
 
@@ -156,7 +157,7 @@ class Stats:
 
     def plus(self, later: "Stats") -> "Stats":
         """These and later statistics, combined."""
-        together = {name: value + getattr(later, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
+        together = {name: value + getattr(later, name) for name, value in self._summed().items()}
         longest = max(self, later, key=lambda stats: stats.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
@@ -169,12 +170,13 @@ class Stats:
         """The statistics of the measured steps; all statistics if no work was done since."""
         if self.early is None:
             return self
-        since = {
-            name: value - getattr(self.early, name) for name, value in vars(self).items() if name not in _NOT_SUMMED
-        }
-        if not any(since[stage] for stage in ("read", "transform", "assemble", "place")):
+        since = {name: value - getattr(self.early, name) for name, value in self._summed().items()}
+        if not any(since[stage] for stage in STAGES):
             return self
         return replace(self, **since, early=None)
+
+    def _summed(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _NOT_SUMMED}
 
     def add(self, timing: Timing) -> None:
         """Counts one piece."""
@@ -202,16 +204,7 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = (
-    "ready",
-    "probed",
-    "workers",
-    "at_work",
-    "tried",
-    "worker_type",
-    "prefetch",
-    "prefetch_bytes",
-    "cores",
-    "load",
-)
+_OF_NOW = {
+    *("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load"),
+}
 _NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

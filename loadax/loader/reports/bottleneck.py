@@ -1,15 +1,17 @@
 """Report: whether the loader is the bottleneck, in a sentence, from measured statistics."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any, TypeAlias, final
 
-from loadax.core.formatting import percent_text, size_text
-from loadax.core.html import html_table
-from loadax.loader.metrics.stats import Stats
-from loadax.loader.reports.loader_info import LoaderInfo
+from jax.sharding import Mesh
+
+from loadax.core.formatting import percent_text, short_name, size_text
+from loadax.loader.batch_spec import BatchSpec
+from loadax.loader.metrics.stats import STAGES, Stats
+from loadax.reader import Reader
 
 Spelling: TypeAlias = Callable[..., str]
 """Formats an argument in advice, from its name and optionally its value."""
@@ -17,6 +19,7 @@ Spelling: TypeAlias = Callable[..., str]
 _NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy
 _MOST_OF_IT = 0.5
+_NARROW = 2  # bytes per element
 _SATURATED = 0.9  # of the cores
 _CROWDED = 1.5  # load per core
 _WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its time
@@ -25,6 +28,35 @@ _ONE, _NOT_TWO = 0.4, 1.25  # busy cores of threads that hold the GIL in turn
 _SLOWS = 0.1  # cores: from here on, Python code on threads slows down the training step
 _ASK = "ask loader.headroom(step)"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
+
+
+@final
+@dataclass(frozen=True)
+class LoaderInfo:
+    """Properties of a loader that the advice of a report depends on.
+
+    Args:
+        maps: Names of the user's functions.
+        python_source: Whether the user's Python code reads rows, which may hold the GIL.
+        wide: Whether most bytes that are copied to the devices have dtypes that could be narrower.
+    """
+
+    maps: tuple[str, ...] = ()
+    python_source: bool = False
+    wide: bool = False
+
+
+def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: bool) -> LoaderInfo:
+    """The properties of a loader; `cached`: all rows are in device memory; `mesh` None: batches are not placed."""
+    copied = not cached and mesh is not None and any(device.platform != "cpu" for device in mesh.local_devices)
+    maps = tuple(short_name(row_map.function) for row_map in reader.maps)
+    return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
+
+
+def wide(batch: BatchSpec) -> bool:
+    """Whether most bytes of a batch are in elements of more than two bytes."""
+    sizes = [(leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape)) for leaf in batch.leaves]
+    return sum(size for item, size in sizes if item > _NARROW) > _MOST_OF_IT * sum(size for _, size in sizes)
 
 
 @final
@@ -65,14 +97,6 @@ class Report:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        shares = [
-            (stage, percent_text(share)) for stage, share in sorted(self.shares.items(), key=lambda each: -each[1])
-        ]
-        known = [] if self.waited is None else [("training waited", percent_text(self.waited))]
-        facts = [*known, *((f"work: {stage}", share) for stage, share in shares)]
-        return f"<p>{escape(str(self))}</p>{html_table(facts)}"
-
 
 def keyword(name: str, value: Any = None) -> str:
     """Formats an argument as Python code: `num_workers`, `num_workers=4`."""
@@ -96,7 +120,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
     """
     loader = loader or LoaderInfo()
     work = stats.settled()
-    seconds = {stage: getattr(work, stage) for stage in ("read", "transform", "assemble", "place")}
+    seconds = {stage: getattr(work, stage) for stage in STAGES}
     gil_bound = (work.transform > 0 or loader.python_source) and _one_at_a_time(work)
     shares = _shares(_running(work, seconds) if gil_bound else seconds)
 

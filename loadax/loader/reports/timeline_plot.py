@@ -1,17 +1,22 @@
-"""Writes a timeline to a file: an HTML page or a Chrome trace."""
+"""Writes a timeline to a file: an HTML page, or a Chrome trace for Perfetto and chrome://tracing.
+
+The format of the trace is trace event JSON: complete events ("X"), counters ("C") and metadata ("M"), in microseconds.
+"""
 
 import json
 import os
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.timeline import Timeline
 from loadax.loader.reports.bottleneck import Report
-from loadax.loader.reports.chrome_trace import write_trace
 from loadax.sources.io.paths import local_path, writing_file
 
+_TRAINER = 0  # process number in a trace: worker processes follow
 # Colour-blind safe palette (Okabe and Ito, 2008).
 _COLOURS = {
     "read": "#0072b2",
@@ -39,32 +44,50 @@ def write_timeline(timeline: Timeline, report: Report, path: str | os.PathLike[s
     title = f"{report.verdict}."
     if timeline.forgotten:
         title += f" (The last {end - begin:.1f} s; {timeline.forgotten:,} earlier events are not kept.)"
+    if suffix == ".html":
+        text = _page(timeline, (begin, end), title)
+    else:
+        trace = {"traceEvents": list(_events(timeline)), "displayTimeUnit": "ms", "otherData": {"title": title}}
+        text = json.dumps(trace, separators=(",", ":"))
     with writing_file(path):
-        if suffix == ".html":
-            target.write_text(_page(timeline, (begin, end), title), encoding="utf-8")
-        else:
-            write_trace(timeline, title, target)
+        target.write_text(text, encoding="utf-8")
 
 
 def _page(timeline: Timeline, span: tuple[float, float], title: str) -> str:
     stages = list(_COLOURS)
-    data = {
-        "colours": _COLOURS,
-        "span": span,
-        # Microseconds as integers: a third of the size.
-        "lanes": [
-            [
-                name,
-                [
-                    [round(bar.began * 1e6), round(bar.seconds * 1e6), stages.index(bar.stage), bar.step, bar.rows]
-                    for bar in bars
-                ],
-            ]
-            for name, bars in timeline.bars().items()
-        ],
-        "ready": [[round(at * 1e6), count] for at, count in timeline.ready()],
+    # Microseconds as integers: a third of the size.
+    lanes = {
+        name: [(round(at * 1e6), round(took * 1e6), stages.index(stage), *rest) for at, took, stage, *rest in bars]
+        for name, bars in timeline.bars().items()
     }
+    ready = [(round(at * 1e6), count) for at, count in timeline.ready()]
+    data = {"colours": _COLOURS, "span": span, "lanes": list(lanes.items()), "ready": ready}
     page = Path(__file__).with_name("timeline.html").read_text(encoding="utf-8")
     # A name with "</script>" must not end the script.
     numbers = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return page.replace("{{title}}", escape(title)).replace("{{data}}", numbers)
+
+
+def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    yield _name("process", _TRAINER, 0, "loadax")
+    for index, (lane, bars) in enumerate(timeline.bars().items()):
+        # A worker process is shown as a process, every other lane as a thread of the training process.
+        process, thread = (index, 0) if lane.startswith("process") else (_TRAINER, index)
+        if process != _TRAINER:
+            yield _name("process", process, thread, f"loadax {lane}")
+        yield _name("thread", process, thread, lane)
+        for began, seconds, stage, step, rows in bars:
+            arguments = {"step": step, "rows": rows} if rows else {"step": step}
+            times = {"ts": _microseconds(began), "dur": _microseconds(seconds)}
+            yield {"ph": "X", "name": stage, "cat": "loadax", "pid": process, "tid": thread, **times, "args": arguments}
+    for at, count in timeline.ready():
+        counter = {"ph": "C", "name": "ready batches", "pid": _TRAINER, "tid": 0}
+        yield {**counter, "ts": _microseconds(at), "args": {"batches": count}}
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{kind}_name", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

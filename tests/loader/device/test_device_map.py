@@ -223,7 +223,7 @@ def test_the_run_is_the_same_run() -> None:
         assert next(other).keys() == {"image", "label", "first"}
         assert other.get_state() == state
     assert_placed(next(mapped.iterate(state)), by_hand(mapped, scaled, 1))
-    assert plain.certificate(contents=True) == mapped.certificate(contents=True)
+    assert plain.certificate() == mapped.certificate()
     np.testing.assert_array_equal(plain.host_batch(2)["image"], mapped.host_batch(2)["image"])
 
 

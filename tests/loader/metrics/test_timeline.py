@@ -14,8 +14,7 @@ from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
 from loadax.loader.metrics.timeline import Bar, Event, Recorder, Timeline
-from loadax.loader.reports.bottleneck import report
-from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.bottleneck import LoaderInfo, report
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,8 +10,7 @@ import pytest
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.reports.bottleneck import report
-from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.bottleneck import LoaderInfo, report
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 
@@ -491,11 +489,3 @@ def test_an_epoch_reports_of_the_whole_run() -> None:
             str(epoch.report()) == f"too few steps to tell: {5 * (epoch.number + 1)} batches, the first one after "
             f"{epoch.stats().first:.2f} s"
         )
-
-
-def test_a_notebook_shows_a_table_of_escaped_text() -> None:
-    told = report(Stats(steps=102, measured=100, waited=0.5, trained=0.5, read=0.3, place=0.1))
-    html = replace(told, verdict="map <lambda> is slow")._repr_html_()
-    assert html.startswith("<p>map &lt;lambda&gt; is slow</p><table>")
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
-    assert cells[:4] == ["training waited", "50%", "work: read", "75%"]

@@ -9,7 +9,7 @@ import pytest
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source
 from loadax.core.tree import flatten
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
-from loadax.loader.reports.loader_info import LoaderInfo, loader_info, wide
+from loadax.loader.reports.bottleneck import LoaderInfo, loader_info, wide
 from loadax.protocols import ArraySpec, Integers
 
 
