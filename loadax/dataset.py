@@ -516,8 +516,8 @@ class Dataset:
             ArgumentError: If the order changes every epoch or a map is random, so the store could not repeat it; or if
                 `path` contains anything else.
         """
+        from loadax.writing.rows import Written
         from loadax.writing.write import open_written, write_zarr
-        from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")

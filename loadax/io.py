@@ -968,8 +968,8 @@ def write_zarr(
         >>> from_zarr(folder)[3]
         {'x': np.int64(3), 'y': np.int64(9)}
     """
+    from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
-    from loadax.written import Written
 
     path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
     data = as_dataset(dataset)

@@ -5,15 +5,18 @@ there are few of them. Part p of a store is shard p of every array.
 """
 
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 from loadax.core.arguments import choice, integer
 from loadax.core.spec import flatten_spec
+from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
-from loadax.writing.names import array_names
 
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
@@ -30,6 +33,11 @@ _DTYPES = frozenset(
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _COMPRESSORS = ("zstd", "blosc", None)
+
+_METADATA = {"zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
+_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
+_MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")
+_LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 
 @final
@@ -195,3 +203,76 @@ def _compressor(name: str | None, item_bytes: int) -> list[dict[str, Any]]:
     shuffle = "noshuffle" if item_bytes == 1 else "shuffle"
     settings = {"cname": "zstd", "clevel": 1, "shuffle": shuffle, "typesize": item_bytes, "blocksize": 0}
     return [{"name": "blosc", "configuration": settings}]
+
+
+def array_names(structure: Structure) -> list[str]:
+    """Returns the name of every leaf's array, in leaf order; "" if the example is a bare array.
+
+    Raises:
+        ArgumentError: When there is no leaf, two leaves get the same name, or a name is invalid; names the leaves.
+    """
+    if not structure.paths:
+        raise ArgumentError("the examples have no leaves to write; give them at least one array")
+    names = structure.names
+    first: dict[str, str] = {}
+    for name, path in zip(names, structure.paths, strict=True):
+        if name in first:
+            raise ArgumentError(
+                f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map"
+            )
+        first[name] = path
+        reason = _reason(name) if path else None
+        if reason:
+            raise ArgumentError(f"leaf {path} would be the array {name!r}, but {reason}; rename it in a map")
+    return names
+
+
+def array_label(location: str, name: str) -> str:
+    """Name of a store's array in messages."""
+    return f"{location}: array {name!r}" if name else location
+
+
+def _reason(name: str) -> str | None:
+    """Reason why an array can't have this name; None if it can."""
+    if not name.strip("."):
+        return "a name needs a character other than a dot"
+    if "/" in name or "\\" in name:
+        return "slashes separate folders"
+    if not name.isprintable():
+        return "it contains unprintable characters"
+    if name.startswith("__"):
+        return "zarr reserves names that begin with two underscores"
+    if name == "zarr.json" or name.startswith("loadax."):
+        return "the store uses this name for a file"
+    return None
+
+
+def keys_below(folder: Path) -> list[str]:
+    """Keys of the files in a folder and below; links count as files and are not followed."""
+    keys = []
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
+        below = os.path.relpath(parent, folder)
+        keys += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
+    return keys
+
+
+def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
+    """Returns the keys (paths below a store) that are metadata, chunks or markers of loadax, in the order of `keys`.
+
+    Args:
+        keys: All keys below the store.
+        arrays: Names of its arrays from the manifest; None: every zarr array and group below belongs to the store.
+    """
+    split = {key: key.removesuffix(_LOCK).rpartition("/") for key in keys}
+    nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
+
+    def is_own(folder: str, slash: str, file: str) -> bool:
+        if (file in _METADATA and (not folder or folder in nodes)) or (not folder and _MARKER.fullmatch(file)):
+            return True
+        parts = f"{folder}{slash}{file}".split("/")
+        return any(
+            "/".join(parts[:cut]) in nodes and _CHUNK.fullmatch("/".join(parts[cut:])) for cut in range(len(parts))
+        )
+
+    return [key for key, parts in split.items() if is_own(*parts)]

@@ -136,7 +136,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     assert refused.code == 2
     assert refused.err == (
         f"loadax: error: {tmp_path}/out is an unfinished store; "
-        "pass resume=True to resume it, or overwrite=True to start over (--resume)\n"
+        "pass resume=True to resume it, or pass overwrite=True to start over (--resume)\n"
     )
     done = command(*arguments, "--resume")
     assert done.code == 0
