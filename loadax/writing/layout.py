@@ -55,11 +55,6 @@ class ArrayLayout:
     spec: ArraySpec
     chunk_rows: int
 
-    @property
-    def row_bytes(self) -> int:
-        """Raw bytes of one row."""
-        return math.prod(self.spec.shape) * self.spec.dtype.itemsize
-
 
 @final
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return sum(array.row_bytes for array in self.arrays)
+        return _row_bytes(array.spec for array in self.arrays)
 
     def part(self, index: int) -> tuple[int, int]:
         """Positions of a part, `[start, stop)`."""
@@ -179,16 +174,19 @@ def plan_layout(
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
-    row_bytes = max(1, math.prod(spec.shape) * spec.dtype.itemsize)
-    chunk = min(_power_of_two(-(-_CHUNK_BYTES // row_bytes)), _power_of_two(rows))
+    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, _row_bytes([spec])))), _power_of_two(rows))
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
     unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
-    wanted = _SHARD_BYTES // max(1, sum(array.row_bytes for array in arrays))
+    wanted = _SHARD_BYTES // max(1, _row_bytes(array.spec for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
+
+
+def _row_bytes(specs: Iterable[ArraySpec]) -> int:
+    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
 def _power_of_two(least: int) -> int:

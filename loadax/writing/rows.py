@@ -1,6 +1,5 @@
 """Rows that `write_zarr` writes: a protocol, and the mapped rows of a dataset with the facts that identify them."""
 
-import os
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -13,7 +12,6 @@ from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes
-from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _SAMPLE = 64  # rows whose contents identify the data of a store
@@ -93,7 +91,3 @@ class Written:
         before = read.items if isinstance(read, Examples) else [read]
         trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
         return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
-
-    def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
-        """Refuses to write to a location that the dataset reads from."""
-        check_elsewhere(self.reader.source, path)

@@ -53,7 +53,7 @@ def write_zarr(
         compression: `zstd`, `blosc` (better for floats), or None.
         resume: Whether to resume an unfinished store: its parts are read back, and kept if they are intact. A finished
             store is left unchanged.
-        overwrite: Whether to replace an existing zarr store, once the new one is complete.
+        overwrite: Whether to replace a local store that loadax wrote, once the new one is complete.
         shard: `(i, n)`: this is process i of n that write concurrently. The last one finishes the store.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
         workers: Number of threads that read rows.
