@@ -508,16 +508,16 @@ class Dataset:
             chunk_rows: As in `write_zarr`.
             shard_rows: As in `write_zarr`.
             compression: As in `write_zarr`.
-            overwrite: Whether to rewrite the store, such as after a change of a map. It replaces the existing one when
-                it is complete.
+            overwrite: Whether to rewrite a local store, such as after a change of a map; see `write_zarr`.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
             ArgumentError: If the order changes every epoch or a map is random, so the store could not repeat it; or if
                 `path` contains anything else.
         """
+        from loadax.sources.io.path_overlap import check_elsewhere
+        from loadax.writing.rows import Written
         from loadax.writing.write import open_written, write_zarr
-        from loadax.written import Written
 
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
@@ -528,12 +528,11 @@ class Dataset:
             )
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
-        rows = Written(self.reader, self.order)
-        rows.check_elsewhere(path)
+        check_elsewhere(self.reader.source, path)
         if reason := unrecognised(transform.function for transform in self.maps):
-            _log.warning("cache %s: %s; pass overwrite=True when you change it", path, reason)
+            _log.warning("cache %s: %s; when you change it, pass overwrite=True, or another path", path, reason)
         write_zarr(
-            rows,
+            Written(self.reader, self.order),
             path,
             chunk_rows=chunk_rows,
             shard_rows=shard_rows,

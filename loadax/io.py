@@ -949,8 +949,8 @@ def write_zarr(
         shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
         resume: Whether to continue an unfinished store. Existing parts are read back and kept if they are intact.
-        overwrite: Whether to replace an existing zarr store once the new one is complete; until then both take up
-            space. Deletes only that store: other files in its folder raise an error that names them.
+        overwrite: Whether to replace an existing local store that loadax wrote, once the new one is complete; until
+            then both take up space. Deletes only that store: other files in its folder raise an error that names them.
         shard: `(i, n)`: this process is the i-th of n that write in parallel. The last one to end finishes the store.
         progress: Whether to show a progress bar. None: if stderr is a terminal.
         workers: Number of threads that read rows. None: 4.
@@ -969,17 +969,17 @@ def write_zarr(
         >>> from_zarr(folder)[3]
         {'x': np.int64(3), 'y': np.int64(9)}
     """
+    from loadax.sources.io.path_overlap import check_elsewhere
+    from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
-    from loadax.written import Written
 
     path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
     data = as_dataset(dataset)
     if data.is_stream:
         raise StreamError("write_zarr()")
-    rows = Written(data.reader, data.order)
-    rows.check_elsewhere(path)
+    check_elsewhere(data.reader.source, path)
     write(
-        rows,
+        Written(data.reader, data.order),
         path,
         chunk_rows=chunk_rows,
         shard_rows=shard_rows,

@@ -21,10 +21,8 @@ import warnings
 from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_seed
-from loadax.cli.program import say
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
-from loadax.dataset import Dataset
 from loadax.io import write_zarr
 
 
@@ -48,7 +46,9 @@ def add(commands: Any) -> None:
     existing = command.add_mutually_exclusive_group()
     existing.add_argument("--resume", action="store_true", help="continue a store that was only partly written")
     existing.add_argument(
-        "--overwrite", action="store_true", help="replace the zarr store at DST once the new one is complete"
+        "--overwrite",
+        action="store_true",
+        help="replace the store of loadax at DST, once the new one is complete",
     )
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
 
@@ -61,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
     """
     dataset = open_dataset(options)
     if options.shuffle is not None:
-        dataset = _shuffled(dataset, options.shuffle, options.source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the cost in every epoch; advises to use this command
+            dataset = dataset.shuffle(options.shuffle)
     write_zarr(
         dataset,
         options.destination,
@@ -76,18 +78,6 @@ def run(options: argparse.Namespace) -> int:
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
     show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
     return 0
-
-
-def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        shuffled = dataset.shuffle(seed)
-    if caught:  # the library's warning is about epochs, and advises to use this command
-        say(
-            f"loadax: the chunks of {source} hold many rows, and each is decoded many times: this is slow, "
-            "but needed only once"
-        )
-    return shuffled
 
 
 def _share(text: str) -> tuple[int, int]:

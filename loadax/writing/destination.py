@@ -5,42 +5,43 @@
 - `loadax.part-0-of-4.json`: one of several processes is done.
 - `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
 
-A store that is overwritten stays until the new one is complete: that is written next to it as `.name.<token>.new` and
-then swapped in, by two renames on a file system, or by copying on object stores. Only files of the store itself are
-ever deleted.
+A store that is overwritten stays until the new one is complete: that is written next to it, in a folder whose name
+begins with `.name.loadax-`, and takes its name by two renames. Only a store that loadax wrote is ever deleted.
 """
 
+import errno
 import json
 import logging
 import os
-import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
 import tensorstore as ts
 
 from loadax.core.arguments import path as checked_path
+from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
 from loadax.sources.io.index_folder import FILES, differs
+from loadax.sources.io.kept_files import BESIDE, sweep, temporary_file
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.layout import Layout
-from loadax.writing.names import array_label
-from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
-from loadax.writing.replacement import copy_objects, swap_folders
+from loadax.writing.layout import Layout, array_label, keys_below, own_keys
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # the folder of any zarr array or group has one of them
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' markers: "." follows "-"
-_DELETING = {"version": VERSION, "deleting": True}
 _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
     "data.functions": " (functions are compared by their code and the values that they use)",
 }
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
+_SWAPS = 8  # tries, in case other processes replace the same store
 
 _log = logging.getLogger("loadax")
 
@@ -72,66 +73,135 @@ class Destination:
         folder = self._path if self._path.endswith("/") else f"{self._path}/"
         self.store: ts.KvStore = wait(ts.KvStore.open(key_value_spec(folder), context=self._context), self.location)
 
-    def begin(
-        self, content: dict[str, Any], *, resume: bool, overwrite: bool, share: Share | None
-    ) -> "Destination | None":
-        """Prepares the destination for a store.
+    def begin(self, content: dict[str, Any], *, resume: bool, share: Share | None) -> bool:
+        """Prepares the destination for a store, and returns whether there is anything to write.
 
         Args:
             content: Description of the store's contents, as JSON.
             resume: Whether to resume an unfinished store.
-            overwrite: Whether to replace an existing store.
             share: `(i, n)` of concurrent processes, which join a store that another one has begun; None: one process.
 
-        Returns:
-            This destination, or a temporary one next to the store that will be replaced; None if the store is finished.
-
         Raises:
-            ArgumentError: When the destination is occupied and neither option allows to use it, its store has other
-                contents, or it contains foreign files.
+            ArgumentError: When the destination is occupied, or its store has other contents.
         """
         # In this order, because another process may meanwhile write marker, arrays and manifest and delete the marker.
         occupied, partial, manifest = self._occupied(), self._marker(PARTIAL), self._marker(FINISHED)
-        if overwrite:
-            if manifest is not None or (partial is None and self._is_zarr()):
-                self._check_own(manifest)
-                return self._beside(content)
-            if partial is not None:
-                self._check_own(partial)
-                self._delete(partial)
-            elif occupied:
-                raise ArgumentError(
-                    f"{self.location}: overwrite=True deletes only zarr stores, and this is not one; "
-                    "choose another path, or delete it yourself"
-                )
-        elif manifest is not None:
+        if manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location} is a finished store of {manifest.get('rows')} rows; "
-                    "pass overwrite=True to replace it",
+                    f"{self.location} is a finished store of {manifest.get('rows')} rows; {self._remedy}",
                     argument="overwrite",
                 )
             self._compare(manifest, content, share)
             if partial is not None:  # the process that finished it was stopped before the cleanup
                 self._tidy()
-            return None
-        elif partial is not None:
+            return False
+        if partial is not None:
             if not resume and share is None:
                 raise ArgumentError(
-                    f"{self.location} is an unfinished store; "
-                    "pass resume=True to resume it, or overwrite=True to start over",
+                    f"{self.location} is an unfinished store; pass resume=True to resume it, or {self._remedy}",
                     argument="resume",
                 )
             self._compare(partial, content, share)
-            return self
         elif occupied:
             raise ArgumentError(
-                f"{self.location} is not empty and not a store of loadax; choose another path, or pass "
-                "overwrite=True to delete it if it is a zarr store",
-                argument="overwrite",
+                f"{self.location} is not empty and not a store of loadax; choose another path, or delete it yourself"
             )
-        self._write(PARTIAL, content)
-        return self
+        else:
+            self._write(PARTIAL, content)
+        return True
+
+    def is_replaced(self) -> bool:
+        """Whether there is a store to overwrite.
+
+        Raises:
+            ArgumentError: When loadax did not write all that is there, or the store can't be renamed.
+        """
+        if self._marker(FINISHED) is None and self._marker(PARTIAL) is None:
+            if self._occupied():
+                raise ArgumentError(
+                    f"{self.location}: overwrite=True deletes only stores that loadax wrote, and this is not one; "
+                    "choose another path, or delete it yourself"
+                )
+            return False
+        if self.local is None:
+            raise ArgumentError(
+                f"{self.location}: overwrite=True renames folders, which object stores can't; {self._remedy}"
+            )
+        real = Path(os.path.realpath(self.local))
+        if os.path.ismount(real) or not os.access(real.parent, os.W_OK):
+            raise ArgumentError(
+                f"{self.location} can't be renamed: it is a mount point, or {real.parent} can't be written; "
+                "write to a folder in it, or delete the store first"
+            )
+        if foreign := self.foreign():
+            raise ArgumentError(
+                f"{self.location}: overwrite=True would delete files that don't belong to the store: "
+                f"{some(foreign, _NAMED)}; move them elsewhere, or choose another path"
+            )
+        return True
+
+    @contextmanager
+    def replacement(self, content: dict[str, Any]) -> Iterator["Destination"]:
+        """A block that writes a new store next to this one, which it then replaces by two renames.
+
+        Raises:
+            SourceError: When a folder can't be renamed; says where the new store is.
+        """
+        assert self.local is not None
+        target = Path(os.path.realpath(self.local))
+        prefix = f".{target.name}"
+        if self._marker(FINISHED) is not None:  # else what a killed writer left may be the only complete store
+            sweep(target.parent, prefix)
+        with temporary_file(target.parent, prefix=prefix) as (_, lock):
+            new, old = (lock.with_name(lock.name + suffix) for suffix in BESIDE)
+            try:
+                beside = Destination(new, self.location)
+                beside._write(PARTIAL, content)
+                yield beside
+            except BaseException as error:
+                error.add_note(f"loadax: {self.location} is unchanged: the new store is unfinished, and is deleted")
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+            self._swap(target, new, old, _SWAPS)
+
+    def _swap(self, target: Path, new: Path, old: Path, tries: int) -> None:
+        """Renames `target` to `old` and `new` to `target`, and deletes `old`."""
+        try:
+            with suppress(FileNotFoundError):  # another process is replacing it
+                target.rename(old)
+            new.rename(target)
+        except OSError as error:
+            if not tries or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                with suppress(OSError):
+                    old.rename(target)
+                raise SourceError(
+                    f"{self.location}: the old store can't be replaced by the new one: {error}; "
+                    f"the new store is complete at {new}: move it to its destination, or delete it"
+                ) from error
+            self._delete(old)  # another process was faster
+            self._swap(target, new, old, tries - 1)
+        self._delete(old)
+
+    def _delete(self, old: Path) -> None:
+        """Deletes a store that was replaced, unless foreign files have appeared in it."""
+        if Destination(old).foreign():
+            _log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def foreign(self) -> list[str]:
+        """Files in this folder that don't belong to the store, which must not be deleted."""
+        assert self.local is not None
+        arrays = (self._marker(FINISHED) or self._marker(PARTIAL) or {}).get("arrays")
+        keys = keys_below(self.local)
+        return sorted({*keys} - {*own_keys(keys, arrays if isinstance(arrays, dict) else ())})
+
+    @property
+    def _remedy(self) -> str:
+        """Advice for a store that exists."""
+        overwrite = "pass overwrite=True to start over"
+        return "write to another URL, or delete the store first" if self.local is None else overwrite
 
     def create(self, layout: Layout, attributes: Attributes) -> list[ts.TensorStore]:
         """Opens the arrays of the store, in leaf order, and creates missing ones with their attributes."""
@@ -164,37 +234,6 @@ class Destination:
         self._tidy()
         return True
 
-    def replace(self, new: "Destination", content: dict[str, Any]) -> None:
-        """Replaces this store by a complete one from `begin`.
-
-        Raises:
-            ArgumentError: When foreign files have appeared in the store.
-            SourceError: When the replacement fails; says where the new store is.
-        """
-        try:
-            self._check_still_own()
-            if self.local is None:
-                self._copy(new, content)
-            else:
-                self._swap(new)
-        except BaseException as error:
-            error.add_note(
-                f"loadax: the new store is complete at {new.address}; move it to its destination, or delete it"
-            )
-            raise
-
-    def discard(self) -> None:
-        """Deletes this temporary store."""
-        if self.local is not None:
-            delete_own(self.local, own_keys(self.contents(), None))
-        else:
-            wait(self.store.delete_range(ts.KvStore.KeyRange()), self.location)
-
-    @property
-    def address(self) -> str:
-        """Actual path or URL, which may differ from `location`."""
-        return self._path
-
     def _marker(self, name: str) -> dict[str, Any] | None:
         return read_marker(self.store, name, self.location)
 
@@ -206,124 +245,24 @@ class Destination:
                 f"{self.location} can't be written to ({error}); pass a local path, or an s3:// or gs:// URL"
             ) from redacted(error)
 
-    def _erase(self, name: str) -> None:
-        wait(self.store.write(name, None), f"{self.location}: {name}")
-
     def _tidy(self) -> None:
         wait(self.store.delete_range(ts.KvStore.KeyRange(_PART, _AFTER_PARTS)), self.location)
-        self._erase(PARTIAL)
+        wait(self.store.write(PARTIAL, None), f"{self.location}: {PARTIAL}")
 
     def _occupied(self) -> bool:
         """Whether the folder contains anything but markers of loadax, which a killed process may leave behind."""
         if self.local is None:
-            return self._is_zarr()
+            return any(wait(self.store.read(name), self.location).state == "value" for name in _ZARR)
         return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
 
-    def _is_zarr(self) -> bool:
-        return any(wait(self.store.read(name), self.location).state == "value" for name in _ZARR)
-
-    def contents(self) -> list[str]:
-        """Keys of all files, including markers."""
-        if self.local is not None:
-            return keys_below(self.local)
-        try:
-            return [key.decode("utf-8", "replace") for key in wait(self.store.list(), self.location)]
-        except NotImplementedError as error:
-            raise ArgumentError(
-                f"{self.location} can't be listed ({error}), so it can't be overwritten; choose another path"
-            ) from error
-
-    def _check_own(self, content: dict[str, Any] | None) -> None:
-        """Checks that the folder has no foreign files, which must not be deleted."""
-        foreign = foreign_keys(self.contents(), _array_names(content))
-        if foreign:
-            more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
-            raise ArgumentError(
-                f"{self.location}: overwrite=True would delete files that don't belong to the store: "
-                f"{', '.join(foreign[:_NAMED])}{more}; move them elsewhere, or choose another path"
-            )
-
-    def _check_still_own(self) -> None:
-        while True:
-            manifest = self._marker(FINISHED)
-            try:
-                return self._check_own(manifest)
-            except ArgumentError:
-                if self._marker(FINISHED) == manifest:
-                    raise
-                # Another process replaced the store while its files were listed.
-
-    def _beside(self, content: dict[str, Any]) -> "Destination":
-        """Creates the temporary destination of the store that will replace this one."""
-        token = secrets.token_hex(4)
-        if self.local is not None:
-            real = Path(os.path.realpath(self.local))
-            if os.path.ismount(real):
-                raise ArgumentError(
-                    f"{self.location} is a mount point, which can't be replaced by a rename; write to a folder "
-                    "in it, or delete the store first"
-                )
-            beside = Destination(real.with_name(f".{real.name[:200]}.{token}.new"), self.location)
-        else:
-            spec = key_value_spec(self._path)
-            name = spec.get("path", "").strip("/")
-            if not name:
-                raise ArgumentError(
-                    f"{self.location} is a whole bucket, so the new store can't be written next to it; "
-                    "write to a folder in it, or delete the store first"
-                )
-            beside = Destination(f"{self._path.rstrip('/')}.{token}.new", self.location)
-        beside._write(PARTIAL, content)
-        return beside
-
-    def _swap(self, new: "Destination") -> None:
-        assert self.local is not None
-        assert new.local is not None
-        try:
-            moved = swap_folders(Path(os.path.realpath(self.local)), new.local)
-        except OSError as error:
-            raise SourceError(f"{self.location}: the old store can't be replaced by the new one: {error}") from error
-        for old in moved:
-            # another process may have written this one
-            manifest = read_marker(Destination(old).store, FINISHED, str(old))
-            if not delete_own(old, own_keys(keys_below(old), _array_names(manifest))):
-                _log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
-
-    def _copy(self, new: "Destination", content: dict[str, Any]) -> None:
-        """Replaces a remote store by copying; an interrupted copy counts as unfinished and can be resumed."""
-        self._delete(None)
-        self._write(PARTIAL, content)
-        copy_objects(
-            new.store, self.store, [key for key in new.contents() if key not in (PARTIAL, FINISHED)], self.location
-        )
-        self._write(FINISHED, content)
-        self._tidy()
-        new.discard()
-
-    def _delete(self, content: dict[str, Any] | None) -> None:
-        """Deletes the old store in an order in which it never counts as complete or resumable."""
-        self._write(PARTIAL, _DELETING)
-        self._erase(FINISHED)
-        if self.local is not None:
-            delete_own(self.local, [key for key in own_keys(self.contents(), _array_names(content)) if key != PARTIAL])
-            return
-        below = ts.KvStore.KeyRange("", PARTIAL), ts.KvStore.KeyRange(f"{PARTIAL}\0", "")
-        for keys in below:
-            wait(self.store.delete_range(keys), self.location)
-
     def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
-        if stored == _DELETING:
-            raise ArgumentError(
-                f"{self.location}: its deletion was interrupted; pass overwrite=True to start over",
-                argument="overwrite",
-            )
         difference = _difference(stored, content if share is None else _without_files(content), "")
         if difference:
             field, old, new = difference
             raise ArgumentError(
                 f"{self.location} was started with {field} = {_shown(old)}, but now it is {_shown(new)}"
                 f"{_MEANT.get(field, '')}; "
-                "resume with the same data and arguments, or pass overwrite=True to start over",
+                f"resume with the same data and arguments, or {self._remedy}",
                 argument="overwrite",
             )
 
@@ -335,12 +274,6 @@ class Destination:
         members = {name: json.loads(answer.value) for name, answer in answers}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
-
-
-def _array_names(content: dict[str, Any] | None) -> list[str] | None:
-    """Names of a store's arrays from its marker; None if unknown."""
-    arrays = (content or {}).get("arrays")
-    return list(arrays) if isinstance(arrays, dict) else None
 
 
 def _without_files(content: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from loadax.sources.io.identity import digest_of as digest_of_files
 from loadax.sources.io.identity import resolved, stat_identity
 from loadax.sources.io.index_folder import FILES
 from loadax.sources.io.paths import local_path
-from loadax.writing.own_files import keys_below, own_keys
+from loadax.writing.layout import keys_below, own_keys
 
 _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes

@@ -5,15 +5,18 @@ there are few of them. Part p of a store is shard p of every array.
 """
 
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 from loadax.core.arguments import choice, integer
 from loadax.core.spec import flatten_spec
+from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
-from loadax.writing.names import array_names
 
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
@@ -31,6 +34,11 @@ _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _COMPRESSORS = ("zstd", "blosc", None)
 
+_METADATA = {"zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
+_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
+_MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")
+_LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
+
 
 @final
 @dataclass(frozen=True)
@@ -46,11 +54,6 @@ class ArrayLayout:
     name: str
     spec: ArraySpec
     chunk_rows: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Raw bytes of one row."""
-        return math.prod(self.spec.shape) * self.spec.dtype.itemsize
 
 
 @final
@@ -78,7 +81,7 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return sum(array.row_bytes for array in self.arrays)
+        return _row_bytes(array.spec for array in self.arrays)
 
     def part(self, index: int) -> tuple[int, int]:
         """Positions of a part, `[start, stop)`."""
@@ -171,16 +174,19 @@ def plan_layout(
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
-    row_bytes = max(1, math.prod(spec.shape) * spec.dtype.itemsize)
-    chunk = min(_power_of_two(-(-_CHUNK_BYTES // row_bytes)), _power_of_two(rows))
+    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, _row_bytes([spec])))), _power_of_two(rows))
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
     unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
-    wanted = _SHARD_BYTES // max(1, sum(array.row_bytes for array in arrays))
+    wanted = _SHARD_BYTES // max(1, _row_bytes(array.spec for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
+
+
+def _row_bytes(specs: Iterable[ArraySpec]) -> int:
+    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
 def _power_of_two(least: int) -> int:
@@ -195,3 +201,76 @@ def _compressor(name: str | None, item_bytes: int) -> list[dict[str, Any]]:
     shuffle = "noshuffle" if item_bytes == 1 else "shuffle"
     settings = {"cname": "zstd", "clevel": 1, "shuffle": shuffle, "typesize": item_bytes, "blocksize": 0}
     return [{"name": "blosc", "configuration": settings}]
+
+
+def array_names(structure: Structure) -> list[str]:
+    """Returns the name of every leaf's array, in leaf order; "" if the example is a bare array.
+
+    Raises:
+        ArgumentError: When there is no leaf, two leaves get the same name, or a name is invalid; names the leaves.
+    """
+    if not structure.paths:
+        raise ArgumentError("the examples have no leaves to write; give them at least one array")
+    names = structure.names
+    first: dict[str, str] = {}
+    for name, path in zip(names, structure.paths, strict=True):
+        if name in first:
+            raise ArgumentError(
+                f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map"
+            )
+        first[name] = path
+        reason = _reason(name) if path else None
+        if reason:
+            raise ArgumentError(f"leaf {path} would be the array {name!r}, but {reason}; rename it in a map")
+    return names
+
+
+def array_label(location: str, name: str) -> str:
+    """Name of a store's array in messages."""
+    return f"{location}: array {name!r}" if name else location
+
+
+def _reason(name: str) -> str | None:
+    """Reason why an array can't have this name; None if it can."""
+    if not name.strip("."):
+        return "a name needs a character other than a dot"
+    if "/" in name or "\\" in name:
+        return "slashes separate folders"
+    if not name.isprintable():
+        return "it contains unprintable characters"
+    if name.startswith("__"):
+        return "zarr reserves names that begin with two underscores"
+    if name == "zarr.json" or name.startswith("loadax."):
+        return "the store uses this name for a file"
+    return None
+
+
+def keys_below(folder: Path) -> list[str]:
+    """Keys of the files in a folder and below; links count as files and are not followed."""
+    keys = []
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
+        below = os.path.relpath(parent, folder)
+        keys += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
+    return keys
+
+
+def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
+    """Returns the keys (paths below a store) that are metadata, chunks or markers of loadax, in the order of `keys`.
+
+    Args:
+        keys: All keys below the store.
+        arrays: Names of its arrays from the manifest; None: every zarr array and group below belongs to the store.
+    """
+    split = {key: key.removesuffix(_LOCK).rpartition("/") for key in keys}
+    nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
+
+    def is_own(folder: str, slash: str, file: str) -> bool:
+        if (file in _METADATA and (not folder or folder in nodes)) or (not folder and _MARKER.fullmatch(file)):
+            return True
+        parts = f"{folder}{slash}{file}".split("/")
+        return any(
+            "/".join(parts[:cut]) in nodes and _CHUNK.fullmatch("/".join(parts[cut:])) for cut in range(len(parts))
+        )
+
+    return [key for key, parts in split.items() if is_own(*parts)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import tensorstore as ts
@@ -21,11 +21,13 @@ from loadax.sources.io.object_stores import PATIENCE
 from loadax.writing.layout import Layout
 from loadax.writing.rows import Rows
 
-_UNDER_WAY = 2  # parts in memory: one is read while the previous one is compressed and written
+_UNDER_WAY = 2  # parts that are read back concurrently
 _READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
 _DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
 
 Buffers = list[NDArray[Any]]
+_Item = TypeVar("_Item")
+_Begun = TypeVar("_Begun")
 
 
 @final
@@ -50,19 +52,17 @@ class Parts:
 
         Reads all data of every part, two parts at a time.
         """
-        reading: deque[tuple[int, list[Any]]] = deque()
-        try:
-            for part in parts:
-                while len(reading) >= _UNDER_WAY:
-                    yield from self._checked(*reading.popleft(), done)
-                region = ts.d[0][slice(*self.layout.part(part))]
-                reading.append((part, [array[region].read() for array in self.arrays]))
-            while reading:
-                yield from self._checked(*reading.popleft(), done)
-        finally:
-            for _, futures in reading:
-                for future in futures:
-                    future.cancel()
+
+        def begin(part: int) -> list[Any]:
+            region = ts.d[0][slice(*self.layout.part(part))]
+            return [array[region].read() for array in self.arrays]
+
+        for part, futures in ahead(parts, begin, lambda begun: len(begun) >= _UNDER_WAY):
+            if any([damage_of(future, name) for future, name in zip(futures, self.names, strict=True)]):  # noqa: C419 - all
+                yield part
+            else:
+                start, stop = self.layout.part(part)
+                done(stop - start)
 
     def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
         """Writes parts, each shard in one request, and returns their number.
@@ -73,42 +73,23 @@ class Parts:
             done: Callback for each stored part, given its number of rows.
         """
         count = 0
-        writing: deque[tuple[int, list[Any]]] = deque()
+        writing: list[tuple[int, list[Any]]] = []  # at most one: it is compressed and written while the next is read
         with thread_pool(workers, "loadax-write") as pool:
             try:
                 for part in parts:
                     buffers = self._read(part, pool, workers)
-                    while len(writing) >= _UNDER_WAY - 1:
-                        self._stored(*writing.popleft(), done)
+                    self._stored(writing, done)
                     writing.append((part, self._begin(part, buffers)))
                     count += 1
                     # TensorStore keeps its own references, so that only parts in progress are in memory
                     del buffers
-                while writing:
-                    self._stored(*writing.popleft(), done)
+                self._stored(writing, done)
             except BaseException as error:
                 # Writes can't be cancelled, and none may continue after this function ends. A Ctrl-C waits a second.
-                patience = 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE
-                for part, futures in writing:
-                    with suppress(SourceError):
-                        self._stored(part, futures, done, patience)
+                with suppress(SourceError):
+                    self._stored(writing, done, 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
                 raise
         return count
-
-    def _checked(self, part: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
-        errors = []
-        for future, name in zip(futures, self.names, strict=True):
-            try:
-                wait(future, name)
-            except SourceError as error:
-                if not is_damage(error):
-                    raise
-                errors.append(error)
-        if errors:
-            yield part
-        else:
-            start, stop = self.layout.part(part)
-            done(stop - start)
 
     def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
         """Reads the rows of a part with all threads."""
@@ -138,16 +119,40 @@ class Parts:
             for array, buffer in zip(self.arrays, buffers, strict=True)
         ]
 
-    def _stored(self, part: int, futures: list[Any], done: Callable[[int], object], patience: float = PATIENCE) -> None:
-        for future, name in zip(futures, self.names, strict=True):
-            wait(future, name, patience)
-        start, stop = self.layout.part(part)
-        done(stop - start)
+    def _stored(
+        self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object], patience: float = PATIENCE
+    ) -> None:
+        """Waits for the part that is written, if any."""
+        while writing:
+            part, futures = writing.pop()
+            for future, name in zip(futures, self.names, strict=True):
+                wait(future, name, patience)
+            start, stop = self.layout.part(part)
+            done(stop - start)
 
 
-def is_damage(error: SourceError) -> bool:
-    """Whether a read failed because of missing or damaged data, not because of the server or permissions."""
-    return reason(error).startswith(_DAMAGE)
+def ahead(
+    items: Iterable[_Item], begin: Callable[[_Item], _Begun], full: Callable[[Sequence[_Item]], bool]
+) -> Iterator[tuple[_Item, _Begun]]:
+    """Yields items in order with what `begin` returned, which begins the next ones until `full` is true of them."""
+    begun: deque[tuple[_Item, _Begun]] = deque()
+    for item in items:
+        while begun and full([item for item, _ in begun]):
+            yield begun.popleft()
+        begun.append((item, begin(item)))
+    while begun:
+        yield begun.popleft()
+
+
+def damage_of(future: Any, label: str) -> str | None:
+    """Waits for a read and returns the error if data is missing or damaged; raises errors of the server."""
+    try:
+        wait(future, label)
+    except SourceError as error:
+        if not (why := reason(error)).startswith(_DAMAGE):
+            raise
+        return why
+    return None
 
 
 def reason(error: SourceError) -> str:

@@ -1,9 +1,20 @@
-"""Rows: protocol of the data that `write_zarr` writes."""
+"""Rows that `write_zarr` writes: a protocol, and the mapped rows of a dataset with the facts that identify them."""
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
-from loadax.protocols import Integers, Tree
+import numpy as np
+
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import name_of
+from loadax.core.spec import describe_spec, leaf_arrays
+from loadax.protocols import Integers, Order, Tree
+from loadax.reader import Examples, Reader
+from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes
+from loadax.writing.identity import digest_of, identify, sample_size, spread
+
+_SAMPLE = 64  # rows whose contents identify the data of a store
 
 
 class Rows(Protocol):
@@ -28,3 +39,55 @@ class Rows(Protocol):
     def describe(self) -> Any:
         """Everything that determines the rows, as JSON: equal descriptions mean equal rows."""
         ...
+
+
+@final
+@dataclass(frozen=True)
+class Written:
+    """The examples at the positions of an order, as in epoch 0. Implements `Rows`.
+
+    The functions of maps are part of its description, as far as their fingerprints differ.
+    """
+
+    reader: Reader
+    order: Order
+
+    @property
+    def spec(self) -> Tree:
+        return self.reader.spec
+
+    @property
+    def attributes(self) -> Attributes:
+        return self.reader.attributes
+
+    def __len__(self) -> int:
+        return self.order.size
+
+    def read(self, positions: Integers) -> Tree:
+        return self.reader.read_visits(self.order.visits(np.zeros_like(positions), positions))
+
+    def describe(self) -> Any:
+        functions = [
+            f"{name_of(transform.function).split(' ')[0]} {fingerprint(transform.function).digest}"
+            for transform in self.reader.maps
+        ]
+        return {
+            "order version": ORDER_VERSION,
+            "order": self.order.describe(),
+            "maps": self.reader.describe(),
+            "examples": describe_spec(self.spec),
+            "functions": functions,
+            "sample": self._sample(),
+            **identify(self.reader.source),
+        }
+
+    def _sample(self) -> str:
+        """A hash of some rows before the maps and of one row after them.
+
+        It changes with the data and with the result of a map.
+        """
+        positions = spread(len(self), sample_size(self.reader.source, self.reader.source_row_bytes, _SAMPLE))
+        read = self.reader.read_source(self.order.visits(np.zeros_like(positions), positions))
+        before = read.items if isinstance(read, Examples) else [read]
+        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
+        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))

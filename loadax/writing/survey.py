@@ -10,7 +10,7 @@ from loadax.errors import SourceError
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, read_marker
-from loadax.writing.names import array_label
+from loadax.writing.layout import array_label
 
 _CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk
 _CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs with a checksum

@@ -3,20 +3,17 @@
 import itertools
 import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import tensorstore as ts
 
 from loadax.core.progress import progress_bar
-from loadax.errors import SourceError
 from loadax.redaction import redact
-from loadax.sources.io.kvstore import wait
 from loadax.sources.zarr.manifest import FINISHED
-from loadax.writing.names import array_label
-from loadax.writing.parts import is_damage, reason
+from loadax.writing.layout import array_label
+from loadax.writing.parts import ahead, damage_of, reason
 from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, raw_bytes
 
 _PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
@@ -112,19 +109,14 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
 def _damaged(name: str, array: ts.TensorStore, label: str, done: Callable[[int], object]) -> Iterator[Damage]:
     """Yields damaged row ranges of an array; a range may come in several pieces."""
     item = array.dtype.numpy_dtype.itemsize
-    under_way: deque[tuple[Box, Any]] = deque()
-    ahead = 0
-    for box in itertools.chain(_pieces(array), [None]):
-        while under_way and (box is None or len(under_way) >= _AHEAD or ahead >= _AHEAD_BYTES):
-            old, future = under_way.popleft()
-            size = _size(old) * item
-            ahead -= size
-            if _failure(future, label) is not None:
-                yield from _chunks(name, array, label, old)
-            done(size)
-        if box is not None:
-            under_way.append((box, _read(array, box, None)))
-            ahead += _size(box) * item
+
+    def full(boxes: Sequence[Box]) -> bool:
+        return len(boxes) >= _AHEAD or sum(map(_size, boxes)) * item >= _AHEAD_BYTES
+
+    for box, future in ahead(_pieces(array), lambda box: _read(array, box, None), full):
+        if damage_of(future, label) is not None:
+            yield from _chunks(name, array, label, box)
+        done(_size(box) * item)
 
 
 def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[Damage]:
@@ -135,26 +127,15 @@ def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[
         futures = [_read(array, chunk, batch) for chunk in group]
         batch.submit()
         for chunk, future in zip(group, futures, strict=True):
-            message = _failure(future, label)
+            message = damage_of(future, label)
             if message is not None:
                 start, stop = chunk[0] if chunk else (0, 1)
                 yield Damage(name, start, stop, message)
 
 
-def _failure(future: Any, label: str) -> str | None:
-    """Waits for a read and returns the error in the stored data, if any; raises errors of the server."""
-    try:
-        wait(future, label)
-    except SourceError as error:
-        if not is_damage(error):
-            raise
-        return reason(error)
-    return None
-
-
 def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
     region = array[tuple(slice(start, stop) for start, stop in box)] if box else array
-    return region.read(batch=batch) if batch is not None else region.read()
+    return region.read(batch=batch)
 
 
 def _pieces(array: ts.TensorStore) -> Iterator[Box]:

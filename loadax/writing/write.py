@@ -10,14 +10,13 @@ from typing import Any
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError
 from loadax.protocols import Tree
 from loadax.sources.zarr.discovery import find_arrays
 from loadax.sources.zarr.manifest import VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import plan_layout
-from loadax.writing.names import array_label, array_names
+from loadax.writing.layout import array_label, array_names, plan_layout
 from loadax.writing.parts import Parts
 from loadax.writing.rows import Rows
 
@@ -54,7 +53,7 @@ def write_zarr(
         compression: `zstd`, `blosc` (better for floats), or None.
         resume: Whether to resume an unfinished store: its parts are read back, and kept if they are intact. A finished
             store is left unchanged.
-        overwrite: Whether to replace an existing zarr store, once the new one is complete.
+        overwrite: Whether to replace a local store that loadax wrote, once the new one is complete.
         shard: `(i, n)`: this is process i of n that write concurrently. The last one finishes the store.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
         workers: Number of threads that read rows.
@@ -78,11 +77,11 @@ def write_zarr(
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
     content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
     final = Destination(path)
-    destination = final.begin(content, resume=resume, overwrite=overwrite, share=share)
-    if destination is None:
+    replaced = overwrite and final.is_replaced()
+    if not replaced and not final.begin(content, resume=resume, share=share):
         _log.info("%s: finished already", final.location)
         return
-    with _hint(destination, go_on) if destination is final else _discarding(destination):
+    with final.replacement(content) if replaced else _hint(final, go_on) as destination:
         arrays = destination.create(layout, rows.attributes)
         parts = Parts(rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays])
         index, count = share or (0, 1)
@@ -97,8 +96,6 @@ def write_zarr(
             _log.info(
                 "%s: process %d of %d is done; the store is complete when all are", destination.location, index, count
             )
-    if destination is not final:
-        final.replace(destination, content)
 
 
 def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
@@ -110,26 +107,12 @@ def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
 
 
 @contextmanager
-def _hint(destination: Destination, go_on: str) -> Iterator[None]:
+def _hint(destination: Destination, go_on: str) -> Iterator[Destination]:
     """Adds advice to any exception that interrupts the write, including Ctrl-C."""
     try:
-        yield
+        yield destination
     except BaseException as error:
         error.add_note(f"loadax: {destination.location} is unfinished; {go_on}")
-        raise
-
-
-@contextmanager
-def _discarding(beside: Destination) -> Iterator[None]:
-    """Deletes the unfinished new store when an overwrite is interrupted; the old one is unchanged."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"loadax: {beside.location} is unchanged: the new store is unfinished, and is deleted")
-        try:
-            beside.discard()
-        except (OSError, SourceError) as left:
-            error.add_note(f"loadax: the unfinished store at {beside.address} can't be deleted: {left}")
         raise
 
 

@@ -1,9 +1,9 @@
-"""overwrite=True: the old store goes when the new one is whole, not before; and nothing goes that is not its own."""
+"""overwrite=True: the old store is deleted once the new one is complete, and no file of others is deleted."""
 
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,9 @@ import pytest
 import zarr
 
 import loadax
-from loadax.errors import ArgumentError, LoadaxError, SourceError
-from loadax.sources.io.kvstore import key_value_spec
-from loadax.writing import destination
-from loadax.writing.own_files import foreign_keys
-from loadax.writing.replacement import swap_folders
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.kept_files import temporary_file
+from loadax.writing.layout import own_keys
 from loadax.writing.write import write_zarr
 from tests.limits import HANG
 from tests.processes.test_write_processes import files, wait_until_it_begins
@@ -114,8 +112,51 @@ def test_a_stopped_process_leaves_the_old_store(stop: signal.Signals, store: Pat
     assert files(store) == before
     if stop == signal.SIGINT:
         assert names(tmp_path) == {"s"}
+    else:
+        assert len(names(tmp_path)) == 3  # what is left is swept by the next writer
     write_zarr(TreeRows(tree_of(300)), store, shard_rows=10, overwrite=True)
     assert len(loadax.from_zarr(store)) == 300
+    assert names(tmp_path) == {"s"}
+
+
+def leftovers_of_killed_writer(store: Path) -> tuple[Path, Path, Path]:
+    """A lock file that no process holds, and the folders that belong to it."""
+    with temporary_file(store.parent, prefix=f".{store.name}") as (_, lock):
+        pass
+    lock.touch()
+    return lock, lock.with_name(f"{lock.name}.new"), lock.with_name(f"{lock.name}.old")
+
+
+def test_stores_of_writer_killed_between_renames_stay_until_there_is_another(store: Path, tmp_path: Path) -> None:
+    rows = TreeRows({"x": np.arange(7)})
+    lock, new, old = leftovers_of_killed_writer(store)
+    store.rename(old)
+    write_zarr(rows, new)
+    write_zarr(TreeRows({"x": np.arange(9)}, fails_at=None), store, overwrite=True)
+    assert names(tmp_path) == {"s", lock.name, new.name, old.name}
+    assert (len(loadax.from_zarr(new)), len(loadax.from_zarr(old))) == (7, 500)
+    write_zarr(rows, store, overwrite=True)
+    assert names(tmp_path) == {"s"}
+
+
+def test_leftovers_stay_beside_an_unfinished_store(store: Path, tmp_path: Path) -> None:
+    lock, new, _ = leftovers_of_killed_writer(store)
+    store.rename(new)
+    with pytest.raises(OSError, match="is gone"):
+        write_zarr(TreeRows({"x": np.arange(90)}, fails_at=80), store, shard_rows=10)
+    with pytest.raises(OSError, match="is gone"):
+        write_zarr(TreeRows({"x": np.arange(90)}, fails_at=80), store, shard_rows=10, overwrite=True)
+    assert names(tmp_path) == {"s", lock.name, new.name}
+    assert len(loadax.from_zarr(new)) == 500
+
+
+def test_leftovers_of_other_stores_and_of_living_writers_stay(store: Path, tmp_path: Path) -> None:
+    lock, new, _ = leftovers_of_killed_writer(store.with_name("s2"))
+    with temporary_file(tmp_path, prefix=".s") as (_, held):
+        (tmp_path / f"{held.name}.new").mkdir()
+        new.mkdir()
+        write_zarr(OLD, store, overwrite=True)
+        assert names(tmp_path) == {"s", lock.name, new.name, held.name, f"{held.name}.new"}
 
 
 def test_several_at_once(store: Path, tmp_path: Path) -> None:
@@ -178,14 +219,15 @@ class TestForeignFiles:
         group = zarr.open_group(tmp_path / "s", mode="w", zarr_format=version)
         deep = group.create_group("a").create_array("b", shape=(4, 4), chunks=(2, 2), dtype="i4")
         deep[...] = 3
-        group.attrs["title"] = "weather"
-        (tmp_path / "s" / "thesis.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
+        before = files(tmp_path / "s")
+        with pytest.raises(
+            ArgumentError, match=r"s: overwrite=True deletes only stores that loadax wrote, .*, or delete it yourself"
+        ):
             write_zarr(OLD, tmp_path / "s", overwrite=True)
-        assert (group["a/b"][...] == 3).all()  # type: ignore[index, union-attr]
-        (tmp_path / "s" / "thesis.txt").unlink()
+        assert files(tmp_path / "s") == before
+        shutil.rmtree(tmp_path / "s")  # as it says
         write_zarr(OLD, tmp_path / "s", overwrite=True)
-        assert files(tmp_path / "s").keys() == {"zarr.json", "loadax.json", "old/zarr.json", "old/c/0"}
+        assert len(loadax.from_zarr(tmp_path / "s")) == 500
 
     def test_links_are_not_followed(self, store: Path, tmp_path: Path) -> None:
         (tmp_path / "photos").mkdir()
@@ -197,19 +239,20 @@ class TestForeignFiles:
         write_zarr(OLD, store, overwrite=True)
         assert (tmp_path / "photos" / "0").read_text() == "mine"
 
-    def test_that_appear_while_it_is_written(self, store: Path) -> None:
+    def test_that_appear_while_it_is_written(self, store: Path, caplog: pytest.LogCaptureFixture) -> None:
         class Writes(TreeRows):
             def read(self, positions: Any) -> Any:
                 (store / "thesis.txt").write_text("mine")
                 return super().read(positions)
 
-        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move") as caught:
-            write_zarr(Writes({"x": np.arange(7)}), store, overwrite=True)
-        assert (store / "thesis.txt").read_text() == "mine"
-        assert len(loadax.from_zarr(store)) == 500
-        note = caught.value.__notes__[0]
-        assert note.startswith("loadax: the new store is complete at ")
-        assert len(loadax.from_zarr(note.split(" complete at ")[1].split(";")[0])) == 7
+        write_zarr(Writes({"x": np.arange(7)}), store, overwrite=True)
+        assert len(loadax.from_zarr(store)) == 7
+        message = "s: files that appeared during the overwrite were moved to "
+        (moved,) = [record.getMessage() for record in caplog.records if message in record.getMessage()]
+        kept = Path(moved.split(message)[1])
+        assert (kept / "thesis.txt").read_text() == "mine"
+        write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
+        assert (kept / "thesis.txt").read_text() == "mine"
 
 
 def test_which_keys_are_a_stores_own() -> None:
@@ -237,8 +280,9 @@ def test_which_keys_are_a_stores_own() -> None:
         "c.txt",
         "loadax.x.json",
     ]
-    assert foreign_keys([*own, *foreign], ["a"]) == sorted(foreign)
-    assert foreign_keys([".zgroup", ".zattrs", "x/.zarray", "x/0.0", "x/0/0", "x/y/.zgroup"]) == []
+    assert own_keys([*own, *foreign], ["a"]) == own
+    old = [".zgroup", ".zattrs", "x/.zarray", "x/0.0", "x/0/0", "x/y/.zgroup"]
+    assert own_keys(old) == old
 
 
 def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,85 +299,43 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
     ) as caught:
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
-    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 7
+    assert len(loadax.from_zarr(str(caught.value).split(" complete at ")[1].split(":")[0])) == 7
 
 
 def test_a_mount_point_is_refused_before_anything_is_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(store))
     with pytest.raises(
-        ArgumentError, match=r"s is a mount point, .*; write to a folder in it, or delete the store first"
+        ArgumentError,
+        match=r"s can't be renamed: it is a mount point, .*; write to a folder in it, or delete the store first",
     ):
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
 
 
-def test_swapping_with_what_is_gone(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    assert swap_folders(tmp_path / "s", tmp_path / "new") == []
+def test_a_store_that_is_gone_by_then_is_written(store: Path, tmp_path: Path) -> None:
+    class Deletes(TreeRows):
+        def read(self, positions: Any) -> Any:
+            shutil.rmtree(store, ignore_errors=True)
+            return super().read(positions)
+
+    write_zarr(Deletes({"x": np.arange(7)}), store, overwrite=True)
+    assert len(loadax.from_zarr(store)) == 7
     assert names(tmp_path) == {"s"}
 
 
-@pytest.fixture
-def as_an_object_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Folders of this machine as places where nothing can be renamed."""
+def test_a_store_that_another_process_puts_there_meanwhile_is_replaced(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two renames, twice."""
+    rename, left = Path.rename, [2]
 
-    def switch() -> None:
-        monkeypatch.setattr(destination, "local_path", lambda path: None)
+    def after_another(self: Path, target: Any) -> Any:
+        if self.name.endswith(".new") and left[0]:
+            left[0] -= 1
+            write_zarr(OLD, store)
+        return rename(self, target)
 
-    return switch
-
-
-class TestWhereNothingCanBeRenamed:
-    def test_the_old_store_stays_until_the_new_one_is_whole(
-        self, store: Path, tmp_path: Path, as_an_object_store: Callable[[], None]
-    ) -> None:
-        before = files(store)
-        as_an_object_store()
-        with pytest.raises(OSError, match="position 900 is gone"):
-            write_zarr(TreeRows({"x": np.arange(1000)}, fails_at=900), store, shard_rows=100, overwrite=True)
-        assert files(store) == before
-        whole = TreeRows({"x": np.arange(1000)})
-        write_zarr(whole, store, shard_rows=100, overwrite=True)
-        write_zarr(whole, tmp_path / "fresh", shard_rows=100)
-        assert files(store) == files(tmp_path / "fresh")
-        assert not [each for each in tmp_path.rglob("*.new/**/*") if each.is_file()]
-
-    def test_foreign_objects_are_refused(self, store: Path, as_an_object_store: Callable[[], None]) -> None:
-        (store / "thesis.txt").write_text("mine")
-        as_an_object_store()
-        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
-            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
-        assert len(loadax.from_zarr(store)) == 500
-
-    def test_interrupted_while_it_is_copied_nothing_is_lost(
-        self, store: Path, as_an_object_store: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def stops(*arguments: Any) -> None:
-            raise KeyboardInterrupt
-
-        as_an_object_store()
-        rows = TreeRows({"x": np.arange(1000)})
-        with monkeypatch.context() as patch:
-            patch.setattr(destination, "copy_objects", stops)
-            with pytest.raises(KeyboardInterrupt) as caught:
-                write_zarr(rows, store, shard_rows=100, overwrite=True)
-        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 1000
-        with pytest.raises(LoadaxError, match="the store is unfinished"):
-            loadax.from_zarr(store)
-        write_zarr(rows, store, shard_rows=100, resume=True)
-        assert loadax.from_zarr(store)[999] == {"x": 999}
-
-    def test_at_the_root_of_a_bucket_it_is_refused(
-        self, store: Path, as_an_object_store: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        as_an_object_store()
-        monkeypatch.setattr(
-            destination,
-            "key_value_spec",
-            lambda path: {**key_value_spec(path), "path": ""} if not path.endswith("/") else key_value_spec(path),
-        )
-        with pytest.raises(
-            ArgumentError, match=r"is a whole bucket, .*; write to a folder in it, or delete the store first"
-        ):
-            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
-        assert len(loadax.from_zarr(store)) == 500
+    monkeypatch.setattr(Path, "rename", after_another)
+    write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+    assert (len(loadax.from_zarr(store)), left) == (7, [0])
+    assert names(tmp_path) == {"s"}

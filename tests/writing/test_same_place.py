@@ -66,13 +66,8 @@ def test_by_the_same_folder_under_another_name(store: Path, tmp_path: Path, monk
     """As a bind mount has it: no link is resolved, but it is one folder on the disk."""
     elsewhere = tmp_path / "mounted.zarr"
     loadax.write_zarr(ROWS, elsewhere, progress=False)
-    remembering = path_overlap._remembering
-
-    def mounted() -> Callable[[str], Any]:
-        identity_of = remembering()
-        return lambda path: identity_of(path.replace(str(elsewhere), str(store)))
-
-    monkeypatch.setattr(path_overlap, "_remembering", mounted)
+    identity = path_overlap._identity
+    monkeypatch.setattr(path_overlap, "_identity", lambda path: identity(path.replace(str(elsewhere), str(store))))
     with pytest.raises(ArgumentError, match=REFUSED):
         loadax.write_zarr(loadax.from_zarr(store), elsewhere, overwrite=True, progress=False)
     with pytest.raises(ArgumentError, match=REFUSED):

@@ -10,6 +10,7 @@ import grp
 import os
 import pwd
 import secrets
+import shutil
 import stat
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from loadax.errors import ArgumentError
 from loadax.sources.io.files import open_regular
 
 _TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
+BESIDE = (".new", ".old")
+"""Suffixes of the folders that belong to a temporary file."""
 
 
 def private_folder(path: Path, name: str) -> Path:
@@ -106,10 +109,13 @@ def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 @contextmanager
-def temporary_file(folder: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]]:
-    """A block that writes a new file in a folder, and may rename it; otherwise it is deleted."""
+def temporary_file(folder: Path, mode: int = 0o666, prefix: str = "") -> Iterator[tuple[BinaryIO, Path]]:
+    """A block that writes a new file in a folder, and may rename it; otherwise it is deleted.
+
+    Folders named after it, with one of `BESIDE` appended, are deleted when it is swept.
+    """
     while True:
-        path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        path = folder / f"{prefix}{_TEMPORARY}{secrets.token_hex(8)}"
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
         with suppress(OSError):  # not every file system has locks
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -133,11 +139,11 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         temporary.replace(path)
 
 
-def sweep(folder: Path) -> None:
-    """Deletes temporary files of a folder whose writers on this host are dead."""
+def sweep(folder: Path, prefix: str = "") -> None:
+    """Deletes temporary files of a folder whose writers on this host are dead, and the folders beside them."""
     with suppress(OSError):  # no such folder, or one that can't be read
         for name in os.listdir(folder):  # noqa: PTH208
-            if name.startswith(_TEMPORARY):
+            if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
                 with suppress(OSError):  # it is locked, or another process was faster
                     _sweep(folder / name)
 
@@ -146,6 +152,8 @@ def _sweep(path: Path) -> None:
     file = open_kept(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for suffix in BESIDE:
+            shutil.rmtree(f"{path}{suffix}", ignore_errors=True)
         path.unlink()
     finally:
         os.close(file)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from loadax.core.arguments import path as checked_path
@@ -24,7 +25,7 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
         ArgumentError: When they are equal, or one contains the other; names both.
     """
     target = checked_path("path", path, "a path or URL")
-    identity_of = _remembering()
+    identity_of = cache(_identity)
     for address in dict.fromkeys(addresses_of(source)):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
@@ -59,16 +60,9 @@ def _begins(url: str, with_url: str) -> bool:
     return f"{url.rstrip('/')}/".startswith(f"{with_url.rstrip('/')}/")
 
 
-def _remembering() -> Callable[[str], _Identity]:
-    known: dict[str, _Identity] = {}
-
-    def identity_of(path: str) -> _Identity:
-        if path not in known:
-            try:
-                status = os.stat(path)  # noqa: PTH116
-                known[path] = status.st_dev, status.st_ino
-            except OSError:
-                known[path] = None
-        return known[path]
-
-    return identity_of
+def _identity(path: str) -> _Identity:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
