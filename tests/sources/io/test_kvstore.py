@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import tensorstore as ts
 
+from loadax.core import patience
 from loadax.errors import SourceError
 from loadax.sources.io import kvstore
 from loadax.sources.io.kvstore import (
     address_of,
-    at_endpoint,
     brief,
     failure,
     key_value_spec,
     new_context,
+    settled,
     wait,
 )
 from loadax.sources.io.paths import local_path
@@ -189,9 +190,9 @@ class TestEndpoints:
             "aws_region": "eu-3",
             "aws_credentials": {"type": "anonymous"},
         }
-        assert at_endpoint(own) == own
+        assert settled(own) == own
         region = {**S3, "path": "a/", "aws_region": "eu-3"}
-        assert at_endpoint(region) == {**region, "endpoint": "http://all", "aws_credentials": {"type": "environment"}}
+        assert settled(region) == {**region, "endpoint": "http://all", "aws_credentials": {"type": "environment"}}
 
     def test_credentials_of_the_environment_are_said_to_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -200,14 +201,14 @@ class TestEndpoints:
     def test_below_others_and_of_s3_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
         filled = {**S3, "path": "a/", "endpoint": "http://all", "aws_region": "us-east-1"}
-        assert at_endpoint({"driver": "ocdbt", "base": "s3://weather/a/"}) == {"driver": "ocdbt", "base": filled}
-        assert at_endpoint("s3://weather/a/") == filled
+        assert settled({"driver": "ocdbt", "base": "s3://weather/a/"}) == {"driver": "ocdbt", "base": filled}
+        assert settled("s3://weather/a/") == filled
         assert (
-            at_endpoint({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"]
+            settled({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"]
             == "http://all"
         )
         for other in ({"driver": "gcs", "bucket": "weather"}, {"driver": "http", "base_url": "http://s3"}, None):
-            assert at_endpoint(other) == other
+            assert settled(other) == other
         assert "endpoint" not in S3
 
 
@@ -244,7 +245,7 @@ class TestWaiting:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         """The seconds by which waiting is measured."""
         now = [1000.0]
-        monkeypatch.setattr(kvstore, "monotonic", lambda: now[0])
+        monkeypatch.setattr(patience, "perf_counter", lambda: now[0])
         return now
 
     def test_for_what_is_there(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,7 +259,7 @@ class TestWaiting:
             assert wait(Late(clock, 50.0), "leaf ['x'] at s3://b/x/") == 7
         messages = [record.message for record in caplog.records]
         assert messages == [
-            f"leaf ['x'] at s3://b/x/: no answer for {seconds} s, still waiting" for seconds in (5, 15, 35)
+            f"leaf ['x'] at s3://b/x/: no answer for {seconds} s, still waiting" for seconds in (5, 10, 20, 40)
         ]
         assert {(record.name, record.levelno) for record in caplog.records} == {("loadax", logging.WARNING)}
         assert clock == [1050.0]
@@ -282,7 +283,7 @@ class TestWaiting:
         assert not caplog.records
 
     def test_for_a_future_of_tensorstore_that_does_not_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kvstore, "_NOTICE", 0.05)
+        monkeypatch.setattr(kvstore, "NOTICE", 0.05)
         promise, future = unfinished()
         with pytest.raises(SourceError, match=r"^s3://b/x: no answer after \d+ s; is the store reachable\?$"):
             wait(future, "s3://b/x", patience=0.2)
