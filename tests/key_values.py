@@ -1,35 +1,44 @@
-"""MemoryStore: a `KeyValueStore` for hosts that are threads of one test, and what every store must do."""
+"""A `KeyValueStore` for hosts that are threads of one test, and what every store must do."""
 
 import threading
-from typing import final
+from typing import Any, final
+
+from jax.errors import JaxRuntimeError
 
 from loadax.sharding.key_value import KeyValueStore
 
 
 @final
-class MemoryStore:
-    """Keys in a dict, for hosts that are threads."""
+class MemoryClient:
+    """A coordination service in a dict, called as a `KeyValueStore` does."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._changed = threading.Lock()
 
-    def set(self, key: str, value: str) -> None:
+    def __call__(self, method: str, path: str, *more: Any) -> Any:
         with self._changed:
-            self._values[key] = value
+            return getattr(self, method)(path, *more)
 
-    def get(self, key: str) -> str | None:
-        return self._values.get(key)
+    def key_value_set(self, path: str, value: str, _: bool) -> None:
+        self._values[path] = value
 
-    def list(self, directory: str) -> dict[str, str]:
-        path = f"{directory}/"
-        with self._changed:
-            return {key.removeprefix(path): value for key, value in self._values.items() if key.startswith(path)}
+    def key_value_try_get(self, path: str) -> str:
+        if path not in self._values:
+            raise JaxRuntimeError(f"NOT_FOUND: {path}")
+        return self._values[path]
 
-    def delete(self, key: str) -> None:
-        with self._changed:
-            for known in [known for known in self._values if known == key or known.startswith(f"{key}/")]:
-                del self._values[known]
+    def key_value_dir_get(self, path: str) -> list[tuple[str, str]]:
+        return [(key, value) for key, value in self._values.items() if key.startswith(path)]
+
+    def key_value_delete(self, path: str) -> None:
+        for known in [known for known in self._values if known == path or known.startswith(f"{path}/")]:
+            del self._values[known]
+
+
+def memory_store() -> KeyValueStore:
+    """A store of its own."""
+    return KeyValueStore(MemoryClient())
 
 
 def check_store(store: KeyValueStore) -> None:

@@ -7,11 +7,8 @@ steps need no request.
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import count
 from time import perf_counter
 from typing import final
 
@@ -19,12 +16,12 @@ from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError, SourceError
 from loadax.loader.streams.run import EndRule, Progress
-from loadax.sharding.key_value import KeyValueStore, Subdirectory, UnansweredError, forget, group_name
+from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
 _CLOSED = "closed its iterator"
 
-_runs: defaultdict[str, "count[int]"] = defaultdict(count)  # by group: all its processes make the same iterators
+_runs = LoaderRuns("streams")  # all processes of a group make the same iterators
 
 
 def goes_on(rule: EndRule, step: int, known: Collection[Progress], ended_lane: str) -> bool | None:
@@ -59,22 +56,14 @@ class EndAgreement:
     """Decides with the other processes whether a step is part of the run.
 
     Args:
-        store: Texts that the processes share, of this run alone.
+        keys: Texts that the processes share, of this run alone.
         process: This process.
         processes: All processes that read parts of the batches.
         rule: When the run ends.
-        forget: Function for the first process to call last: deletes keys of closed runs.
     """
 
-    def __init__(
-        self,
-        store: KeyValueStore,
-        process: int,
-        processes: Sequence[int],
-        rule: EndRule,
-        forget: Callable[[], None],
-    ):
-        self._store, self._process, self._rule, self._forget = store, process, rule, forget
+    def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
+        self._keys, self._process, self._rule = keys, process, rule
         self.waiting: tuple[float, int] | None = None
         """Since when this process waits for others, and for which step; None: it does not wait."""
         self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
@@ -146,17 +135,17 @@ class EndAgreement:
             with suppress(JaxRuntimeError):  # without the coordinator, the others end too
                 self._tell()
                 if self._leads:
-                    self._forget()
+                    self._keys.forget()
 
     def _tell(self) -> None:
         said = [*self._known[self._process], self._left]
-        self._store.set(f"progress/{self._process}", json.dumps(said))
+        self._keys.set(f"progress/{self._process}", json.dumps(said))
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""
         before, self._answered = dict(self._known), False
         try:
-            told = self._store.list("progress")
+            told = self._keys.list("progress")
         except UnansweredError:
             return False
         self._answered = True
@@ -180,21 +169,6 @@ class EndAgreement:
                 )
 
 
-def end_agreement(
-    store: KeyValueStore,
-    process: int,
-    processes: Sequence[int],
-    rule: EndRule,
-) -> EndAgreement:
-    """The agreement of the next run of a group of processes; see `EndAgreement`.
-
-    Args:
-        store: Texts that all processes share.
-        process: This process.
-        processes: Processes of the group.
-        rule: When the run ends.
-    """
-    group = group_name(processes)
-    directory = f"streams/{group}/{next(_runs[group])}"
-    last = partial(forget, store, directory)
-    return EndAgreement(Subdirectory(store, directory), process, processes, rule, last)
+def end_agreement(store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule) -> EndAgreement:
+    """The agreement of the next run of a group of processes; see `EndAgreement`."""
+    return EndAgreement(_runs.next_keys(store, processes), process, processes, rule)
