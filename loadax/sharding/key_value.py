@@ -36,7 +36,7 @@ class KeyValueStore:
 
     Keys are paths such as "streams/0/ended". Calls never wait for a device, nor for processes other than process 0,
     which runs the coordinator: they may raise `jax.errors.JaxRuntimeError` once that is gone, and `UnansweredError`
-    while it is stopped. What was to be set or deleted then is so when it goes on.
+    while it is stopped. What was to be set then is set when it goes on.
 
     Args:
         call: Calls a method of the coordination service's client.
@@ -54,23 +54,10 @@ class KeyValueStore:
         """Sets a key, which may have a value already."""
         self.call("key_value_set", f"{self.path}/{key}", value, True)
 
-    def get(self, key: str) -> str | None:
-        """The value of a key, None if it is not set."""
-        try:
-            return str(self.call("key_value_try_get", f"{self.path}/{key}"))
-        except JaxRuntimeError as error:
-            if "NOT_FOUND" not in str(error):
-                raise
-            return None
-
     def list(self, directory: str) -> dict[str, str]:
         """The values of all keys below a directory, by the rest of their path."""
         path = f"{self.path}/{directory}/"
         return {key.removeprefix(path): str(value) for key, value in self.call("key_value_dir_get", path)}
-
-    def delete(self, key: str) -> None:
-        """Deletes a key, and all keys below it if it is a directory. It may be missing."""
-        self.call("key_value_delete", f"{self.path}/{key}")
 
     def forget(self) -> None:
         """Counts this directory as that of a closed run, and deletes one that was closed long before."""

@@ -51,7 +51,6 @@ def test_keys_of_a_run_closed_long_before_are_deleted(monkeypatch: pytest.Monkey
         keys.set("a", "")
         keys.forget()
     assert len(store.list("runs")) == 2
-    assert keys.get("a") == "", "another process may be late"
 
 
 def test_runs_are_numbered_by_their_processes() -> None:
@@ -73,12 +72,7 @@ def test_errors_of_the_coordinator_are_raised() -> None:
             return call
 
     store = KeyValueStore(key_value._Requests(Gone(), HANG))
-    for call in (
-        lambda: store.get("a"),
-        lambda: store.list("a"),
-        lambda: store.set("a", ""),
-        lambda: store.delete("a"),
-    ):
+    for call in (lambda: store.list("a"), lambda: store.set("a", "")):
         with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
             call()
 
@@ -105,9 +99,9 @@ def test_requests_to_a_stopped_coordinator_have_a_deadline_and_reach_it_later_in
     for value in ("1", "2"):
         with pytest.raises(UnansweredError, match=r"the coordinator has not answered for 0\.01 s"):
             store.set("a", value)
-    for call in (lambda: store.get("a"), lambda: store.delete("a"), lambda: store.list("a"), lambda: store.list("a")):
+    for _ in range(2):
         with pytest.raises(UnansweredError):
-            call()
+            store.list("a")
     client.goes_on.set()
     late = KeyValueStore(key_value._Requests(client, HANG))
     late.set("a", "3")

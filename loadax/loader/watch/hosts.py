@@ -179,7 +179,7 @@ class RunHosts:
         step, stats = self._progress()
         self._count += 1
         status = HostStatus(step, stats.waited / (stats.waited + stats.trained or 1.0), self._count, closing)
-        self._keys.set(f"status/{self._process}", json.dumps(status))
+        self._keys.set(f"status/{self._process}/latest", json.dumps(status))
 
     def _compare(self) -> None:
         """Publishes this host's record. The leader tells how all differ, once it has them; others name who is late."""
@@ -189,7 +189,7 @@ class RunHosts:
         overdue = not self._late_named and self._now - self._began >= FIRST_WAIT
         if not self._leads and not overdue:
             return
-        records = {int(process): json.loads(text) for process, text in self._keys.list("records").items()}
+        records = {int(process): json.loads(text) for process, text in self._keys.list("records").items() if text}
         if self._leads and len(records) == len(self._processes):
             self._tell_verdict(difference(records))
         elif overdue:
@@ -211,7 +211,7 @@ class RunHosts:
     def _leave(self) -> None:
         """A run that is closed says nothing of runs that begin later. Nor do processes wait for a leader then."""
         if self._published and not self._compared:
-            self._keys.delete(f"records/{self._process}")
+            self._keys.set(f"records/{self._process}", "")
         if self._leads:
             if not self._compared:
                 self._tell_verdict(None)

@@ -33,9 +33,9 @@ def slowest_text(told: Mapping[str, str]) -> str:
     """A clause about the host that waits longest for data.
 
     Args:
-        told: Latest status of each process, as JSON.
+        told: Latest status of each process, as JSON, by its key.
     """
-    hosts = {process: HostStatus(*json.loads(text)) for process, text in told.items()}
+    hosts = {key.partition("/")[0]: HostStatus(*json.loads(text)) for key, text in told.items()}
     if len(hosts) < 2:
         return "no other host has told of its run yet"
     *others, (process, slowest) = sorted(hosts.items(), key=lambda host: (host[1].waited, -int(host[0])))
@@ -76,7 +76,7 @@ class Neighbours:
         """
         found, here = {}, f"process {self._process} is at step {step}"
         for process in self._before:
-            text = self._keys.get(f"status/{process}")
+            text = self._keys.list(f"status/{process}").get("latest")  # alone: there may be thousands
             if text is None:
                 continue  # it has not begun
             if process not in self._heard or self._heard[process][0] != text:
