@@ -1,11 +1,11 @@
 """Digests of a few rows' contents, the same rows on every host."""
 
-import hashlib
 from typing import Any
 
 import numpy as np
 
 from loadax import seeds
+from loadax.core.fingerprint import fingerprint
 from loadax.core.tree import flatten
 from loadax.protocols import Integers, Visits
 from loadax.reader import Examples, Reader
@@ -46,15 +46,13 @@ def contents(reader: Reader, quarantine: Integers) -> dict[str, list[str]]:
 
 
 def _digest(tree: Any) -> str:
-    digest = hashlib.blake2b(digest_size=8)
     leaves, structure = flatten(tree)
-    for path, leaf in zip(structure.paths, leaves, strict=True):
-        array = np.asarray(leaf)
-        if array.dtype.hasobject:
-            # The text of other objects may have their address.
-            values = [value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.reshape(-1)]
-            data = repr(values).encode()
-        else:
-            data = np.ascontiguousarray(array).tobytes()
-        digest.update(f"{path} {array.dtype} {array.shape} {len(data)} ".encode() + data)
-    return digest.hexdigest()
+    values: Any = [*structure.paths]
+    for array in map(np.asarray, leaves):
+        # Of other objects the type: their text may have their address, or a folder of this host.
+        values += [
+            [value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.flat]
+            if array.dtype.hasobject
+            else array
+        ]
+    return fingerprint(values).digest
