@@ -106,7 +106,7 @@ def test_no_opener_shows_them(
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
     monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     for module in (kvstore, remote):
-        monkeypatch.setattr(module, "_NOTICE", 1e-4)  # says at once that it waits
+        monkeypatch.setattr(module, "NOTICE", 1e-4)  # says at once that it waits
     caplog.set_level(logging.DEBUG)
     with pytest.raises(LoadaxError) as caught:
         OPENERS[opener](lambda name: secret_url(dead.replace("http", scheme), name))

@@ -55,14 +55,14 @@ from loadax.loader.options import (
 )
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
-from loadax.loader.watch.hosts import RunHosts
-from loadax.loader.watch.start import LoaderRuns, run_hosts
+from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.mix import ENDLESS
 from loadax.plan.skips import Skips, step_ranges
 from loadax.protocols import Integers, Tree
+from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
 

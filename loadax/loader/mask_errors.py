@@ -59,9 +59,8 @@ class MaskErrors:
 
     def __post_init__(self) -> None:
         integer("max_in_a_row", self.max_in_a_row, 1)
-        if isinstance(self.max_share, bool) or not isinstance(self.max_share, int | float):
-            raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
-        if not 0 <= self.max_share <= 1:
+        number = isinstance(self.max_share, int | float) and not isinstance(self.max_share, bool)
+        if not number or not 0 <= self.max_share <= 1:
             raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
         if self.record is not None:
             _local_path("record", self.record, "the path of a file")
@@ -126,15 +125,14 @@ def create_record(masking: MaskErrors) -> MaskErrors:
     """
     if masking.record is None:
         return masking
-    path = record_path(masking.record, this_process().index)
     try:
-        os.close(_open(path))
+        os.close(_open(masking.record))
     except OSError as error:
         raise ArgumentError(
             f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
             "pass the path of a file in a folder that exists"
         ) from error
-    return replace(masking, record=record_path(masking.record, 0).absolute())
+    return replace(masking, record=Path(checked_path("record", masking.record)).absolute())
 
 
 def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
@@ -143,10 +141,9 @@ def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> N
     Raises:
         StorageError: If it can't be written whole. The next entry begins a new line.
     """
-    path = record_path(record, this_process().index)
     line = (json.dumps(entry) + "\n").encode()
     try:
-        with open(_open(path), "r+b", buffering=0) as file:
+        with open(_open(record), "r+b", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 line = b"\n" + line
@@ -155,19 +152,19 @@ def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> N
                 line = line[file.write(line) :]
     except OSError as error:
         raise StorageError(
-            f"{path}, the record of masked rows, can't be written: {error.strerror}; make room on its disk, and start "
-            "again from the last saved state"
+            f"{_own_record(record)}, the record of masked rows, can't be written: {error.strerror}; make room on its "
+            "disk, and start again from the last saved state"
         ) from error
 
 
-def record_path(record: str | os.PathLike[str], process: int) -> Path:
-    """File to which a process appends its masked rows."""
-    path = Path(checked_path("record", record))
+def _own_record(record: str | os.PathLike[str]) -> Path:
+    """File to which this process appends its masked rows."""
+    path, process = Path(checked_path("record", record)), this_process().index
     return path.with_stem(f"{path.stem}-{process}") if process else path
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+def _open(record: str | os.PathLike[str]) -> int:
+    return os.open(_own_record(record), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def _local_path(name: str, value: Any, wanted: str) -> Path:

@@ -26,12 +26,7 @@ try:
     from jax._src import distributed as _distributed
 except ImportError:
     _distributed = None  # type: ignore[assignment]
-_KEY_VALUE_METHODS = (
-    "key_value_delete",
-    "key_value_dir_get",
-    "key_value_set",
-    "key_value_try_get",
-)
+_KEY_VALUE_METHODS = ("key_value_delete", "key_value_dir_get", "key_value_set")
 
 
 def legacy_mesh() -> Mesh | None:

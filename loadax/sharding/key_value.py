@@ -2,24 +2,25 @@
 
 import hashlib
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from jax.errors import JaxRuntimeError
 
 from loadax.core.distributed import this_process
 from loadax.sharding.compat import coordination_client
 
-_ROOT = "loadax"
 _KEPT = 32  # directories of runs, closed last, whose keys are kept, since another process may be late
 
-_lock = threading.RLock()  # reentrant: garbage collection may close a run while another one is forgotten
-_closed: deque[str] = deque()  # directories of the runs that were closed last
+_lock = threading.RLock()  # reentrant: a run may begin in a signal handler
+_counts: "defaultdict[str, count[int]]" = defaultdict(count)  # loaders of a group of processes, and runs of a loader
+_closed: deque[str] = deque()  # directories of the runs that were closed last; changed without a lock, at any time
 
 _Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
@@ -28,29 +29,41 @@ class UnansweredError(JaxRuntimeError):  # type: ignore[misc]  # JAX does not sa
     """The coordinator has not answered in time: its process is stopped, cut off or busy. It may answer later."""
 
 
-class KeyValueStore(Protocol):
-    """Texts by key, the same for all processes of a run.
+@final
+@dataclass(frozen=True)
+class KeyValueStore:
+    """Texts by key, below a directory, the same for all processes of a run.
 
     Keys are paths such as "streams/0/ended". Calls never wait for a device, nor for processes other than process 0,
     which runs the coordinator: they may raise `jax.errors.JaxRuntimeError` once that is gone, and `UnansweredError`
-    while it is stopped. What was to be set or deleted then is so when it goes on.
+    while it is stopped. What was to be set then is set when it goes on.
+
+    Args:
+        call: Calls a method of the coordination service's client.
+        path: Path of the directory.
     """
+
+    call: Callable[..., Any]
+    path: str = "loadax"
+
+    def below(self, directory: str) -> "KeyValueStore":
+        """The keys below a directory of this one."""
+        return replace(self, path=f"{self.path}/{directory}")
 
     def set(self, key: str, value: str) -> None:
         """Sets a key, which may have a value already."""
-        ...
-
-    def get(self, key: str) -> str | None:
-        """The value of a key, None if it is not set."""
-        ...
+        self.call("key_value_set", f"{self.path}/{key}", value, True)
 
     def list(self, directory: str) -> dict[str, str]:
         """The values of all keys below a directory, by the rest of their path."""
-        ...
+        path = f"{self.path}/{directory}/"
+        return {key.removeprefix(path): str(value) for key, value in self.call("key_value_dir_get", path)}
 
-    def delete(self, key: str) -> None:
-        """Deletes a key, and all keys below it if it is a directory. It may be missing."""
-        ...
+    def forget(self) -> None:
+        """Counts this directory as that of a closed run, and deletes one that was closed long before."""
+        _closed.append(self.path)
+        if len(_closed) > _KEPT:
+            self.call("key_value_delete", _closed.popleft())
 
 
 def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
@@ -65,105 +78,61 @@ def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
         True
     """
     client = coordination_client()
-    return None if client is None or this_process().count == 1 else _CoordinationStore(client, limit)
-
-
-def group_name(processes: Sequence[int]) -> str:
-    """A name for a group of processes, as part of a key."""
-    return hashlib.sha256(str(tuple(processes)).encode()).hexdigest()[:8]
-
-
-def forget(store: KeyValueStore, directory: str) -> None:
-    """Counts a run as closed, and deletes the keys of those that were closed long before.
-
-    Args:
-        store: Store of all keys.
-        directory: Directory of the run's keys.
-    """
-    early = []
-    with _lock:
-        _closed.append(directory)
-        while len(_closed) > _KEPT:
-            early.append(_closed.popleft())
-    for name in early:
-        store.delete(name)
+    return None if client is None or this_process().count == 1 else KeyValueStore(_Requests(client, limit))
 
 
 @final
-@dataclass(frozen=True)
-class Subdirectory:
-    """The keys of a store below a directory, as a store.
+class LoaderRuns:
+    """Names the runs of one loader.
+
+    Loaders are numbered in the order in which they begin to iterate, and so are the runs of each. A program that is the
+    same on all hosts finds the same names there. The coordination service belongs to the whole process, and so do the
+    numbers of loaders.
 
     Args:
-        store: Store of all keys.
-        path: Path of the directory.
+        kind: Directory of the runs of this kind.
     """
 
-    store: KeyValueStore
-    path: str
+    def __init__(self, kind: str = "runs"):
+        self._kind = kind
+        self._directories: dict[str, str] = {}  # of this loader, by the processes of a mesh
 
-    def set(self, key: str, value: str) -> None:
-        self.store.set(f"{self.path}/{key}", value)
-
-    def get(self, key: str) -> str | None:
-        return self.store.get(f"{self.path}/{key}")
-
-    def list(self, directory: str) -> dict[str, str]:
-        return self.store.list(f"{self.path}/{directory}")
-
-    def delete(self, key: str) -> None:
-        self.store.delete(f"{self.path}/{key}")
+    def next_keys(self, store: KeyValueStore, processes: Sequence[int]) -> KeyValueStore:
+        """The keys of the next run of these processes. Others may have been on other meshes before."""
+        group = f"{self._kind}/{hashlib.sha256(str(tuple(processes)).encode()).hexdigest()[:8]}"
+        with _lock:
+            if group not in self._directories:
+                self._directories[group] = f"{group}/{next(_counts[group])}"
+            directory = self._directories[group]
+            return store.below(f"{directory}/{next(_counts[directory])}")
 
 
 @final
-@dataclass(frozen=True)
-class _CoordinationStore:
-    """The key-value store of the coordination service.
+class _Requests:
+    """Calls methods of the coordination service's client, with a deadline.
 
-    JAX gives requests no deadline, so a thread sends them, one after the other.
+    JAX gives requests none, so a thread sends them, one after the other.
 
     Args:
-        client: Its client, as of `coordination_client`.
+        client: The client, as of `coordination_client`.
         limit: Seconds to wait for an answer.
     """
 
-    client: Any
-    limit: float
-    _late: dict[str, Future[Any]] = field(default_factory=dict)  # answers that are still awaited, by directory
+    def __init__(self, client: Any, limit: float):
+        self._client, self._limit = client, limit
+        self._late: dict[str, Future[Any]] = {}  # lists of directories that are still awaited
 
-    def set(self, key: str, value: str) -> None:
-        self._answer(self._ask(self.client.key_value_set, f"{_ROOT}/{key}", value, True))
-
-    def get(self, key: str) -> str | None:
+    def __call__(self, method: str, path: str, *more: Any) -> Any:
+        answer = self._late.pop(path, None) if method == "key_value_dir_get" else None
+        if answer is None:
+            answer = Future[Any]()
+            _requests().put((answer, partial(getattr(self._client, method), path, *more)))
         try:
-            return str(self._answer(self._ask(self.client.key_value_try_get, f"{_ROOT}/{key}")))
-        except JaxRuntimeError as error:
-            if "NOT_FOUND" not in str(error):
-                raise
-            return None
-
-    def list(self, directory: str) -> dict[str, str]:
-        path = f"{_ROOT}/{directory}/"
-        answer = self._late.pop(path, None) or self._ask(self.client.key_value_dir_get, path)
-        try:
-            return {key.removeprefix(path): str(value) for key, value in self._answer(answer)}
-        except UnansweredError:
-            self._late[path] = answer  # a coordinator that always takes so long answers in the end
-            raise
-
-    def delete(self, key: str) -> None:
-        self._answer(self._ask(self.client.key_value_delete, f"{_ROOT}/{key}"))
-
-    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        answer = Future[Any]()
-        _requests().put((answer, partial(method, *arguments)))
-        return answer
-
-    def _answer(self, answer: Future[Any]) -> Any:
-        try:
-            return answer.result(self.limit)
+            return answer.result(self._limit)
         except TimeoutError:
-            raise UnansweredError(f"the coordinator has not answered for {self.limit:g} s") from None
+            if method == "key_value_dir_get":
+                self._late[path] = answer  # a coordinator that always takes so long answers in the end
+            raise UnansweredError(f"the coordinator has not answered for {self._limit:g} s") from None
 
 
 @cache

@@ -23,7 +23,7 @@ import loadax
 from loadax import Dataloader
 from loadax.errors import HostError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.watch import agreement, hosts, status
+from loadax.loader.watch import hosts, status
 from tests.chaos.judge import Count, log_to, rows_of
 from tests.limits import HANG, until
 from tests.processes.launch import output_of, started
@@ -53,7 +53,7 @@ def other_data(count: Count, folder: Path, random: Random) -> int:
     fields = random.sample(list(OTHERS), len(OTHERS))
     for told in ended(count, "differ", {"fields": fields}, [0, 1]):
         for field, text in zip(fields, told, strict=True):
-            count.error(HostError(text), {f"processes 0 and 1 differ in {field}"})
+            count.error(HostError(text), {f"hosts differ in {field}"})
     return len(fields)
 
 
@@ -168,7 +168,6 @@ def write(path: Path, text: str) -> None:
 def impatient() -> Iterator[None]:
     """Limits of tenths of seconds."""
     with (
-        patch.object(agreement, "FIRST_WAIT", 0.2),
         patch.object(hosts, "FIRST_WAIT", 0.2),
         patch.object(hosts, "TICK", 0.1),
         patch.object(hosts, "_STATUS", 0.1),

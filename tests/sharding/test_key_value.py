@@ -1,4 +1,5 @@
 import threading
+from collections import deque
 from collections.abc import Iterator
 
 import jax
@@ -6,8 +7,8 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from loadax.sharding import compat, key_value
-from loadax.sharding.key_value import Subdirectory, UnansweredError, key_value_store
-from tests.key_values import MemoryStore, check_store
+from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError, key_value_store
+from tests.key_values import check_store, memory_store
 from tests.limits import HANG
 
 
@@ -31,14 +32,34 @@ def test_without_private_jax_there_is_no_store(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_memory_store_of_tests_does_as_a_store_must() -> None:
-    check_store(MemoryStore())
+    check_store(memory_store())
 
 
 def test_a_subdirectory_is_a_store() -> None:
-    store = MemoryStore()
-    check_store(Subdirectory(store, "some/where"))
-    Subdirectory(store, "some/where").set("a", "1")
+    store = memory_store()
+    check_store(store.below("some/where"))
+    store.below("some").below("where").set("a", "1")
     assert store.list("some") == {"where/a": "1"}
+
+
+def test_keys_of_a_run_closed_long_before_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_value, "_KEPT", 2)
+    monkeypatch.setattr(key_value, "_closed", deque())
+    store, runs = memory_store(), LoaderRuns()
+    for _ in range(4):
+        keys = runs.next_keys(store, [0, 1])
+        keys.set("a", "")
+        keys.forget()
+    assert len(store.list("runs")) == 2
+
+
+def test_runs_are_numbered_by_their_processes() -> None:
+    """Others may not have been on the mesh that this process was on before."""
+    store, runs, others = memory_store(), LoaderRuns(), LoaderRuns()
+    paths = [runs.next_keys(store, processes).path for processes in ((0, 1), (1, 2), (1, 2))]
+    assert [path.rpartition("/")[2] for path in paths] == ["0", "0", "1"]
+    assert others.next_keys(store, (1, 2)).path.rpartition("/")[2] == "0"
+    assert len({*paths, others.next_keys(store, (0, 1)).path}) == 4
 
 
 @pytest.mark.usefixtures("requests")
@@ -50,13 +71,8 @@ def test_errors_of_the_coordinator_are_raised() -> None:
 
             return call
 
-    store = key_value._CoordinationStore(Gone(), HANG)
-    for call in (
-        lambda: store.get("a"),
-        lambda: store.list("a"),
-        lambda: store.set("a", ""),
-        lambda: store.delete("a"),
-    ):
+    store = KeyValueStore(key_value._Requests(Gone(), HANG))
+    for call in (lambda: store.list("a"), lambda: store.set("a", "")):
         with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
             call()
 
@@ -79,15 +95,15 @@ class Stopped:
 @pytest.mark.usefixtures("requests")
 def test_requests_to_a_stopped_coordinator_have_a_deadline_and_reach_it_later_in_order() -> None:
     client = Stopped()
-    store = key_value._CoordinationStore(client, 0.01)
+    store = KeyValueStore(key_value._Requests(client, 0.01))
     for value in ("1", "2"):
         with pytest.raises(UnansweredError, match=r"the coordinator has not answered for 0\.01 s"):
             store.set("a", value)
-    for call in (lambda: store.get("a"), lambda: store.delete("a"), lambda: store.list("a"), lambda: store.list("a")):
+    for _ in range(2):
         with pytest.raises(UnansweredError):
-            call()
+            store.list("a")
     client.goes_on.set()
-    late = key_value._CoordinationStore(client, HANG)
+    late = KeyValueStore(key_value._Requests(client, HANG))
     late.set("a", "3")
     assert [asked[2] for asked in client.asked if asked[0] == "key_value_set"] == ["1", "2", "3"]
     assert [asked[0] for asked in client.asked].count("key_value_dir_get") == 1, "the second one waits for the first"

@@ -53,20 +53,19 @@ def waiting_text(step: int, activities: Mapping[int, Activity], now: float) -> s
         _activity_text(activity, names.get(thread, "a thread"), thread, frames.get(thread), now)
         for thread, activity in busy[:_MOST]
     ]
-    more = [f"and {len(busy) - _MOST} more threads are busy"] if len(busy) > _MOST else []
-    return "\n".join(lines + more)
+    if len(busy) > _MOST:
+        lines.append(f"and {len(busy) - _MOST} more threads are busy")
+    return "\n".join(lines)
 
 
 def _activity_text(activity: Activity, name: str, thread: int, frame: FrameType | None, now: float) -> str:
-    since = f"for {now - activity.began:.0f} s"
-    stack = _stack(frame)
-    if activity.what != "reads":
-        return f"{name} {activity.what} {since}\n{stack}".rstrip("\n")
-    rows = activity.producer.rows(activity.first, activity.steps, activity.low, activity.high)
-    where = _files(activity.producer, rows)
-    within = _map_of(activity.producer.maps, frame)
-    worker = activity.producer.executor.worker_text(thread)
-    return f"{name} reads {rows_text(rows)}{where}{within}{worker} {since}\n{stack}".rstrip("\n")
+    what, producer = activity.what, activity.producer
+    if what == "reads":
+        rows = producer.rows(activity.first, activity.steps, activity.low, activity.high)
+        within = _map_of(producer.maps, frame) + producer.executor.worker_text(thread)
+        what = f"reads {rows_text(rows)}{_files(producer, rows)}{within}"
+    stack = "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])
+    return f"{name} {what} for {now - activity.began:.0f} s\n{stack}".rstrip("\n")
 
 
 def _files(producer: BatchProducer, rows: Any) -> str:
@@ -79,16 +78,9 @@ def _files(producer: BatchProducer, rows: Any) -> str:
 
 def _map_of(maps: Sequence[Any], frame: FrameType | None) -> str:
     """The map whose function is on the stack."""
-    codes = set()
-    while frame is not None:
-        codes.add(frame.f_code)
-        frame = frame.f_back
+    codes = set() if frame is None else {called.f_code for called, _ in traceback.walk_stack(frame)}
     for transform in maps:
         function = getattr(transform, "function", None)
         if function is not None and getattr(function, "__code__", None) in codes:
             return f" in map {short_name(function)}"
     return ""
-
-
-def _stack(frame: FrameType | None) -> str:
-    return "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])

@@ -7,11 +7,8 @@ steps need no request.
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import count
 from time import perf_counter
 from typing import final
 
@@ -19,12 +16,12 @@ from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError, SourceError
 from loadax.loader.streams.run import EndRule, Progress
-from loadax.sharding.key_value import KeyValueStore, Subdirectory, UnansweredError, forget, group_name
+from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
 _CLOSED = "closed its iterator"
 
-_runs: defaultdict[str, "count[int]"] = defaultdict(count)  # by group: all its processes make the same iterators
+_runs = LoaderRuns("streams")  # all processes of a group make the same iterators
 
 
 def goes_on(rule: EndRule, step: int, known: Collection[Progress], ended_lane: str) -> bool | None:
@@ -59,29 +56,21 @@ class EndAgreement:
     """Decides with the other processes whether a step is part of the run.
 
     Args:
-        store: Texts that the processes share, of this run alone.
+        keys: Texts that the processes share, of this run alone.
         process: This process.
         processes: All processes that read parts of the batches.
         rule: When the run ends.
-        forget: Function for the first process to call last: deletes keys of closed runs.
     """
 
-    def __init__(
-        self,
-        store: KeyValueStore,
-        process: int,
-        processes: Sequence[int],
-        rule: EndRule,
-        forget: Callable[[], None],
-    ):
-        self._store, self._process, self._rule, self._forget = store, process, rule, forget
+    def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
+        self._keys, self._process, self._rule = keys, process, rule
+        self._leads = process == min(processes)
         self.waiting: tuple[float, int] | None = None
         """Since when this process waits for others, and for which step; None: it does not wait."""
         self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
-        self._leads = process == min(processes)
         self._ended: dict[int, str] = {}  # why other processes read no further
         self._left: str | None = None  # why this one does not; set by any thread, so apart
-        self._told = Progress(-1, None, 0)
+        self._told = -1  # steps that this one has read, as it has told
         self._answered = True  # whether the coordinator has answered the latest question
 
     def goes_on(self, step: int, mine: Progress, ended_lane: str, check: Callable[[], None]) -> bool:
@@ -97,13 +86,19 @@ class EndAgreement:
             HostError: If another process has failed, or closed its iterator.
             SourceError: As `goes_on` of this module.
         """
-        self._known[self._process] = mine
+        self._known[self._process], wait = mine, _FIRST_WAIT
         try:
-            if self._told.read <= step:
-                self._told = mine
+            if self._told <= step:
+                self._told = mine.read
                 with suppress(UnansweredError):  # the coordinator sets it when it goes on
                     self._tell()
-            return self._verdict(step, ended_lane, check)
+            while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
+                self.waiting = self.waiting or (perf_counter(), step)
+                if not self._look():
+                    self._check_others(step)
+                    check()
+                    time.sleep(wait)
+                    wait = min(2 * wait, _LONGEST_WAIT)
         except JaxRuntimeError as error:
             raise HostError(
                 f"process {self._process} can't agree with the others on the end of the stream, since the coordinator, "
@@ -111,17 +106,6 @@ class EndAgreement:
             ) from error
         finally:
             self.waiting = None
-
-    def _verdict(self, step: int, ended_lane: str, check: Callable[[], None]) -> bool:
-        wait = _FIRST_WAIT
-        while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
-            self.waiting = self.waiting or (perf_counter(), step)
-            if self._look():
-                continue
-            self._check_others(step)
-            check()
-            time.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
         return verdict
 
     def waiting_text(self, step: int) -> str:
@@ -146,33 +130,28 @@ class EndAgreement:
             with suppress(JaxRuntimeError):  # without the coordinator, the others end too
                 self._tell()
                 if self._leads:
-                    self._forget()
+                    self._keys.forget()
 
     def _tell(self) -> None:
         said = [*self._known[self._process], self._left]
-        self._store.set(f"progress/{self._process}", json.dumps(said))
+        self._keys.set(f"progress/{self._process}", json.dumps(said))
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""
-        before, self._answered = dict(self._known), False
-        try:
-            told = self._store.list("progress")
-        except UnansweredError:
-            return False
-        self._answered = True
-        for name, text in told.items():
-            process = int(name)
-            if process != self._process and process in self._known:
-                *progress, ended = json.loads(text)
-                self._known[process] = Progress(*progress)
-                if ended is not None:
-                    self._ended[process] = ended
+        before, self._answered = self._known.copy(), False
+        with suppress(UnansweredError):
+            for name, text in self._keys.list("progress").items():
+                process, (*progress, ended) = int(name), json.loads(text)
+                if process != self._process and process in self._known:
+                    self._known[process] = Progress(*progress)
+                    if ended is not None:
+                        self._ended[process] = ended
+            self._answered = True
         return self._known != before
 
     def _check_others(self, step: int) -> None:
         """Raises if a process that has not read a step never will; tells of one that failed, if there is one."""
-        ended = [(why == _CLOSED, process, why) for process, why in self._ended.items()]
-        for _, process, why in sorted(ended):
+        for process, why in sorted(self._ended.items(), key=lambda ended: ended[1] == _CLOSED):
             if self._known[process].read <= step:
                 raise HostError(
                     f"process {process} {why}, before it had read step {step} of the stream, so this one stops too: "
@@ -180,21 +159,6 @@ class EndAgreement:
                 )
 
 
-def end_agreement(
-    store: KeyValueStore,
-    process: int,
-    processes: Sequence[int],
-    rule: EndRule,
-) -> EndAgreement:
-    """The agreement of the next run of a group of processes; see `EndAgreement`.
-
-    Args:
-        store: Texts that all processes share.
-        process: This process.
-        processes: Processes of the group.
-        rule: When the run ends.
-    """
-    group = group_name(processes)
-    directory = f"streams/{group}/{next(_runs[group])}"
-    last = partial(forget, store, directory)
-    return EndAgreement(Subdirectory(store, directory), process, processes, rule, last)
+def end_agreement(store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule) -> EndAgreement:
+    """The agreement of the next run of a group of processes; see `EndAgreement`."""
+    return EndAgreement(_runs.next_keys(store, processes), process, processes, rule)

@@ -1,28 +1,40 @@
 """RunHosts: what the hosts of a run tell each other, through the coordination service's key-value store.
 
-No device takes part, and no batch waits, except the first one for the other hosts' first records, for a limited time.
+No device takes part, and no batch waits, except the first one for the other hosts' records, for a limited time.
 """
 
 import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
+import numpy as np
 from jax.errors import JaxRuntimeError
+from jax.sharding import Mesh
 
+from loadax.core.context import Caller
+from loadax.core.distributed import this_process
 from loadax.errors import HostError
+from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.watch.agreement import FIRST_WAIT, Agreement
+from loadax.loader.pipeline import Pipeline
+from loadax.loader.state import OrderHash
+from loadax.loader.watch.contents import contents
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
-from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, publish, silent_text, slowest_text, statuses
-from loadax.sharding.key_value import KeyValueStore
+from loadax.loader.watch.record import Record, difference, processes_text, run_record
+from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text
+from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
+from loadax.sharding.mesh import grid_of
+
+FIRST_WAIT = 5.0
+"""Seconds that the first batch waits for the other hosts' records."""
 
 _FIRST_TICKS = 0.005, 0.1  # seconds between the first two looks at the store, and at most while a batch waits for them
 _STATUS = 5.0  # seconds between two statuses
-_DIFFERING = "differing"
+_VERDICT = "verdict"  # who tells how the records differ
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
@@ -34,15 +46,17 @@ _log = logging.getLogger("loadax")
 class RunHosts:
     """This process's part in the exchange of a run's hosts. `check` runs on one thread.
 
+    Each host publishes its record. The leader, the first of the processes, compares those of all and tells the verdict:
+    so each host sends a constant number of messages, however many hosts there are.
+
     Args:
+        store: Keys of all runs.
         keys: Keys of this run, the same on all hosts.
         process: Index of this process.
         processes: All processes of the run, ascending.
-        agreement: Comparison of the records.
+        record: This run's record; empty until it is known.
         progress: Function that returns the next step and the statistics.
         fail: Ends this run with an error.
-        forget: Function for the first process to call last: deletes keys of closed runs.
-        exits: Function that returns the processes that have exited, as `exits` of `process_exit`.
         abort_after: Seconds from the end of another host on after which this process ends, if its training thread has
             not asked for a batch: it is in a collective, with which nothing else can end. None: only if the other
             process exits.
@@ -50,27 +64,26 @@ class RunHosts:
 
     def __init__(
         self,
+        store: KeyValueStore,
         keys: KeyValueStore,
         process: int,
-        processes: tuple[int, ...],
-        agreement: Agreement,
+        processes: Sequence[int],
+        record: Sequence[Record],
         progress: Callable[[], tuple[int, Stats]],
         fail: Callable[[BaseException], None],
-        forget: Callable[[], None],
-        exits: Callable[[], Mapping[int, str]],
         abort_after: float | None,
     ):
-        self._keys, self._process, self._processes = keys, process, processes
-        self._abort_after = abort_after
-        self._agreement, self._progress, self._fail, self._exits = agreement, progress, fail, exits
-        self._forget = forget
+        self._store, self._keys, self._process, self._processes = store, keys, process, processes
+        self._record, self._progress, self._fail, self._abort_after = record, progress, fail, abort_after
+        self._leads = process == processes[0]
+        self._published = self._compared = self._late_named = False
         self._neighbours = Neighbours(keys, process, processes)
         self._delay, self._count = _FIRST_TICKS[0], 0
         # `_reached`: when the coordinator has answered last; `_warned`: whether it was told that it does not.
         self._began = self._now = self._next_status = self._reached = perf_counter()
         self._warned = False
         self._received: dict[str, str] = {}
-        self._to_tell: deque[tuple[bool, str]] = deque()
+        self._to_tell: deque[tuple[str, str, bool]] = deque()
         self.error: HostError | None = None
         """The error that ends this run, because of another host or a difference."""
         self._end: tuple[str, HostError] | None = None  # who has ended this run, and the error
@@ -90,7 +103,7 @@ class RunHosts:
 
     def tell(self, text: str, ends: bool = False) -> None:
         """Has `check` tell all other hosts a sentence. `ends`: their runs end with it as an error."""
-        self._to_tell.append((ends, text))
+        self._to_tell.append((str(self._process), text, ends))
 
     def wait(self) -> None:
         """Waits until the records of all hosts are compared, for a few seconds at most.
@@ -112,21 +125,9 @@ class RunHosts:
         """
         self._now = perf_counter()
         self._reached, self._ended_at = max(self._reached, resumed), max(self._ended_at, resumed)
-        step, due = self._progress()[0], self._now >= self._next_status
+        step = self._progress()[0]
         try:
-            self._send(closing, due)
-            if not closing:
-                self._agreement.check(step, self._now, self._tell_difference)
-            self._receive()
-            if not closing:
-                self._look_for_exits()
-                found = self._neighbours.check(step, self._now, resumed) if due and self._end is None else {}
-                for process, text in found.items():
-                    self._tell_all(f"about {process}", text, False)
-            else:
-                self._agreement.close()
-                if self._process == self._processes[0]:
-                    self._forget()
+            self._exchange(step, closing, resumed)
         except JaxRuntimeError as error:
             self._first_words.set()
             if not closing and not self._warned and self._now - self._reached >= SILENT:
@@ -146,29 +147,75 @@ class RunHosts:
         """A clause about the host that waits longest for data."""
         try:
             self._publish_status(False)
-            return slowest_text(statuses(self._keys))
+            return slowest_text(self._keys.list("status"))
         except JaxRuntimeError as error:
             return f"the other hosts can't be reached: {error}"
 
-    def _send(self, closing: bool, due: bool) -> None:
-        while self._to_tell:
-            ends, text = self._to_tell[0]
-            self._tell_all(str(self._process), text, ends)
-            self._to_tell.popleft()
+    def _exchange(self, step: int, closing: bool, resumed: float) -> None:
+        self._send()
+        due = self._now >= self._next_status
         if closing or due:
             self._next_status = self._now + _STATUS
             self._publish_status(closing)
+        if not closing and not self._compared and self._record:
+            self._compare()
+        self._receive()
+        if closing:
+            self._leave()
+            return
+        self._look_for_exits()
+        if due and self._end is None:
+            for process, text in self._neighbours.check(step, self._now, resumed).items():
+                self._to_tell.append((f"about {process}", text, False))
+            self._send()
 
-    def _tell_all(self, key: str, text: str, ends: bool) -> None:
-        self._keys.set(f"told/{key}", json.dumps([ends, text]))
-
-    def _tell_difference(self, text: str) -> None:
-        self._tell_all(_DIFFERING, text, True)
+    def _send(self) -> None:
+        while self._to_tell:
+            key, text, ends = self._to_tell[0]
+            self._keys.set(f"told/{key}", json.dumps([ends, text]))
+            self._to_tell.popleft()
 
     def _publish_status(self, closing: bool) -> None:
         step, stats = self._progress()
         self._count += 1
-        publish(self._keys, self._process, HostStatus(step, stats.waited, stats.trained, self._count, closing))
+        status = HostStatus(step, stats.waited / (stats.waited + stats.trained or 1.0), self._count, closing)
+        self._keys.set(f"status/{self._process}/latest", json.dumps(status))
+
+    def _compare(self) -> None:
+        """Publishes this host's record. The leader tells how all differ, once it has them; others name who is late."""
+        if not self._published:
+            self._keys.set(f"records/{self._process}", json.dumps(self._record[0]))
+            self._published = True
+        overdue = not self._late_named and self._now - self._began >= FIRST_WAIT
+        if not self._leads and not overdue:
+            return
+        records = {int(process): json.loads(text) for process, text in self._keys.list("records").items() if text}
+        if self._leads and len(records) == len(self._processes):
+            self._tell_verdict(difference(records))
+        elif overdue:
+            self._late_named = True
+            _log.warning(
+                "%s: not there %g s after process %d has begun to iterate; process %d goes on, and compares their "
+                "data with its own when they come. All processes must iterate over the same loaders in the same order",
+                processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]]),
+                FIRST_WAIT,
+                self._process,
+                self._process,
+            )
+
+    def _tell_verdict(self, text: str | None) -> None:
+        self._to_tell.append((_VERDICT, text or "", text is not None))
+        self._send()
+        self._compared = True
+
+    def _leave(self) -> None:
+        """A run that is closed says nothing of runs that begin later. Nor do processes wait for a leader then."""
+        if self._published and not self._compared:
+            self._keys.set(f"records/{self._process}", "")
+        if self._leads:
+            if not self._compared:
+                self._tell_verdict(None)
+            self._keys.forget()
 
     def _receive(self) -> None:
         """Logs news. Also at the end: a collective may have failed because of what another host tells."""
@@ -176,24 +223,26 @@ class RunHosts:
             if self._received.get(sender) != news and sender != str(self._process):
                 self._received[sender] = news
                 ends, text = json.loads(news)
-                _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
+                self._compared = self._compared or sender == _VERDICT
+                if text:
+                    _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
                 if ends:
                     self._end_with(sender, text)
 
     def _look_for_exits(self) -> None:
-        """Notices processes that have exited after an error."""
-        for process, text in self._exits().items():
-            if text and process != self._process and process in self._processes and self._end is None:
+        """Notices processes that have exited after an error. The text is empty if it has not ended the program."""
+        for name, text in self._store.list("exits").items():
+            if text and int(name) != self._process and int(name) in self._processes and self._end is None:
                 _log.error("%s", text)
-                self._end_with(str(process), text)
-            if self._end is not None and (text or self._end[0] == str(process)):
+                self._end_with(name, text)
+            if self._end is not None and (text or self._end[0] == name):
                 self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
 
     def _end_with(self, sender: str, text: str) -> None:
         """Ends this run in some seconds, because of another host."""
         if self._end is None:
             self._end, self._ended_at = (sender, HostError(text)), self._now
-            self._grace = 0.0 if sender == _DIFFERING else GRACE
+            self._grace = 0.0 if sender == _VERDICT else GRACE
             self._limit = float("inf") if self._abort_after is None else max(self._abort_after, 2 * GRACE)
 
     def _end_if_due(self) -> None:
@@ -207,5 +256,49 @@ class RunHosts:
                 text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
                 _log.critical(text, self._process, why, error)
                 end_process()
-        if self._agreement.agreed or self.error is not None:
+        if self._compared or self.error is not None:
             self._first_words.set()
+
+
+def run_hosts(
+    runs: LoaderRuns,
+    order: OrderHash,
+    pipeline: Pipeline,
+    mesh: Any,
+    shard: HostShard,
+    start: int,
+    progress: Callable[[], tuple[int, Stats]],
+    fail: Callable[[BaseException], None],
+) -> RunHosts | None:
+    """The exchange with the other hosts of a run; None if there are none.
+
+    Args:
+        runs: Names of the loader's runs.
+        order: Hash of the loader's order.
+        pipeline: Its pipeline.
+        mesh: Mesh whose processes take part. A planned one, or none, has no processes.
+        shard: This process's shard of the first batch.
+        start: First step.
+        progress: Function that returns the next step and the statistics.
+        fail: Ends the run with an error.
+    """
+    store = key_value_store()
+    if store is None or not isinstance(mesh, Mesh):
+        return None
+    process = this_process().index
+    processes = np.unique(grid_of(mesh).owners).tolist()
+    if len(processes) == 1 or process not in processes:
+        return None
+    options, record, found = pipeline.options, run_record(pipeline, order, shard, start), list[Record]()
+
+    def read() -> None:
+        rows = options.streams is None  # those of streams are read once
+        found.append(record | (contents(pipeline.whole.dataset.reader, options.quarantine) if rows else {}))
+
+    if options.num_workers > 1 or options.worker_type == "process":
+        # Storage may hang, and a stalled batch is to be told meanwhile.
+        threading.Thread(target=Caller().run, args=(read,), name="loadax-contents", daemon=True).start()
+    else:
+        read()  # the source may be one that can't be read on another thread meanwhile
+    keys = runs.next_keys(store, processes)
+    return RunHosts(store, keys, process, processes, found, progress, fail, options.abort_after)

@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 
 from loadax.core.distributed import this_process
 from loadax.errors import HostError
-from loadax.sharding.key_value import KeyValueStore, key_value_store
+from loadax.sharding.key_value import key_value_store
 
 GRACE = 5.0
 """Seconds after which a run ends because another host has: this one may be about to raise the same error."""
@@ -31,11 +31,6 @@ _log = logging.getLogger("loadax")
 def exit_limit(abort_after: float | None) -> float:
     """Seconds from the exit of a process to the end of those that wait for it."""
     return _LONGEST if abort_after is None else min(_LONGEST, max(abort_after, 2 * GRACE))
-
-
-def exits(store: KeyValueStore) -> dict[int, str]:
-    """The processes that have exited after an error: what it was, if it has ended the program, else empty."""
-    return {int(process): text for process, text in store.list("exits").items()}
 
 
 def end_process() -> None:

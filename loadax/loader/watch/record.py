@@ -14,12 +14,12 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.pipeline import Pipeline
 from loadax.loader.state import OrderHash
+from loadax.loader.watch.contents import FIELD
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
 Record = Mapping[str, Any]
 """JSON by field, in the order in which fields are compared: causes before their effects."""
 
-_CONTENTS = "contents"
 _SHOWN = 8  # processes in a message
 
 
@@ -59,44 +59,31 @@ def run_record(pipeline: Pipeline, order: OrderHash, shard: HostShard, start: in
     }
 
 
-def with_contents(record: Record, contents: Mapping[str, list[str]]) -> Record:
-    """The record with digests of rows."""
-    return {**record, _CONTENTS: contents}
-
-
 def difference(records: Mapping[int, Record]) -> str | None:
-    """How the records of some processes differ: who, in which field, with all values and what to do; None if equal.
+    """How the records of some processes differ: in which field, with all values and what to do; None if equal.
 
-    Whoever is in the minority is named; of two, both. Rows that only some of them have read are not compared.
+    The minority comes first. Rows that only some of them have read are not compared.
 
     Args:
         records: Records by process.
     """
-    fields = {
-        field: values
-        for field, values in _by_field(records).items()
-        if len({_key(field, value) for value in values.values()}) > 1
-    }
-    if not fields:
+    differing: dict[str, list[list[int]]] = {}  # groups of processes with equal values, by field
+    for field in dict.fromkeys(field for record in records.values() for field in record):
+        groups: dict[str, list[int]] = {}
+        for process, record in sorted(records.items()):
+            if field in record:  # of a row the digest, since each host may have its files elsewhere
+                compared = record[field][0] if field.startswith(FIELD) else record[field]
+                groups.setdefault(json.dumps(compared), []).append(process)
+        if len(groups) > 1:
+            differing[field] = sorted(groups.values(), key=len)
+    if not differing:
         return None
-    field, values = next(iter(fields.items()))
-    by_value: dict[str, list[int]] = {}
-    for process, value in sorted(values.items()):
-        by_value.setdefault(_key(field, value), []).append(process)
-    groups = sorted(by_value.values(), key=len)
-    *minority, majority = groups
-    if len(minority[-1]) == len(majority):
-        who = f"{processes_text(sorted(values))} differ"
-    else:
-        culprits = sorted(process for group in minority for process in group)
-        who = f"{processes_text(culprits)} {'differs' if len(culprits) == 1 else 'differ'} from {_others(majority)}"
-    if field.startswith(_CONTENTS):
-        texts = [" of ".join(values[group[0]]) for group in groups]  # digest, and file if there is one
-    else:
-        texts = _differing([values[group[0]] for group in groups])
-    shown = "; ".join(f"{text} on {processes_text(group)}" for text, group in zip(texts, groups, strict=True))
-    also = f" (also in: {', '.join(list(fields)[1:])})" if len(fields) > 1 else ""
-    return f"{who} in {field}: {shown}{also}; {_remedy(field)}"
+    (field, present), *others = differing.items()
+    values = [records[processes[0]][field] for processes in present]
+    texts = map(" of ".join, values) if field.startswith(FIELD) else _differing(values)
+    shown = "; ".join(f"{text} on {processes_text(group)}" for text, group in zip(texts, present, strict=True))
+    also = f" (also in: {', '.join(name for name, _ in others)})" if others else ""
+    return f"hosts differ in {field}: {shown}{also}; {_remedy(field)}"
 
 
 def processes_text(processes: list[int]) -> str:
@@ -109,26 +96,6 @@ def processes_text(processes: list[int]) -> str:
     return f"processes {', '.join(map(str, first[:_SHOWN]))} and {len(processes) - _SHOWN} more"
 
 
-def _others(processes: list[int]) -> str:
-    return f"process {processes[0]}" if len(processes) == 1 else f"the other {len(processes)}"
-
-
-def _by_field(records: Mapping[int, Record]) -> dict[str, dict[int, Any]]:
-    """The values of each field, by process; each row is a field of its own."""
-    fields: dict[str, dict[int, Any]] = {}
-    for process, record in records.items():
-        rows = {f"contents of row {row}": value for row, value in record.get(_CONTENTS, {}).items()}
-        for field, value in {**record, **rows}.items():
-            if field != _CONTENTS:
-                fields.setdefault(field, {})[process] = value
-    return fields
-
-
-def _key(field: str, value: Any) -> str:
-    """What is compared of a value: of a row the digest, since each host may have its files elsewhere."""
-    return json.dumps(value[0] if field.startswith(_CONTENTS) else value)
-
-
 def _differing(values: list[Any]) -> list[str]:
     """The values as text; of lists, the first entry that is not the same everywhere."""
     if not isinstance(values[0], list):
@@ -139,7 +106,7 @@ def _differing(values: list[Any]) -> list[str]:
 def _remedy(field: str) -> str:
     if field.startswith("version of"):
         return f"install the same {field} on all hosts"
-    if field.startswith(_CONTENTS):
+    if field.startswith(FIELD):
         return "make the files the same on all hosts, or read them from storage that all share"
     if field == "first step":
         return "start all processes from the same state; to look at a batch on one process alone, use loader[step]"

@@ -1,9 +1,9 @@
 """StallCheck: tells what a batch waits for that does not come, again and again, and ends the run if asked to."""
 
 import logging
-from time import perf_counter
 from typing import final
 
+from loadax.core.patience import Patience
 from loadax.errors import StallError
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.streams.agreement import EndAgreement
@@ -30,8 +30,7 @@ class StallCheck:
         """The present agreement on the end of streams."""
         self.hosts: RunHosts | None = None
         """The other hosts, who are told too."""
-        self._since = 0.0  # start of the wait that was looked at last
-        self._next = self._stall_after
+        self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))  # the one that was looked at last
 
     @property
     def needed(self) -> bool:
@@ -50,23 +49,20 @@ class StallCheck:
         if scheduler is None or began is None:
             return min(self._stall_after, self._abort_after)
         since = max(began, resumed)
-        if since != self._since:
-            self._since, self._next = since, self._stall_after
-        waited = perf_counter() - since
-        if waited >= self._abort_after:
-            text = self._text(scheduler, waited)
+        if since != self._wait.since:
+            self._wait = Patience(self._stall_after, self._abort_after, since)
+        if self._wait.over:
+            text = self._text(scheduler)
             if self._waiting_since() != began:
                 return 0.0  # the batch has come while the stacks were read
             scheduler.abort(StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer"))
             return self._abort_after
-        if waited >= self._next:
-            while self._next <= waited:
-                self._next *= 2
-            text = self._text(scheduler, waited)
+        if self._wait.due():
+            text = self._text(scheduler)
             _log.warning("%s", text)
             if self.hosts is not None:
                 self.hosts.tell(text)
-        return min(self._next, self._abort_after) - waited
+        return self._wait.rest
 
     def fail(self, error: BaseException) -> None:
         """Has the consumer get an error."""
@@ -77,9 +73,9 @@ class StallCheck:
         others = None if self.agreement is None else self.agreement.waiting
         return others[0] if others else None if self.scheduler is None else self.scheduler.waiting_since()
 
-    def _text(self, scheduler: PrefetchScheduler, waited: float) -> str:
+    def _text(self, scheduler: PrefetchScheduler) -> str:
         step, text = scheduler.waiting_for()
         if self.agreement is not None and (others := self.agreement.waiting):
             step, text = others[1], self.agreement.waiting_text(others[1])
         host = "" if self.hosts is None else self.hosts.name
-        return f"{host}step {step} has not come for {waited:.0f} s: {text}"
+        return f"{host}step {step} has not come for {self._wait.waited:.0f} s: {text}"

@@ -18,47 +18,32 @@ class HostStatus(NamedTuple):
 
     Attributes:
         step: Next step.
-        waited: Seconds that training waited for data, from the third step on.
-        trained: Seconds of training in the same steps.
+        waited: Share of its time that training waited for data, from the third step on.
         number: Number of this status.
         closed: Whether the iterator is closed.
     """
 
     step: int
     waited: float
-    trained: float
     number: int
-    closed: bool = False
-
-    @property
-    def waited_share(self) -> float:
-        """Share of its time that training waited for data."""
-        return self.waited / (self.waited + self.trained or 1.0)
+    closed: bool
 
 
-def publish(keys: KeyValueStore, process: int, status: HostStatus) -> None:
-    """Sets the status of a process."""
-    keys.set(f"status/{process}", json.dumps(status))
+def slowest_text(told: Mapping[str, str]) -> str:
+    """A clause about the host that waits longest for data.
 
-
-def statuses(keys: KeyValueStore) -> dict[int, HostStatus]:
-    """The latest status of every process that has one."""
-    found = {int(process): HostStatus(*json.loads(text)) for process, text in keys.list("status").items()}
-    return dict(sorted(found.items()))
-
-
-def slowest_text(hosts: Mapping[int, HostStatus]) -> str:
-    """A clause about the host that waits longest for data."""
+    Args:
+        told: Latest status of each process, as JSON, by its key.
+    """
+    hosts = {key.partition("/")[0]: HostStatus(*json.loads(text)) for key, text in told.items()}
     if len(hosts) < 2:
         return "no other host has told of its run yet"
-    slowest = max(hosts, key=lambda process: hosts[process].waited_share)
-    others = max(status.waited_share for process, status in hosts.items() if process != slowest)
-    share, step = hosts[slowest].waited_share, hosts[slowest].step
-    behind = max(status.step for status in hosts.values()) - step
-    late = f", {behind} steps behind the first" if behind > 1 else ""
+    *others, (process, slowest) = sorted(hosts.items(), key=lambda host: (host[1].waited, -int(host[0])))
+    late = max(status.step for status in hosts.values()) - slowest.step
     return (
-        f"of {len(hosts)} hosts, process {slowest} waits longest: {percent_text(share)} of the time, the others at "
-        f"most {percent_text(others)}; it is at step {step}{late}"
+        f"of {len(hosts)} hosts, process {process} waits longest: {percent_text(slowest.waited)} of the time, the "
+        f"others at most {percent_text(others[-1][1].waited)}; it is at step {slowest.step}"
+        + (f", {late} steps behind the first" if late > 1 else "")
     )
 
 
@@ -91,7 +76,7 @@ class Neighbours:
         """
         found, here = {}, f"process {self._process} is at step {step}"
         for process in self._before:
-            text = self._keys.get(f"status/{process}")
+            text = self._keys.list(f"status/{process}").get("latest")  # alone: there may be thousands
             if text is None:
                 continue  # it has not begun
             if process not in self._heard or self._heard[process][0] != text:
@@ -100,16 +85,15 @@ class Neighbours:
             status, silent = HostStatus(*json.loads(text)), now - max(self._heard[process][1], resumed)
             if not status.closed and silent < SILENT:
                 break
-            if process not in self._told and (not status.closed or status.step < step):
-                self._told.add(process)
+            if process in self._told or (status.closed and status.step >= step):
+                continue
+            self._told.add(process)
+            found[process] = f"{silent_text(f'process {process}', silent)}; it last reported step {status.step}; {here}"
+            if status.closed:
                 found[process] = (
-                    f"{silent_text(f'process {process}', silent)}; it last reported step {status.step}; {here}"
+                    f"process {process} closed its iterator at step {status.step}, and {here}: it can't go on without "
+                    "the other; leave the loop at the same step on all processes"
                 )
-                if status.closed:
-                    found[process] = (
-                        f"process {process} closed its iterator at step {status.step}, and {here}: it can't go on "
-                        "without the other; leave the loop at the same step on all processes"
-                    )
         return found
 
 

@@ -34,23 +34,21 @@ class RunWatch:
     """
 
     def __init__(self, checks: Sequence[Check]):
-        self._checks = checks
         self._process = os.getpid()
-        self._wakes: list[SimpleQueue[None]] = [SimpleQueue() for _ in checks]  # garbage collection may put into them
+        self._wakes: dict[Check, SimpleQueue[None]] = {check: SimpleQueue() for check in checks}
+        self._threads: dict[Check, threading.Thread] = {}
         self._closed = False
-        self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()  # reentrant: garbage collection may close this watch while it starts
 
     def start(self) -> None:
         """Starts the threads, unless they run or are closed already."""
         with self._lock:  # several threads may share the iterator
-            for number in range(len(self._checks)):
-                if self._closed or (number < len(self._threads) and self._threads[number].ident is not None):
-                    continue
-                # Known before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
-                thread = threading.Thread(target=self._run, args=(number,), name="loadax-watch", daemon=True)
-                self._threads[number:] = [thread]
-                thread.start()
+            for check, wake in self._wakes.items():
+                if not self._closed and (check not in self._threads or self._threads[check].ident is None):
+                    thread = threading.Thread(target=self._run, args=(check, wake), name="loadax-watch", daemon=True)
+                    # Before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
+                    self._threads[check] = thread
+                    thread.start()
 
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
@@ -58,7 +56,7 @@ class RunWatch:
             return  # a fork does not have the threads, and may have a copy of a lock that is held
         with self._lock:
             self._closed = True
-            threads = [thread for thread in self._threads if thread.ident is not None]
+            threads = [thread for thread in self._threads.values() if thread.ident is not None]
         self.wake()
         if threading.current_thread() not in threads:
             for thread in threads:
@@ -67,11 +65,10 @@ class RunWatch:
 
     def wake(self) -> None:
         """Has all checks called now."""
-        for wake in self._wakes:
-            wake.put(None)
+        for wake in self._wakes.values():
+            wake.put(None)  # also from garbage collection, so without a lock
 
-    def _run(self, number: int) -> None:
-        check, wake = self._checks[number], self._wakes[number]
+    def _run(self, check: Check, wake: "SimpleQueue[None]") -> None:
         closing, resumed, due = False, float("-inf"), float("-inf")
         while not closing:
             closing, began = self._closed, perf_counter()

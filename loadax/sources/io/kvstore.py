@@ -4,22 +4,20 @@ All backends share `key_value_spec` (from a path or URL to a store), `new_contex
 `wait` (timeouts and error messages).
 """
 
-import logging
 import os
 import re
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import tensorstore as ts
 
 from loadax.core.arguments import path as checked_path
+from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
 from loadax.sources.io.object_stores import PATIENCE
 from loadax.sources.io.paths import local_path
 
-_NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
 _TRIES = 6
 _BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}  # six seconds of waiting in all
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
@@ -39,8 +37,6 @@ _REMEDIES = (  # part of TensorStore's message, and the remedy
 )
 
 _DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
-
-_log = logging.getLogger("loadax")
 
 # TensorStore reads these once, before its first request: it aborts and retries a transfer after ten seconds without a
 # byte (its default is two minutes). Values that the user has set are kept.
@@ -139,24 +135,20 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: When the read fails or times out; the message ends with a remedy.
     """
-    began, notice = monotonic(), _NOTICE
-    while True:
-        try:
-            return future.result(timeout=min(notice, patience))
-        except TimeoutError as error:
-            waited = monotonic() - began
-            if waited >= patience:
-                future.cancel()
-                raise StorageError(
-                    f"{redact(name)}: no answer after {waited:.0f} s; is the store reachable?"
-                ) from error
-            _log.warning("%s: no answer for %.0f s, still waiting", redact(name), waited)
-            notice = min(2 * notice, patience - waited)
-        except NotImplementedError:
-            raise  # the caller handles operations that a store does not support
-        except (ValueError, IndexError, OSError) as error:
-            kind = SourceError if str(error).startswith(_OF_CONTENTS) else StorageError
-            raise kind(failure(error, redact(name))) from redacted(error)
+    waiting = Patience(NOTICE, patience)
+    try:
+        while True:
+            try:
+                return future.result(timeout=waiting.rest)
+            except TimeoutError:
+                if waiting.over:
+                    future.cancel()
+                waiting.check_storage(name)
+    except (NotImplementedError, StorageError):
+        raise  # the caller handles operations that a store does not support
+    except (ValueError, IndexError, OSError) as error:
+        kind = SourceError if str(error).startswith(_OF_CONTENTS) else StorageError
+        raise kind(failure(error, redact(name))) from redacted(error)
 
 
 def failure(error: Exception, name: str) -> str:

@@ -6,10 +6,10 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from typing import Any, NamedTuple, TypeVar, final
 from urllib.parse import quote, urlsplit
 
+from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
@@ -18,7 +18,6 @@ from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_objec
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry, such as a stray 404
-_NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
 _RETRIED = re.compile(r"after \d+ retries|body error")
 _PAST_THE_END = re.compile("status code: 416")
 _ASKED = TypeVar("_ASKED")
@@ -211,19 +210,14 @@ async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, A
             return await ask(item)
 
     tasks = [asyncio.ensure_future(one(item)) for item in asked]
-    began, notice = monotonic(), _NOTICE
+    patience = Patience(NOTICE, PATIENCE)
     try:
         while True:
-            done, waiting = await asyncio.wait(tasks, timeout=notice, return_when=asyncio.FIRST_EXCEPTION)
+            done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
             failed = next((task for task in tasks if task in done and task.exception() is not None), None)
             if failed is not None or not waiting:
                 return [task.result() for task in ([failed] if failed else tasks)]
-            waited = monotonic() - began
-            name = redact(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
-            if waited >= PATIENCE:
-                raise StorageError(f"{name}: no answer after {waited:.0f} s; is the store reachable?")
-            _log.warning("%s: no answer for %.0f s, still waiting", name, waited)
-            notice = min(2 * notice, PATIENCE - waited)
+            patience.check_storage(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
     finally:
         for task in tasks:
             task.cancel()

@@ -5,7 +5,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +15,18 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from loadax import Dataloader, from_stream
+from loadax.core import patience
 from loadax.errors import ClosedError, HostError, SourceError, StallError
 from loadax.loader import iterator
 from loadax.loader.iterator import DataIterator
 from loadax.loader.streams import agreement
 from loadax.loader.streams.agreement import EndAgreement, end_agreement
 from loadax.loader.streams.run import EndRule, Progress
-from loadax.loader.watch import stalls
 from loadax.loader.watch.stalls import StallCheck
 from loadax.protocols import ArraySpec
-from loadax.sharding import data_parallel
-from loadax.sharding.key_value import UnansweredError
-from tests.key_values import MemoryStore
+from loadax.sharding import data_parallel, key_value
+from loadax.sharding.key_value import LoaderRuns, UnansweredError
+from tests.key_values import memory_store
 from tests.limits import HANG
 
 
@@ -51,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(agreement, "time", clock)
     monkeypatch.setattr(agreement, "perf_counter", clock.monotonic)
-    monkeypatch.setattr(stalls, "perf_counter", clock.monotonic)
+    monkeypatch.setattr(patience, "perf_counter", clock.monotonic)
     return clock
 
 
@@ -59,11 +58,8 @@ class Hosts:
     """Processes of one run."""
 
     def __init__(self, processes: Sequence[int] = (0, 1, 2), rule: EndRule = "first"):
-        self.store, self.forgotten = MemoryStore(), list[int]()
-        self.of = {
-            process: EndAgreement(self.store, process, processes, rule, partial(self.forgotten.append, process))
-            for process in processes
-        }
+        self.store = memory_store()
+        self.of = {process: EndAgreement(self.store, process, processes, rule) for process in processes}
 
     def goes_on(self, process: int, step: int, progress: Progress, check: Callable[[], None] = lambda: None) -> bool:
         return self.of[process].goes_on(step, progress, "lane 3 ended", check)
@@ -120,8 +116,8 @@ def test_waiting_for_others_is_watched_as_waiting_for_a_batch(
     hosts.of[1]._known[1] = Progress(5, None, 5)
     hosts.of[1]._tell()
     if not answers:
-        monkeypatch.setattr(hosts.store, "list", unanswered)
-        monkeypatch.setattr(hosts.store, "set", unanswered)
+        monkeypatch.setattr(hosts.store.call, "key_value_dir_get", unanswered)
+        monkeypatch.setattr(hosts.store.call, "key_value_set", unanswered)
     error: list[BaseException] = []
     scheduler: Any = SimpleNamespace(abort=error.append, waiting_since=lambda: None, waiting_for=lambda: (5, ""))
     watch.scheduler = scheduler
@@ -166,7 +162,7 @@ def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.M
     def gone(*_: object) -> None:
         raise JaxRuntimeError("UNAVAILABLE: gone")
 
-    monkeypatch.setattr(hosts.store, "set", gone)
+    monkeypatch.setattr(hosts.store.call, "key_value_set", gone)
     with pytest.raises(HostError, match="since the coordinator, process 0, does not answer: UNAVAILABLE: gone; start"):
         hosts.goes_on(1, 4, Progress(9, None, 9))
     hosts.of[1].close()
@@ -182,17 +178,24 @@ def test_only_some_rows_are_an_error_if_asked() -> None:
 
 def test_the_first_process_deletes_keys_when_it_is_closed() -> None:
     hosts = Hosts()
+    closed = key_value._closed.copy()
     for process in (1, 0, 0):
         hosts.of[process].close()
-    assert hosts.forgotten == [0]
+    assert [*closed, hosts.store.path] == [*key_value._closed]
+
+
+def new_process(patch: pytest.MonkeyPatch) -> None:
+    """Names runs as in a process that has begun none."""
+    patch.setattr(agreement, "_runs", LoaderRuns("streams"))
+    patch.setattr(key_value, "_counts", defaultdict(count))
 
 
 def test_groups_of_processes_count_their_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the processes may have iterated over a mesh of their own before."""
-    store = MemoryStore()
+    store = memory_store()
     made: list[EndAgreement] = []
     for earlier in (0, 2):  # of process 0, and of process 1
-        monkeypatch.setattr(agreement, "_runs", defaultdict(count))
+        new_process(monkeypatch)
         for _ in range(earlier):
             end_agreement(store, 1, [1, 2], "first")
         made.append(end_agreement(store, len(made), [0, 1], "first"))
@@ -208,14 +211,14 @@ class Processes:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, interrupted: int = -1, rows: int = 20):
-        self._patch, self._store, self._interrupted, self._rows = patch, MemoryStore(), interrupted, rows
+        self._patch, self._store, self._interrupted, self._rows = patch, memory_store(), interrupted, rows
         self.iterators = [self._iterator(process) for process in range(2)]
 
     def _iterator(self, process: int) -> DataIterator:
         self._patch.setattr(iterator, "key_value_store", lambda _: self._store)
         self._patch.setattr(iterator, "this_process", lambda: SimpleNamespace(index=process, count=2))
         self._patch.setattr(iterator, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
-        self._patch.setattr(agreement, "_runs", defaultdict(count))
+        new_process(self._patch)
 
         def lane_of(lane: int, lanes: int) -> Iterator[Any]:
             for row in range(self._rows):
@@ -274,8 +277,8 @@ def test_closing_ends_waiting_for_other_processes(monkeypatch: pytest.MonkeyPatc
 
 
 def test_processes_without_rows_are_not_waited_for() -> None:
-    store = MemoryStore()
-    other = EndAgreement(store, 7, [0], "first", lambda: None)
+    store = memory_store()
+    other = EndAgreement(store, 7, [0], "first")
     other._tell()
-    first = EndAgreement(store, 0, [0], "first", lambda: None)
+    first = EndAgreement(store, 0, [0], "first")
     assert first.goes_on(3, Progress(4, None, 4), "", lambda: None)

@@ -1,23 +1,23 @@
 import numpy as np
 
 from loadax import from_arrays, from_source
-from loadax.loader.watch.contents import ContentsReader, contents, sampled_rows
+from loadax.loader.watch.contents import FIELD, contents, sampled_rows
 
 NOTHING = np.empty(0, np.int64)
 
 
-def test_all_hosts_sample_the_same_rows_and_the_last_one_first() -> None:
-    for rows in (1, 2, 1000):
-        assert sampled_rows(rows, 0)[-1] == rows - 1
-        for sample in range(5):
-            assert sampled_rows(rows, sample) == sampled_rows(rows, sample)
-            assert set(sampled_rows(rows, sample)) <= set(range(rows))
-    assert len({tuple(sampled_rows(10**9, sample)) for sample in range(50)}) == 50
+def test_all_hosts_sample_the_same_rows_and_the_last_one() -> None:
+    for rows in (1, 2, 1000, 10**9):
+        sample = sampled_rows(rows)
+        assert sample == sampled_rows(rows)
+        assert sample[-1] == rows - 1
+        assert sample[0] >= 0
+        assert 1 <= len(sample) <= 3
 
 
 def test_digests_are_of_the_bytes_the_dtype_and_the_text() -> None:
     def digest(values: object) -> object:
-        return contents(from_source(values).reader, NOTHING, 0)["1"][0]
+        return contents(from_source(values).reader, NOTHING)[f"{FIELD}1"][0]
 
     same = [np.array([1, 2])] * 2
     assert digest(same) == digest([array.copy() for array in same])
@@ -35,18 +35,11 @@ def test_rows_that_cannot_be_read_and_quarantined_ones_are_left_out() -> None:
             return row
 
     reader = from_source(Broken()).reader
-    first = sampled_rows(100, 0)
-    assert list(contents(reader, NOTHING, 0)) == list(map(str, first[:-1]))
-    assert list(contents(reader, np.array(first[:1]), 0)) == list(map(str, first[1:-1]))
+    first = sampled_rows(100)
+    assert list(contents(reader, NOTHING)) == [f"{FIELD}{row}" for row in first[:-1]]
+    assert list(contents(reader, np.array(first[:1]))) == [f"{FIELD}{row}" for row in first[1:-1]]
 
 
 def test_maps_are_left_out() -> None:
     data = from_arrays(np.arange(10))
-    assert contents(data.map(lambda x: x * 2).reader, NOTHING, 0) == contents(data.reader, NOTHING, 0)
-
-
-def test_without_threads_only_the_first_sample_is_read() -> None:
-    reader = from_arrays(np.arange(10)).reader
-    alone = ContentsReader(reader, NOTHING, threaded=False)
-    assert alone(0) == contents(reader, NOTHING, 0)
-    assert alone(1) == {}
+    assert contents(data.map(lambda x: x * 2).reader, NOTHING) == contents(data.reader, NOTHING)

@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from jax.errors import JaxRuntimeError
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.watch import hosts
-from loadax.loader.watch.agreement import Agreement
 from loadax.loader.watch.hosts import RunHosts
-from loadax.loader.watch.process_exit import exits
-from loadax.loader.watch.start import LoaderRuns
-from tests.key_values import MemoryStore
+from loadax.sharding import key_value
+from tests.key_values import memory_store
 
 RECORD: dict[str, Any] = {"dataset": ["shuffle(4)"], "first step": 10}
 
@@ -26,43 +23,28 @@ class Run:
 
     Args:
         records: Record of each host.
-        contents: Function of a host and a sample: digest of row 7.
+        abort_after: Limit of all hosts.
     """
 
     now = 100.0  # seconds, of all runs
 
-    def __init__(
-        self,
-        records: list[dict[str, Any]],
-        contents: Callable[[int, int], str] = lambda *_: "same",
-        abort_after: float | None = 30.0,
-    ):
+    def __init__(self, records: list[dict[str, Any]], abort_after: float | None = 30.0):
         Run.now, self._abort_after = 100.0, abort_after
         self.steps, self.waited = [10] * len(records), [1.0] * len(records)
-        self.store = MemoryStore()
+        self.store = memory_store()
+        self.keys = self.store.below("run")
         self.failed: dict[int, BaseException] = {}
-        self.forgotten: list[int] = []
-        self._contents, self._processes = contents, tuple(range(len(records)))
+        self._processes = range(len(records))
         self.hosts = [self._host(process, record) for process, record in enumerate(records)]
 
     def _host(self, process: int, record: dict[str, Any]) -> RunHosts:
-        def sample(number: int) -> dict[str, list[str]]:
-            return {"7": [self._contents(process, number), f"/data/{process}"]}
-
         def progress() -> tuple[int, Stats]:
             return self.steps[process], Stats(waited=self.waited[process], trained=9.0)
 
         def fail(error: BaseException) -> None:
             self.failed[process] = error
 
-        def forget() -> None:
-            self.forgotten.append(process)
-
-        agreement = Agreement(self.store, process, self._processes, record, sample)
-        ended = partial(exits, self.store)
-        return RunHosts(
-            self.store, process, self._processes, agreement, progress, fail, forget, ended, self._abort_after
-        )
+        return RunHosts(self.store, self.keys, process, self._processes, [record], progress, fail, self._abort_after)
 
     def check(self, *processes: int, seconds: float = 0.0, resumed: float = 0.0) -> None:
         """Lets these hosts, or all, look at the store a few times, and time pass."""
@@ -73,9 +55,11 @@ class Run:
 
 
 @pytest.fixture(autouse=True)
-def nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "FIRST_WAIT", 0.0)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(hosts, "perf_counter", lambda: Run.now)
+    hosts._late_before.set()  # no test waits for a host in real seconds
+    yield
+    hosts._late_before.clear()
 
 
 def test_equal_hosts_go_on() -> None:
@@ -86,24 +70,37 @@ def test_equal_hosts_go_on() -> None:
     assert not run.failed
 
 
-def test_a_sample_of_later_rows_is_compared_every_thousand_steps() -> None:
-    run = Run([RECORD] * 3, lambda process, sample: f"{process == 1 and sample == 2}")
-    for steps in ([1010, 1009, 1011], [2009] * 3):
-        run.steps = steps
-        run.check()
-    assert not run.failed
-    run.steps = [2010, 2011, 2012]
+def test_hosts_with_other_contents_are_named_with_their_files() -> None:
+    run = Run([{**RECORD, "contents of row 7": [str(host == 1), f"/data/{host}"]} for host in range(3)])
     run.check()
     text = (
-        r"process 1 differs from the other 2 in contents of row 7: True of /data/1 on process 1; "
-        r"False of /data/0 on processes 0 and 2; make the files the same on all hosts"
+        "hosts differ in contents of row 7: True of /data/1 on process 1; False of /data/0 on processes 0 and 2; make "
+        "the files the same on all hosts"
     )
     assert sorted(run.failed) == [0, 1, 2]
     for host, error in zip(run.hosts, run.failed.values(), strict=True):
         with pytest.raises(HostError, match=text):
             host.wait()
         assert isinstance(error, HostError)
-    assert sorted(run.store.list("records")) == ["2/0", "2/1", "2/2"], "old ones are deleted"
+
+
+def test_a_row_that_one_host_could_not_read_is_not_compared() -> None:
+    run = Run([{**RECORD, "contents of row 7": ["same", "/data"]}, RECORD])
+    run.check()
+    assert not run.failed
+
+
+def test_records_are_compared_once_they_are_known() -> None:
+    run, reading = Run([RECORD] * 2), list[dict[str, Any]]()
+    run.hosts[1]._record = reading
+    run.check()
+    assert not run.hosts[0]._compared, "storage hangs there"
+    run.hosts[1].tell("process 1: step 4 has not come for 60 s")
+    run.check()
+    assert "has not come" in run.keys.list("told")["1"], "which it tells"
+    reading.append({**RECORD, "dataset": ["shuffle(5)"]})
+    run.check()
+    assert sorted(run.failed) == [0, 1]
 
 
 def test_a_late_host_is_named_and_compared_when_it_comes(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +115,7 @@ def test_a_late_host_is_named_and_compared_when_it_comes(caplog: pytest.LogCaptu
     assert not run.failed
     run.check()
     assert sorted(run.failed) == [0, 1, 2]
-    assert "process 2 differs from the other 2 in dataset: shuffle(5) on process 2" in str(run.failed[0])
+    assert "hosts differ in dataset: shuffle(5) on process 2; shuffle(4) on processes 0 and 1;" in str(run.failed[0])
 
 
 def test_the_others_end_with_the_words_of_a_host_that_ended(caplog: pytest.LogCaptureFixture) -> None:
@@ -309,7 +306,7 @@ def test_without_a_coordinator_the_run_goes_on_and_names_it(
 
     run.hosts[1].tell("process 1: step 4 has not come for 60 s")
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "loadax"):
-        patch.setattr(run.store, "set", gone)
+        patch.setattr(run.store.call, "key_value_set", gone)
         for _ in range(12):
             assert 0 < run.hosts[1].check(closing=False, resumed=0.0) < float("inf"), "it may come back"
             Run.now += 2.0
@@ -329,11 +326,12 @@ def test_a_closing_host_logs_why_its_collective_may_have_failed(caplog: pytest.L
     run = Run([RECORD] * 2)
     run.check()
     run.hosts[1].ended(12, ValueError("bad"))
+    forgotten = key_value._closed.count(run.keys.path)
     run.hosts[1].check(closing=True, resumed=0.0)
     with caplog.at_level(logging.ERROR, "loadax"):
         run.hosts[0].check(closing=True, resumed=0.0)
     assert "process 1 ended before step 12 with ValueError: bad" in caplog.text
-    assert run.forgotten == [0], "the leader deletes keys, when it is closed"
+    assert key_value._closed.count(run.keys.path) == forgotten + 1, "the leader deletes keys, when it is closed"
 
 
 def test_a_run_closed_before_others_came_accuses_nobody() -> None:
@@ -353,12 +351,3 @@ def test_nobody_waits_for_a_leader_that_is_closed(caplog: pytest.LogCaptureFixtu
             run.check(1, seconds=3.0)
     assert not caplog.messages
     assert not run.failed
-
-
-def test_runs_are_numbered_by_their_processes() -> None:
-    """Others may not have been on the mesh that this process was on before."""
-    runs, others = LoaderRuns(), LoaderRuns()
-    directories = [runs.next_directory((0, 1)), runs.next_directory((1, 2)), runs.next_directory((1, 2))]
-    assert [name.rpartition("/")[2] for name in directories] == ["1", "1", "2"]
-    assert others.next_directory((1, 2)).rpartition("/")[2] == "1"
-    assert len({*directories, others.next_directory((0, 1))}) == 4

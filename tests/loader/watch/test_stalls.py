@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from loadax import Dataloader, from_arrays
+from loadax.core import patience
 from loadax.errors import ArgumentError, ClosedError, StallError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.watch import stalls
 from loadax.loader.workers.stacks import WorkerStacks
 from loadax.sharding import data_parallel
 from tests.limits import HANG, until
@@ -51,7 +51,7 @@ class Watching:
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self.ahead = 0.0  # seconds
-        patch.setattr(stalls, "perf_counter", lambda: time.perf_counter() + self.ahead)
+        patch.setattr(patience, "perf_counter", lambda: time.perf_counter() + self.ahead)
 
     def passes(self, batches: DataIterator, seconds: float, then: Callable[[], Any]) -> None:
         """Lets seconds pass, and has the watch look until a condition holds."""

@@ -101,7 +101,7 @@ def test_a_long_wait_is_said_and_ends(
     tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "x.bin").write_bytes(b"x" * 1000)
-    monkeypatch.setattr("loadax.sources.io.remote._NOTICE", 0.01)
+    monkeypatch.setattr("loadax.sources.io.remote.NOTICE", 0.01)
     monkeypatch.setattr("loadax.sources.io.remote.PATIENCE", 0.5)
     http_proxy.add(Fault("silent"))
     with pytest.raises(SourceError, match=rf"{http_proxy.url}/x.bin: no answer after .* s; is the store reachable"):
