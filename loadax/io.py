@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import UserSource, as_source
-from loadax.sources.file_formats import other_formats_refused
+from loadax.sources.formats import other_formats_refused
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -464,18 +464,8 @@ def from_tokens(
     """
     from loadax.sources.tokens.windows import open_tokens
 
-    with other_formats_refused("from_tokens", path, before=True, accepted=(".npy", ".jsonl")):
-        source = open_tokens(
-            path,
-            seq_len,
-            dtype=dtype,
-            stride=stride,
-            targets=targets,
-            segment_ids=segment_ids,
-            cache=cache,
-            cache_bytes=cache_bytes,
-        )
-        return from_source(source)
+    with other_formats_refused("from_tokens", path, before=True, accepted=("from_npy", "from_jsonl")):
+        return from_source(open_tokens(path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
 
 
 def from_documents(
@@ -563,11 +553,7 @@ def from_tfrecord(
     from loadax.sources.shards.tfrecord import open_tfrecord
 
     with other_formats_refused("from_tfrecord", paths):
-        return from_source(
-            open_tfrecord(
-                paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress
-            )
-        )
+        return from_source(open_tfrecord(paths, index, features, cache, cache_bytes, progress))
 
 
 def from_webdataset(
@@ -634,21 +620,8 @@ def from_webdataset(
     from loadax.sources.shards.webdataset import open_webdataset
 
     with other_formats_refused("from_webdataset", paths):
-        return from_source(
-            open_webdataset(
-                paths,
-                index=index,
-                columns=columns,
-                decode=decode,
-                size=size,
-                fit=fit,
-                quality=quality,
-                damaged=damaged,
-                cache=cache,
-                cache_bytes=cache_bytes,
-                progress=progress,
-            )
-        )
+        images = size, fit, quality, damaged
+        return from_source(open_webdataset(paths, index, columns, decode, images, cache, cache_bytes, progress))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:

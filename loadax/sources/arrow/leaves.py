@@ -334,11 +334,9 @@ def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
     path = ".".join(names)
     leave_out = call.without(names[0])
     if pa.types.is_null(kind):
-        remedy = "give it values"
-        if call.has_dtypes and len(names) == 1:
-            remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}"
+        typed = call.has_dtypes and len(names) == 1
+        remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
-    remedy = "write it as another type"
-    if pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None:
-        remedy = f"cast it to numbers: {call.cast(path)}"
+    cast = pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None
+    remedy = f"cast it to numbers: {call.cast(path)}" if cast else "write it as another type"
     return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"

@@ -1,6 +1,5 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -15,23 +14,16 @@ from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, s
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories, category_leaves
 from loadax.sources.arrow.unify import unified
-from loadax.sources.file_names import is_parquet
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
 from loadax.sources.parquet.files import Names, ParquetFiles, encrypted_text
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.partitions import partition_columns
 from loadax.sources.parquet.source import ParquetSource
 from loadax.sources.parquet.table_formats import refuse_tables
 
-_FILES = FileKind(
-    "paths",
-    "a Parquet file",
-    is_parquet,
-    (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
-)
 _NAMED = 100  # files in a message
 
 
@@ -55,7 +47,7 @@ def open_parquet(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     try:
-        locations = expand(paths, _FILES, files)
+        locations = expand(paths, FORMATS["from_parquet"], files)
     except SourceError:
         refuse_tables(paths, (), files)
         raise
@@ -63,7 +55,8 @@ def open_parquet(
     parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
-    call = Call("from_parquet", "paths", _table_code(paths, locations), tuple(names))
+    table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
+    call = Call("from_parquet", "paths", table, tuple(names))
     for location, encrypted in parquet.encrypted():
         if locked := [name for name in names if name in encrypted]:
             what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
@@ -77,15 +70,6 @@ def open_parquet(
         groups = RowGroups(parquet, schema, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
-
-
-def _table_code(paths: Any, locations: Sequence[str]) -> str | None:
-    """Code that reads all files as a table; None where their names would make a long message."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    local = [local_path(path) for path in given]
-    if (len(local) == 1 or len(local) == len(locations)) and all(path is not None and path.exists() for path in local):
-        return "pyarrow.parquet.read_table(paths)"
-    return f"pyarrow.parquet.read_table({list(locations)!r})" if len(locations) <= _NAMED else None
 
 
 def _unified(files: ParquetFiles, names: Sequence[str], chosen: bool) -> Any:

@@ -13,10 +13,10 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.file_names import is_tfrecord
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
@@ -25,12 +25,6 @@ from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
 from loadax.sources.shards.records import Records, objects, stack_examples
 
-_FILES = FileKind(
-    "paths",
-    "a TFRecord file",
-    is_tfrecord,
-    ("file with .tfrecord in its name", "the files, or a pattern such as *.records"),
-)
 _HEADER = struct.Struct("<QI")
 _CRC = 4
 _GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
@@ -131,7 +125,6 @@ class TFRecordSource(BaseSource):
 
 def open_tfrecord(
     paths: Any,
-    *,
     index: Any = None,
     features: Any = None,
     cache: Any = None,
@@ -151,7 +144,7 @@ def open_tfrecord(
         example_class()
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_tfrecord"], files)
     entry = index_files("tfrecord 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
@@ -168,7 +161,7 @@ def features_in(paths: Any) -> dict[str, Any]:
         SourceError: When a file is missing or can't be read; names it.
     """
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_tfrecord"], files)
     filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
     for location in filled[:1]:
         (header,) = files.read_starts([location], _HEADER.size)

@@ -15,10 +15,10 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.arrow.leaves import stated_classes
 from loadax.sources.arrow.table import ArrowSource
-from loadax.sources.file_names import is_csv
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of, decompress
-from loadax.sources.io.expand import FileKind, expand, file_name
+from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
 from loadax.sources.text.dtypes import arrow_types
@@ -29,12 +29,6 @@ _BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
 _BLANK_LINE = re.compile(rb"\A[\r\n]|\n\r?\n|\r\r")
 _INTEGER = "^ *[+-]?[0-9]+ *$"
-_FILES = FileKind(
-    "paths",
-    "a CSV file",
-    is_csv,
-    (".csv file", "the files, or a pattern such as *.txt"),
-)
 
 
 class _Text(NamedTuple):
@@ -76,7 +70,7 @@ def open_csv(
         if character is not None and not (isinstance(character, str) and re.fullmatch(r"[\t -~]", character)):
             raise ArgumentError(f"{name}={shown(character)}: pass a single ASCII character{advice}", argument=name)
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_csv"], files)
     tables = [_table(_read(files, location, delimiter, quote), {**texts, **types}) for location in locations]
     names = column_names(columns, tables[0].column_names)
     if unknown := sorted(types.keys() - set(tables[0].column_names)):

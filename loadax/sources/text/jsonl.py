@@ -23,9 +23,9 @@ from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.file_names import is_jsonl
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import Scan, check_records, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
@@ -37,12 +37,6 @@ from loadax.sources.text.integers import fitting_dtype, numbers_in, refuse_round
 
 _log = logging.getLogger("loadax")
 
-_FILES = FileKind(
-    "paths",
-    "a file of JSON lines",
-    is_jsonl,
-    (".jsonl file", "the files, or a pattern such as *.json"),
-)
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
@@ -193,7 +187,7 @@ def open_jsonl(
     types = arrow_types(dtypes, text=False)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
+    locations = decompressed(files, expand(paths, FORMATS["from_jsonl"], files), cache, progress)
     entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):

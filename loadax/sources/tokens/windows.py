@@ -137,7 +137,6 @@ class TokenSource(BaseSource):
 def open_tokens(
     path: Any,
     seq_len: int,
-    *,
     dtype: Any = None,
     stride: int | None = None,
     targets: bool = False,
