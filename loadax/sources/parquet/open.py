@@ -13,7 +13,7 @@ from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_re
 from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories, category_leaves
-from loadax.sources.arrow.unify import unified
+from loadax.sources.arrow.unify import unified_schema
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
@@ -61,7 +61,7 @@ def open_parquet(
         if locked := [name for name in names if name in encrypted]:
             what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
             raise SourceError(encrypted_text(location, what) + call.without(*locked))
-    schema = _unified(parquet, names, chosen=columns is not None)
+    schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
         stated = stated_classes(classes)
@@ -70,40 +70,6 @@ def open_parquet(
         groups = RowGroups(parquet, schema, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
-
-
-def _unified(files: ParquetFiles, names: Sequence[str], chosen: bool) -> Any:
-    """The schema of columns, as which those of all files are read.
-
-    Raises:
-        SourceError: When a file lacks a column, has others, or has one of another type; names it.
-    """
-    (first, schema), *others = files.schemas()
-    wanted = set(names)
-    fields = [field for field in schema if field.name in wanted]  # those of one name too, which are refused
-    known = {field.name: field.type for field in fields}
-    for location, other in others:
-        types = {field.name: field.type for field in other}
-        for name in names:
-            if name not in types:
-                raise SourceError(
-                    f"{location}: there is no column {name!r}, which {first} has; pass files of one schema, or "
-                    f"columns={[each for each in names if each in types]!r}"
-                )
-            kind = unified(known[name], types[name])
-            if kind is None:
-                raise SourceError(
-                    f"{location}: column {name!r} contains {types[name]}, and {known[name]} in {first}; pass files of "
-                    "one schema, or write one of them again"
-                )
-            known[name] = kind
-        extra = None if chosen else next((name for name in types if name not in known), None)
-        if extra is not None:
-            raise SourceError(
-                f"{location}: there is a column {extra!r}, which {first} has not; pass files of one schema, or "
-                f"columns={list(names)!r} to leave it out"
-            )
-    return pa.schema([pa.field(field.name, known[field.name]) for field in fields]) if others else pa.schema(fields)
 
 
 def _categories(files: ParquetFiles, schema: Any, stated: Collection[str]) -> dict[str, list[str]]:

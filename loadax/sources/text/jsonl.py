@@ -33,7 +33,7 @@ from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 from loadax.sources.text.encoding import BOM, encoding_of
-from loadax.sources.text.integers import fitting_dtype, numbers_in, refuse_rounded
+from loadax.sources.text.integers import refuse_rounded
 
 _log = logging.getLogger("loadax")
 
@@ -256,35 +256,24 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     try:
         parse([line], schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        if _is_deep(line):
-            raise SourceError(f"{where()}: {error}; correct the line, or leave it out") from error
-        value: Any = None
+        problem, remedy = str(error), "correct the line, or leave it out"
         try:
-            value = json.loads(bytes(line))
-            kind = "null" if value is None else f"a {type(value).__name__}"
-            problem = "" if isinstance(value, dict) else f"it is {kind}, not an object"
-        except ValueError as fault:
+            if isinstance(json.loads(bytes(line)), dict) and not _is_deep(line):
+                remedy = _type_remedy(line, schema)
+        except (ValueError, RecursionError) as fault:
             problem = f"it is not JSON: {fault}"
-        if problem:
-            raise SourceError(f"{where()}: {problem}; correct the line, or leave it out") from error
-        raise SourceError(f"{where()}: {error}; {_type_remedy(line, value, schema)}") from error
+        raise SourceError(f"{where()}: {problem}; {remedy}") from error
 
 
-def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
+def _type_remedy(line: memoryview, schema: Any) -> str:
     """What to do about an object with a value of another type than the column's in a schema."""
     if schema is None:
-        lists = any(isinstance(entry, list) for entry in value.values())
-        return "correct the line" + ": all entries of a list must have one type" * lists
+        return "correct the line, or leave it out"
     wrong = next((field for field in schema if not _parses([line], pa.schema([field]))), None)
     if wrong is None:
-        types = ", ".join(f"{field.name}: {field.type}" for field in schema)
-        return f"all rows must have the types of the first ones ({types}): correct the line"
-    remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
-    entry = value.get(wrong.name)
-    fits = fitting_dtype(entry) if "int" in str(wrong.type) else None
-    if "uint64" in str(wrong.type) and any(number < 0 for number in numbers_in(entry)):
-        fits = "float64"  # there are integers that fit no int64
-    return remedy if fits is None else f"{remedy}, or state its type: dtypes={{{wrong.name!r}: {fits!r}}}"
+        return "all rows must have the types of the first ones: correct the line"
+    wider = ", or state a wider type by dtypes=, such as 'uint64' or 'float64'" if "int" in str(wrong.type) else ""
+    return f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line{wider}"
 
 
 def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
