@@ -254,17 +254,6 @@ class Holes(grain.MapDataset):  # type: ignore[misc] # Grain ships no types
         return None if index % 8 == 3 else {"x": index % 8}
 
 
-def test_rows_of_none_of_a_class_of_the_users_own() -> None:
-    with pytest.raises(LeafError, match=r"^row 3: .*; return one for every row, or have Holes keep a list") as caught:
-        loadax.as_dataset(Holes()).read(range(8))
-    assert "from_grain" not in str(caught.value)
-    records = [{"x": 0}, None, {"x": 2}]
-    for given in (grain.MapDataset.source(records), records):
-        with pytest.raises(LeafError, match=r"^row 1: list returned None instead of an example; return one") as caught:
-            loadax.from_source(given).read([0, 1])
-        assert follow(caught.value, data=given)[0].read([0, 1])["x"].tolist() == [0, 2]
-
-
 def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
     broken = grain.MapDataset.range(8).map(lambda x: 1 // (x - 2))
     with pytest.raises(ZeroDivisionError) as caught:

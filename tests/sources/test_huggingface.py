@@ -24,7 +24,7 @@ from loadax import testing
 from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec
 from loadax.sources.arrow.columns import runs_of
-from tests.sources.advice import follow, lines
+from tests.sources.advice import follow
 
 ROWS = 50
 NUMBERS = Features(

@@ -111,13 +111,8 @@ def _is_dataset(value: Any) -> bool:
         return False
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
     return streams or (
-        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value)
+        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not comes_from(value, "datasets", "Column")
     )
-
-
-def _is_sequence_of_scalars(value: Any) -> bool:
-    """Whether it is a column of Hugging Face, which is no dataset."""
-    return comes_from(value, "datasets", "Column")
 
 
 def _line_for(path: str) -> str:

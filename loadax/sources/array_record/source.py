@@ -23,24 +23,13 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
         UnsupportedError: When a path is a URL, or `array_record` is not installed.
     """
     entries = None if dtype is None else _dtype(dtype)
-    files = open_record_files(find_record_files(paths))
-    return BytesRecords(files) if entries is None else AlikeRecords(files, entries)
-
-
-def find_record_files(paths: Any) -> list[str]:
-    """Expands a path, folder, glob pattern, or list of these, to files; see `expand`.
-
-    Raises:
-        ArgumentError: When it is none of these.
-        SourceError: When a file is missing or empty; names it.
-        UnsupportedError: For a URL.
-    """
     files = Files()
     locations = expand(paths, FORMATS["from_array_record"], files)
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
-    return locations
+    records = open_record_files(locations)
+    return BytesRecords(records) if entries is None else AlikeRecords(records, entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

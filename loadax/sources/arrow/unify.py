@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from loadax.errors import SourceError
-from loadax.sources.arrow.layout import is_list
+from loadax.sources.arrow.layout import is_list, is_list_view
 from loadax.sources.arrow.leaves import is_category, is_text
 
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
@@ -74,15 +74,12 @@ def unified(first: Any, other: Any) -> Any | None:  # noqa: PLR0911 - a table of
         key, item = unified(first.key_type, other.key_type), unified(first.item_type, other.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if (types.is_dictionary(first) or types.is_dictionary(other)) and not (is_category(first) or is_category(other)):
-        return unified(_values(first), _values(other))
-    if _is_list(first) and _is_list(other):
+        return unified(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (first, other)))
+    extended = isinstance(first, pa.BaseExtensionType) or isinstance(other, pa.BaseExtensionType)
+    if not extended and all(is_list(kind) or is_list_view(kind) for kind in (first, other)):
         inner = unified(first.value_type, other.value_type)
         return None if inner is None else pa.large_list(inner)
     return None
-
-
-def _values(kind: Any) -> Any:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _struct(first: Any, other: Any) -> Any | None:
@@ -91,8 +88,3 @@ def _struct(first: Any, other: Any) -> Any | None:
         return None
     members = [unified(field.type, other.field(field.name).type) for field in first]
     return None if None in members else pa.struct(list(zip(names, members, strict=True)))
-
-
-def _is_list(kind: Any) -> bool:
-    views = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
-    return views or (is_list(kind) and not isinstance(kind, pa.BaseExtensionType))

@@ -1,21 +1,21 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import map_leaves
+from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
-from loadax.sources.parquet.groups import RecentGroups, RowGroups, row_bytes
+from loadax.sources.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 
@@ -39,7 +39,7 @@ class ParquetSource(BaseSource):
         if self._empty.is_numeric and chunk_starts(groups) is not None:
             self._cache = ChunkCache(groups, groups.spec, self.kept_chunks, math.inf)
         else:
-            self._recent = RecentGroups(_decoder(groups), groups.size, memory_bytes, open_groups)
+            self._recent = RecentGroups(groups, memory_bytes, open_groups)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -86,7 +86,8 @@ class ParquetSource(BaseSource):
         number = len(self._groups.starts)
         if self._empty.is_numeric and number:
             height = largest_chunk(self._groups.starts, len(self))
-            fitting = self._memory_bytes // max(1, height * row_bytes(self._empty))
+            row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._empty.specs if spec is not None)
+            fitting = self._memory_bytes // max(1, height * row)
         else:
             sizes = [self._groups.size(index) for index in range(number)]
             fitting = self._memory_bytes // max(1, *sizes, 1)
@@ -150,15 +151,12 @@ class ParquetSource(BaseSource):
         if self._is_one_wave(rows):
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
-        pieces: list[Any] = [[None] * len(rows) for _ in wanted]
-        for tree, inside, places in self._waves(rows):
-            read = tree.parts(inside, starts[places], lengths[places], wanted)
-            cuts = np.cumsum(lengths[places])[:-1]
-            for column, values in zip(pieces, read, strict=True):
-                if values is not None:
-                    for place, piece in zip(places.tolist(), np.split(values, cuts), strict=True):
-                        column[place] = piece
-        return [np.concatenate(column) if want else None for column, want in zip(pieces, wanted, strict=True)]
+        columns = zip(*(flatten(example)[0] for example in self._examples(rows)), strict=True)
+        ends = starts + lengths
+        cut = [
+            [entries[low:high] for entries, low, high in zip(column, starts, ends, strict=True)] for column in columns
+        ]
+        return [np.concatenate(column) if want else None for column, want in zip(cut, wanted, strict=True)]
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.
@@ -187,11 +185,3 @@ class ParquetSource(BaseSource):
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))
             yield joined, rows[places] - starts[which[places]] + firsts[group[places] - wave.start], places
-
-
-def _decoder(groups: RowGroups) -> Callable[[int], ColumnTree]:
-    def decode(index: int) -> ColumnTree:
-        (tree,) = groups.decode([index])  # all of it: a reader left in the middle is closed
-        return tree
-
-    return decode

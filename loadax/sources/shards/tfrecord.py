@@ -1,10 +1,9 @@
 """TFRecordSource: records of TFRecord files, as bytes or as parsed `tf.train.Example`s."""
 
 import struct
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
-from typing import Any, NamedTuple, final
+from functools import cached_property, partial
+from typing import Any, final
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import Scan, check_records, index_files
+from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
@@ -27,12 +26,8 @@ from loadax.sources.shards.records import Records, objects, stack_examples
 
 _HEADER = struct.Struct("<QI")
 _CRC = 4
+_merge = partial(merge_records, counts="records")
 _GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
-
-
-class _Sizes(NamedTuple):
-    begins: list[int]
-    sizes: list[int]
 
 
 @final
@@ -173,23 +168,23 @@ def features_in(paths: Any) -> dict[str, Any]:
     return {}
 
 
-def _scan(location: str, size: int) -> Scan[_Sizes]:
+def _scan(location: str, size: int) -> Scan[FileRecords]:
     """Finds the records of a file: size and its checksum, content, checksum of the content."""
-    found = _Sizes([], [])
+    begins, sizes = list[int](), list[int]()
     at = 0
     while at < size:
         header = bytes((yield at, at + _HEADER.size))
         length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
-        record = f"record {len(found.begins)} at byte {at}"
+        record = f"record {len(begins)} at byte {at}"
         if crc >= 0 and masked_crc32c(header[:8]) != crc:
             raise SourceError(_not_a_record(location, header, record, first=not at))
         end = at + _HEADER.size + length + _CRC
         if crc < 0 or end > size:
             raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
-        found.begins.append(at + _HEADER.size)
-        found.sizes.append(length)
+        begins.append(at + _HEADER.size)
+        sizes.append(length)
         at = end
-    return found
+    return FileRecords(begins, sizes)
 
 
 def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str:
@@ -201,15 +196,6 @@ def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str
             "read without those before it; write it without compression"
         )
     return f"{location} is not a TFRecord file: it begins with {header[:8]!r}"
-
-
-def _merge(shards: Sequence[_Sizes]) -> Entry:
-    arrays = {
-        "begins": np.concatenate([np.array(shard.begins, np.int64) for shard in shards]),
-        "sizes": np.concatenate([np.array(shard.sizes, np.int64) for shard in shards]),
-        "records": np.array([len(shard.begins) for shard in shards], np.int64),
-    }
-    return Entry(arrays, {})
 
 
 def _check(entry: Entry, sizes: Integers) -> None:

@@ -22,7 +22,7 @@ from loadax.sources.io.compression import compression_of, decompress
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
-from loadax.sources.text.dtypes import arrow_types
+from loadax.sources.text.dtypes import arrow_types, check_columns
 from loadax.sources.text.encoding import UTF_8, encoding_of
 from loadax.sources.text.integers import FIRST_ROUNDED, has_large, is_rounded
 
@@ -74,10 +74,11 @@ def open_csv(
     locations = expand(paths, FORMATS["from_csv"], files)
     tables = [_table(_read(files, location, delimiter, quote), {**texts, **types}) for location in locations]
     names = column_names(columns, tables[0].column_names)
-    if unknown := sorted(types.keys() - set(tables[0].column_names)):
-        raise ArgumentError(
-            f"dtypes: there is no column {unknown[0]!r}; there are {tables[0].column_names}", argument="dtypes"
-        )
+    check_columns(types, tables[0].column_names)
+    for location, table in zip(locations, tables, strict=True):
+        for field in table.schema:
+            if field.name in names and pa.types.is_binary(field.type):  # as the parser takes them
+                raise SourceError(f"{location}: column {field.name!r} has texts that are not UTF-8; {UTF_8}")
     schemas = zip(locations, (table.schema for table in tables), strict=True)
     schema = unified_schema(schemas, names, columns is not None, "state its type by dtypes=")
     tables = [table.select(schema.names).cast(schema) for table in tables]
@@ -148,9 +149,6 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
             if text.quote is not None and text.quote.encode() in text.content:
                 refuse_swallowed_rows(table, text.location, text.delimiter)
             _refuse_rounded_integers(table, types, text)
-            for name, column in zip(table.column_names, table.columns, strict=True):
-                if pa.types.is_binary(column.type):  # as the parser takes them
-                    raise SourceError(f"{text.location}: column {name!r} has texts that are not UTF-8; {UTF_8}")
             return table
     raise AssertionError(text.location)
 

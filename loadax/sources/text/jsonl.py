@@ -5,8 +5,9 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from loadax.sources.checks import check_rows
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import Scan, check_records, index_files
+from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
@@ -40,14 +41,10 @@ _log = logging.getLogger("loadax")
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
+_merge = partial(merge_records, counts="lines")
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-
-
-class _Lines(NamedTuple):
-    begins: Integers
-    sizes: Integers
 
 
 @final
@@ -296,21 +293,16 @@ def line_text(records: Records, begin: int) -> str:
     return f"{location.file}, line {before + 1}{records.by_index}"
 
 
-def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Collection[str]) -> Any:
-    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
+def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Any, rows: Any = None) -> Any:
+    """The schema of rows (None: of the first and of evenly spaced ones); texts that look like times stay texts.
 
     The user asks for `columns`, and states the types of those in `typed`.
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
-    sampled = min(_SAMPLED, len(begins))
-    rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
-    return _infer_rows(records, begins, sizes, rows, columns, typed)
-
-
-def _infer_rows(
-    records: Records, begins: Integers, sizes: Integers, rows: Integers, columns: Any, typed: Collection[str]
-) -> Any:
+    if rows is None:
+        sampled = min(_SAMPLED, len(begins))
+        rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
     lines = records.read(begins[rows], sizes[rows])
     try:
         table = parse(lines)
@@ -325,7 +317,7 @@ def _infer_rows(
                 line_text(records, int(begins[rows[first]])),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
-            return _infer_rows(records, begins, sizes, rows[np.array(whole)], columns, typed)
+            return _infer(records, begins, sizes, columns, typed, rows[np.array(whole)])
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
@@ -348,7 +340,7 @@ def _without_times(kind: Any) -> Any:
     return kind
 
 
-def _scan(location: str, size: int) -> Scan[_Lines]:
+def _scan(location: str, size: int) -> Scan[FileRecords]:
     """Finds the lines of a file that are not blank."""
     begins, sizes = [], []
     open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
@@ -373,16 +365,7 @@ def _scan(location: str, size: int) -> Scan[_Lines]:
         filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
         begins.append(starts[filled].astype(np.int64))
         sizes.append(lengths[filled].astype(np.int64))
-    return _Lines(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
-
-
-def _merge(found: Sequence[_Lines]) -> Entry:
-    arrays = {
-        "begins": np.concatenate([lines.begins for lines in found]),
-        "sizes": np.concatenate([lines.sizes for lines in found]),
-        "lines": np.array([len(lines.begins) for lines in found], np.int64),
-    }
-    return Entry(arrays, {})
+    return FileRecords(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
 
 
 def _check(entry: Entry, sizes: Integers) -> None:

@@ -22,8 +22,6 @@ from loadax.sources.tokens.megatron import read_index
 
 _log = logging.getLogger("loadax")
 
-_LIKELY = ("uint8", "uint16", "int32", "int64")
-
 
 class TokenFile(NamedTuple):
     """The tokens of one file, their stored dtype, and the `.idx` file with its document offsets."""
@@ -137,14 +135,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             entries.append(TokenFile(Segment(location, header.begin, size - header.begin), header.dtype))
             continue
         if dtype is None:
-            fits = ", ".join(
-                f"{size // np.dtype(name).itemsize} of {name}"
-                for name in _LIKELY
-                if size % np.dtype(name).itemsize == 0
-            )
             raise ArgumentError(
-                f"{location}: the file does not contain the dtype of its tokens; "
-                f"pass dtype= (its {size} bytes would be {fits} tokens)",
+                f"{location}: the file does not contain the dtype of its tokens; pass dtype=, such as 'uint16'",
                 argument="dtype",
             )
         if size % dtype.itemsize:

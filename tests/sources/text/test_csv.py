@@ -302,6 +302,7 @@ def test_texts_that_are_not_utf_8(tmp_path: Path, dtypes: Any, message: str) -> 
     path.write_text("place,n\nLyon,1\nOrléans,2\n", encoding="latin-1")
     with pytest.raises(SourceError, match=message):
         loadax.from_csv(path, dtypes=dtypes)
+    assert loadax.from_csv(path, columns=["n"])[1] == {"n": 2}
     path.write_bytes(
         subprocess.run(["iconv", "-f", "LATIN1", "-t", "UTF-8", path], capture_output=True, check=True).stdout
     )
