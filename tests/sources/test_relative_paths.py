@@ -66,7 +66,7 @@ DOORS: dict[str, Callable[[], Any]] = {
     "csv": lambda: loadax.from_csv("x.csv"),
     "images": lambda: loadax.from_images("images"),
     "webdataset": lambda: loadax.from_webdataset("x.tar").map(lambda row: int(row["txt"])),
-    "array_record": lambda: loadax.from_array_record("x.array_record", dtype="int32", pad_to=4),
+    "array_record": lambda: loadax.from_array_record("x.array_record", dtype="int32").pad(4),
     "filter": lambda: loadax.from_npy("x.npy").filter(lambda _: True, key="all", index="filtered"),
     "cached": lambda: loadax.from_npy("x.npy").cache("cached"),
     "packed": lambda: loadax.from_source(list(VALUES)).pack(8, index="packed"),

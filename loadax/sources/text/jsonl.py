@@ -255,9 +255,9 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         problem, remedy = str(error), "correct the line, or leave it out"
         try:
-            if isinstance(json.loads(bytes(line)), dict) and not _is_deep(line):
+            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict):
                 remedy = _type_remedy(line, schema)
-        except (ValueError, RecursionError) as fault:
+        except ValueError as fault:
             problem = f"it is not JSON: {fault}"
         raise SourceError(f"{where()}: {problem}; {remedy}") from error
 

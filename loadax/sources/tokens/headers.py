@@ -12,7 +12,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.npy.header import MAGIC
 
 _LLM_C = struct.Struct("<iii1012x")  # magic, version and number of tokens, in 256 int32
-_LLM_C_TOKENS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}  # of GPT-2 and Llama 3
+_LLM_C_TOKENS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # of GPT-2 and Llama 3
 # Of other files: models, states, a tokenizer, examples for evaluation.
 _LLM_C_MAGIC = (20240326, 20240327, 20240328, 20240520, 20240522, 20240527, 20240801, 20240803)
 _LLM_C_VERSIONS = range(1, 100)
@@ -54,8 +54,8 @@ def _llm_c(location: str, start: bytes, size: int) -> TokenHeader | None:
     magic, version, count = _LLM_C.unpack(start[: _LLM_C.size].ljust(_LLM_C.size, b"\0"))
     if magic not in _LLM_C_MAGIC or version not in _LLM_C_VERSIONS:
         return None
-    dtype = _LLM_C_TOKENS.get((magic, version))
-    if dtype is None or size != _LLM_C.size + count * dtype.itemsize:
+    dtype = np.dtype(_LLM_C_TOKENS.get((magic, version), "V1"))
+    if dtype == "V1" or size != _LLM_C.size + count * dtype.itemsize:
         raise _refusal(location, "llm.c", f"{magic}, version {version}, {count} entries, in a file of {size} bytes")
     return TokenHeader(dtype, _LLM_C.size)
 

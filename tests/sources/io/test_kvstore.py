@@ -14,11 +14,11 @@ from loadax.errors import SourceError
 from loadax.sources.io import kvstore
 from loadax.sources.io.kvstore import (
     address_of,
-    at_endpoint,
     brief,
     failure,
     key_value_spec,
     new_context,
+    settled,
     wait,
 )
 from loadax.sources.io.paths import local_path
@@ -189,9 +189,9 @@ class TestEndpoints:
             "aws_region": "eu-3",
             "aws_credentials": {"type": "anonymous"},
         }
-        assert at_endpoint(own) == own
+        assert settled(own) == own
         region = {**S3, "path": "a/", "aws_region": "eu-3"}
-        assert at_endpoint(region) == {**region, "endpoint": "http://all", "aws_credentials": {"type": "environment"}}
+        assert settled(region) == {**region, "endpoint": "http://all", "aws_credentials": {"type": "environment"}}
 
     def test_credentials_of_the_environment_are_said_to_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -200,14 +200,14 @@ class TestEndpoints:
     def test_below_others_and_of_s3_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
         filled = {**S3, "path": "a/", "endpoint": "http://all", "aws_region": "us-east-1"}
-        assert at_endpoint({"driver": "ocdbt", "base": "s3://weather/a/"}) == {"driver": "ocdbt", "base": filled}
-        assert at_endpoint("s3://weather/a/") == filled
+        assert settled({"driver": "ocdbt", "base": "s3://weather/a/"}) == {"driver": "ocdbt", "base": filled}
+        assert settled("s3://weather/a/") == filled
         assert (
-            at_endpoint({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"]
+            settled({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"]
             == "http://all"
         )
         for other in ({"driver": "gcs", "bucket": "weather"}, {"driver": "http", "base_url": "http://s3"}, None):
-            assert at_endpoint(other) == other
+            assert settled(other) == other
         assert "endpoint" not in S3
 
 

@@ -290,6 +290,15 @@ def test_compressed_csv_has_the_limit_of_all_compressed_input(tmp_path: Path, mo
         loadax.from_csv(tmp_path / "x.csv.gz")
 
 
+def test_chosen_columns_are_read_of_files_that_have_others_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "1.csv").write_text("c,b,a\n0,,2\n")
+    data = loadax.from_csv(tmp_path, columns=["b", "a"], nulls="")
+    assert [data[row] for row in range(2)] == [{"a": 1, "b": "x"}, {"a": 2, "b": ""}]
+    with pytest.raises(SourceError, match=r"1\.csv: there is a column 'c', which .*0\.csv has not"):
+        loadax.from_csv(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("dtypes", "message"),
     [
