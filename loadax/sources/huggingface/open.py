@@ -32,7 +32,7 @@ def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> H
         SourceError: when columns of numbers have nulls; names them, says how many, and what to write.
     """
     _check_kind(data)
-    names = _names(data, columns)
+    names = list(data.format["columns"]) if columns is None else column_names(columns, data.column_names)
     if nulls := {name: count for name in names if (count := _nulls(data, name))}:
         found = " and ".join(f"column {name!r} has {count_text(count, 'null')}" for name, count in nulls.items())
         others = [name for name in names if name not in nulls]
@@ -60,12 +60,6 @@ def _check_kind(data: Any) -> None:
         raise ArgumentError(f"data={data!r} is a path or a name; open it: loadax.from_huggingface(datasets.{load})")
     refuse_known(data)
     raise ArgumentError(f"the data is {type_text(data)}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
-
-
-def _names(data: Any, columns: Sequence[str] | str | None) -> list[str]:
-    if columns is None:
-        return list(data.format["columns"])
-    return column_names(columns, data.column_names)
 
 
 def _nulls(data: Any, name: str) -> int:

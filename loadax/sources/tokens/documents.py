@@ -89,7 +89,8 @@ class DocumentSource(BaseSource):
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
         return [
-            _gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)
+            (flat.gather(begins, lengths) if len(begins) else np.empty(0, flat.dtype)) if want else None
+            for flat, want in zip(self._flats, wanted, strict=True)
         ]
 
     @property
@@ -110,10 +111,6 @@ class DocumentSource(BaseSource):
         index = int(check_rows([row], len(self))[0])
         begin, end = int(self._begins[index]), int(self._ends[index])
         return [location for flat in self._flats for location in flat.locate(begin, end)]
-
-
-def _gather(flat: Flat, starts: Integers, lengths: Integers) -> NDArray[Any]:
-    return flat.gather(starts, lengths) if len(starts) else np.empty(0, flat.dtype)
 
 
 def open_documents(
