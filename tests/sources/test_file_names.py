@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import loadax
-from loadax.errors import LoadaxError, SourceError, redact
+from loadax.errors import LoadaxError, SourceError
+from loadax.redaction import redact
 from tests.sources.doors import DOORS, Door
 
 NAMES = {"not UTF-8": b"caf\xe9\xff", "control characters": b"a\x1bb\r\x07", "turned text": "a\u202eb".encode()}
