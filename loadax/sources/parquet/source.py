@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.tree import map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
@@ -151,12 +151,15 @@ class ParquetSource(BaseSource):
         if self._is_one_wave(rows):
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
-        columns = zip(*(flatten(example)[0] for example in self._examples(rows)), strict=True)
-        ends = starts + lengths
-        cut = [
-            [entries[low:high] for entries, low, high in zip(column, starts, ends, strict=True)] for column in columns
-        ]
-        return [np.concatenate(column) if want else None for column, want in zip(cut, wanted, strict=True)]
+        pieces: list[Any] = [[None] * len(rows) for _ in wanted]
+        for tree, inside, places in self._waves(rows):
+            read = tree.parts(inside, starts[places], lengths[places], wanted)
+            cuts = np.cumsum(lengths[places])[:-1]
+            for column, values in zip(pieces, read, strict=True):
+                if values is not None:
+                    for place, piece in zip(places.tolist(), np.split(values, cuts), strict=True):
+                        column[place] = piece
+        return [np.concatenate(column) if want else None for column, want in zip(pieces, wanted, strict=True)]
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.

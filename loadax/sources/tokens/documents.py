@@ -71,10 +71,7 @@ class DocumentSource(BaseSource):
         return self._ends[rows] - self._begins[rows]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return self._examples(visits.rows)
-
-    def _examples(self, rows: Integers) -> list[Tree]:
-        rows = check_rows(rows, len(self))
+        rows = check_rows(visits.rows, len(self))
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
         cuts = [0, *np.cumsum(lengths).tolist()]
