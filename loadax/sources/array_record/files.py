@@ -142,8 +142,9 @@ class RecordFiles:
             try:
                 records += (self._open.get(index) or self._reader(index)).read(low, high)
             except (RuntimeError, IndexError) as error:
+                asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
-                    f"{self.files[index].path}: records {low} to {high - 1} can't be read: {error}; "
+                    f"{self.files[index].path}: {asked} can't be read: {error}; "
                     "the file is damaged or has changed: copy it again"
                 ) from error
         return records

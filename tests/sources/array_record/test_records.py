@@ -404,7 +404,7 @@ def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
     path = write(tmp_path / "x", records)
     source = open_source(path)
     write(path, records[:20])
-    with pytest.raises(SourceError, match=r"/x: records 40 to 40 can't be read: .*has changed"):
+    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*has changed"):
         source.read(np.array([40]))
 
 
