@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import UserSource, as_source
-from loadax.sources.file_formats import other_formats_refused
+from loadax.sources.formats import other_formats_refused
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -38,7 +38,7 @@ def from_arrays(tree: Tree) -> Dataset:
     from loadax.sources.adapters.supported import open_tree
 
     try:
-        return from_source(open_tree(tree))
+        return _opened(open_tree(tree))
     except SourceError as error:
         if not isinstance(tree, list):
             raise
@@ -79,7 +79,7 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
     from loadax.sources.array_record.source import open_array_record
 
     with other_formats_refused("from_array_record", paths):
-        return from_source(open_array_record(paths, dtype=dtype))
+        return _opened(open_array_record(paths, dtype=dtype))
 
 
 def from_arrow(
@@ -125,7 +125,7 @@ def from_arrow(
     require_pyarrow("a table")
     from loadax.sources.arrow.open import open_arrow
 
-    return from_source(open_arrow(data, columns, nulls, classes))
+    return _opened(open_arrow(data, columns, nulls, classes))
 
 
 def from_csv(
@@ -176,7 +176,7 @@ def from_csv(
     from loadax.sources.text.csv import open_csv
 
     with other_formats_refused("from_csv", paths, before=True):
-        return from_source(open_csv(paths, columns, dtypes, nulls, classes, delimiter, quote))
+        return _opened(open_csv(paths, columns, dtypes, nulls, classes, delimiter, quote))
 
 
 def from_jsonl(
@@ -234,8 +234,7 @@ def from_jsonl(
     from loadax.sources.text.jsonl import open_jsonl
 
     with other_formats_refused("from_jsonl", paths):
-        source = open_jsonl(paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress)
-        return from_source(source)
+        return _opened(open_jsonl(paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress))
 
 
 def from_grain(
@@ -287,7 +286,7 @@ def from_grain(
         _refuse_index(index, key)
         return from_source(data)
     source, presence = open_grain(data, unbatch)
-    dataset = Dataset(source, Sequential(len(source), source.own_epochs))
+    dataset = _opened(source)
     if presence is None:
         _refuse_index(index, key)
         return dataset
@@ -340,7 +339,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
     """
     from loadax.sources.huggingface.open import open_huggingface
 
-    return from_source(open_huggingface(data, columns))
+    return _opened(open_huggingface(data, columns))
 
 
 def from_images(
@@ -392,7 +391,7 @@ def from_images(
     from loadax.sources.images.folder import open_images
 
     with other_formats_refused("from_images", folder):
-        return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
+        return _opened(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -411,7 +410,7 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     from loadax.sources.npy.source import open_npy
 
     with other_formats_refused("from_npy", path):
-        return from_source(open_npy(path, cache, cache_bytes))
+        return _opened(open_npy(path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -464,18 +463,8 @@ def from_tokens(
     """
     from loadax.sources.tokens.windows import open_tokens
 
-    with other_formats_refused("from_tokens", path, before=True, accepted=(".npy", ".jsonl")):
-        source = open_tokens(
-            path,
-            seq_len,
-            dtype=dtype,
-            stride=stride,
-            targets=targets,
-            segment_ids=segment_ids,
-            cache=cache,
-            cache_bytes=cache_bytes,
-        )
-        return from_source(source)
+    with other_formats_refused("from_tokens", path, before=True, accepted=("from_npy", "from_jsonl")):
+        return _opened(open_tokens(path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
 
 
 def from_documents(
@@ -510,7 +499,7 @@ def from_documents(
     """
     from loadax.sources.tokens.documents import open_documents
 
-    return from_source(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+    return _opened(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
 
 
 def from_tfrecord(
@@ -563,11 +552,7 @@ def from_tfrecord(
     from loadax.sources.shards.tfrecord import open_tfrecord
 
     with other_formats_refused("from_tfrecord", paths):
-        return from_source(
-            open_tfrecord(
-                paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress
-            )
-        )
+        return _opened(open_tfrecord(paths, index, features, cache, cache_bytes, progress))
 
 
 def from_webdataset(
@@ -634,21 +619,8 @@ def from_webdataset(
     from loadax.sources.shards.webdataset import open_webdataset
 
     with other_formats_refused("from_webdataset", paths):
-        return from_source(
-            open_webdataset(
-                paths,
-                index=index,
-                columns=columns,
-                decode=decode,
-                size=size,
-                fit=fit,
-                quality=quality,
-                damaged=damaged,
-                cache=cache,
-                cache_bytes=cache_bytes,
-                progress=progress,
-            )
-        )
+        images = size, fit, quality, damaged
+        return _opened(open_webdataset(paths, index, columns, decode, images, cache, cache_bytes, progress))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -665,7 +637,7 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
     """
     from loadax.sources.zarr.source import TensorStoreSource
 
-    return from_source(TensorStoreSource(spec, missing))
+    return _opened(TensorStoreSource(spec, missing))
 
 
 def from_zarr(
@@ -687,7 +659,7 @@ def from_zarr(
     from loadax.sources.zarr.source import open_zarr
 
     with other_formats_refused("from_zarr", path):
-        return from_source(open_zarr(path, variables, missing))
+        return _opened(open_zarr(path, variables, missing))
 
 
 def from_parquet(
@@ -743,7 +715,7 @@ def from_parquet(
     from loadax.sources.parquet.open import open_parquet
 
     with other_formats_refused("from_parquet", paths):
-        return from_source(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
+        return _opened(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
@@ -896,7 +868,11 @@ def _recognise(data: Any) -> Dataset | None:
     known = open_supported(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
-    source = as_source(data if known is None else known)
+    return _opened(as_source(data if known is None else known))
+
+
+def _opened(source: Any) -> Dataset:
+    """The dataset of a source of loadax, in the order of its rows."""
     return Dataset(source, Sequential(len(source), source.own_epochs))
 
 
@@ -916,8 +892,7 @@ def _from_objects(data: Any) -> Dataset:
     from loadax.sources.objects import ObjectSource
 
     refuse_unreadable(data)
-    source = ObjectSource(data)
-    return Dataset(source, Sequential(len(source)))
+    return _opened(ObjectSource(data))
 
 
 def write_zarr(

@@ -3,7 +3,8 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from loadax.core.formatting import some
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
-from loadax.sources.file_names import RECORDS, is_array_record, is_tar, is_tfrecord, table_function
+from loadax.sources.formats import FORMATS
 from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.neighbours import is_hidden
@@ -31,27 +32,8 @@ files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; on
 MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("columns", "seq_len", "dtype", "size", "pad_to", "cache")
-
-
-class _Kind(NamedTuple):
-    """What one function of loadax opens, as messages call it, and which options it takes."""
-
-    noun: str
-    options: tuple[str, ...] = ()
-
-
-_KINDS = {
-    "from_tokens": _Kind("a file of tokens", ("seq_len", "dtype", "cache")),
-    "from_parquet": _Kind("a table", ("columns", "cache")),
-    "from_jsonl": _Kind("a table", ("columns", "cache")),
-    "from_csv": _Kind("a table", ("columns",)),
-    "from_npy": _Kind("a .npy file", ("cache",)),
-    "from_webdataset": _Kind("made of tar files", ("columns", "size", "cache")),
-    "from_tfrecord": _Kind("made of TFRecord files", ("columns", "cache")),
-    "from_array_record": _Kind("made of ArrayRecord files", ("dtype", "pad_to")),
-    "from_images": _Kind("a folder of images", ("size",)),
-    "from_zarr": _Kind("a zarr store", ("columns",)),
-}
+_TABLES = {"from_parquet", "from_jsonl", "from_csv"}
+_LISTED = {function: one for function, one in FORMATS.items() if function != "from_tokens"}
 
 
 class Opener(NamedTuple):
@@ -147,19 +129,17 @@ def find_opener(options: argparse.Namespace) -> Opener:
     source = options.source
     # A name with a colon is a function, except for URLs and existing files.
     if ":" in source and not ("/" in source or "|" in source or os.path.exists(source)):  # noqa: PTH110 - Path.exists raises for a name that is too long
-        _refuse_options(options, _Kind("a function"))
+        _arguments(options, "a function", ())
         return Opener(source, None, {})
     function = _function(source, options.seq_len is not None)
-    _refuse_options(options, _KINDS[function])
+    taken = [*signature(getattr(io, function)).parameters, "pad_to" * (function == "from_array_record")]
+    given = _arguments(options, function, taken)
     if function == "from_tokens" and options.seq_len is None:
         raise ArgumentError(f"{source} is a file of tokens: pass --seq-len, the number of tokens per row")
-    given = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
-    if function == "from_zarr" and "columns" in given:
-        given["variables"] = given.pop("columns")
     if function == "from_webdataset":
         given["decode"] = True
     if function == "from_tfrecord":
-        given |= _features(source, given.pop("columns", None))
+        given |= _features(source, given.pop("features", None))
     return Opener(function, source, given)
 
 
@@ -186,57 +166,41 @@ def _features(source: str, chosen: Sequence[str] | None) -> dict[str, Any]:
 def _function(path: str, tokens: bool) -> str:
     """The function of loadax that opens a path or URL; `tokens`: whether it was said to be a file of tokens."""
     local = None if "|" in path else local_path(path)
-    table = _table_kind(path, local)
-    of_rows = table is not None or (local is not None and any(is_one(local.name) for is_one in RECORDS))
-    if local is not None and not local.exists() and not of_rows:  # these may be a pattern
-        raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
+    folder = local if local is not None and local.is_dir() else None
+    names = [file_name(path)] if folder is None else _names_in(folder)
     # The kind of a local folder follows from its files.
-    end = "" if local is not None and local.is_dir() else _suffix(path)
-    kinds: dict[str, Callable[[], bool]] = {
-        "from_tokens": lambda: tokens or end in (".bin", ".idx"),
-        table or "no table": lambda: table is not None,
-        "from_npy": lambda: end == ".npy",
-        "from_webdataset": lambda: _holds(path, local, is_tar),
-        "from_tfrecord": lambda: _holds(path, local, is_tfrecord),
-        "from_array_record": lambda: (local is not None or end != ".zarr") and _holds(path, local, is_array_record),
-        "from_images": lambda: holds_images(path),
-        # Without listing a URL, assume a zarr store, whose name may have any suffix.
-        "from_zarr": lambda: local is None or local.is_dir() or end == ".zip",
-    }
-    function = next((function for function, is_it in kinds.items() if is_it()), None)
-    if function is None:
-        raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}, or MODULE:FUNCTION")
-    return function
+    end = "" if folder is not None else _suffix(path)
+    stored = "|" in path or end == ".zarr" or not {*names}.isdisjoint(_ZARR)
+    shown = [] if stored else [name for name in names if not is_hidden(name)]
+    found = [function for function, one in _LISTED.items() if any(map(one.belongs, shown))]
+    if local is not None and not local.exists() and not found:  # these may be a pattern
+        raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
+    if tokens or end in (".bin", ".idx"):
+        return "from_tokens"
+    # A list of what is in the other files is not the data.
+    listed = folder is not None and (holds_images(path) or not _TABLES.issuperset(found))
+    of_rows = [name for name in found if not (listed and name in _TABLES)]
+    if of_rows or end == ".npy":
+        return of_rows[0] if of_rows else "from_npy"
+    if holds_images(path):
+        return "from_images"
+    # Without listing a URL, assume a zarr store, whose name may have any suffix.
+    if local is None or folder is not None or end == ".zip":
+        return "from_zarr"
+    raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}, or MODULE:FUNCTION")
 
 
 def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool:
-    """Whether a path is a file of a kind, or a local folder with such files."""
-    return any(map(is_one, [file_name(path)] if local is None or not local.is_dir() else _names_in(local)))
-
-
 def _names_in(folder: Path) -> list[str]:
     """Names of the files in a folder; if none is of a known kind, those in the first folder below that has one."""
-    known = (lambda name: name in _ZARR, lambda name: table_function([name]) is not None, *RECORDS)
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
-        if any(is_one(name) for is_one in known for name in names):
+        if any(name in _ZARR or any(one.belongs(name) for one in _LISTED.values()) for name in names):
             return [name for name in names if parent == str(folder) or not is_hidden(name)]
     return []
-
-
-def _table_kind(path: str, local: Path | None) -> str | None:
-    """The function that opens a file, folder or pattern of tables; None for another kind of data."""
-    if local is None or not local.is_dir():
-        return None if "|" in path else table_function([file_name(path)])
-    names = _names_in(local)
-    kind = None if set(names) & set(_ZARR) else table_function(names)
-    # A list of what is in the other files is not the data.
-    listed = kind is not None and (holds_images(path) or any(is_one(name) for is_one in RECORDS for name in names))
-    return None if listed else kind
 
 
 def holds_images(path: str) -> bool:
@@ -251,12 +215,18 @@ def holds_images(path: str) -> bool:
     return False
 
 
-def _refuse_options(options: argparse.Namespace, kind: _Kind) -> None:
-    """Raises if an option does not apply to this kind of data."""
-    for name in _OPTIONS:
-        if getattr(options, name) is not None and name not in kind.options:
-            option = name.replace("_", "-")
-            raise ArgumentError(f"{options.source} is {kind.noun}, to which --{option} does not apply; leave it out")
+def _arguments(options: argparse.Namespace, function: str, taken: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a function that options set; refuses an option that sets none of those that it takes."""
+    given = {}
+    for option in _OPTIONS:
+        names = ("columns", "variables", "features") if option == "columns" else (option,)
+        name = next((name for name in names if name in taken), None)
+        if (value := getattr(options, option)) is not None:
+            if name is None:
+                shown = option.replace("_", "-")
+                raise ArgumentError(f"{options.source} is opened by {function}, which takes no --{shown}; leave it out")
+            given[name] = value
+    return given
 
 
 def _names(text: str) -> tuple[str, ...]:

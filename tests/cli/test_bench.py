@@ -133,7 +133,7 @@ def test_a_dataset_that_a_function_makes(images: str, module: str, capfd: pytest
     assert lines["what limits it"].endswith("; leave --num-workers out, so that it is done while training goes on")
     code, out, err = bench(capfd, f"{module}:few", "--pad-to", 3, *QUICK)
     assert (code, out) == (2, "")
-    assert f"{module}:few is a function, to which --pad-to does not apply" in err
+    assert f"{module}:few is opened by a function, which takes no --pad-to" in err
 
 
 def test_processor_time_is_that_of_this_process_and_its_children(
@@ -216,7 +216,7 @@ def test_tfrecord_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert main(["convert", str(path), str(tmp_path / "out.zarr")]) == 2
     assert "convert it to numbers in a map" in capfd.readouterr().err
     assert main(["bench", str(path), "--size", "4", "--batch-size", "8"]) == 2
-    assert "made of TFRecord files, to which --size does not apply" in capfd.readouterr().err
+    assert "is opened by from_tfrecord, which takes no --size" in capfd.readouterr().err
     assert main(["inspect", str(path), "--columns", "x"]) == 2
     assert "has no feature 'x', since it is not a tf.train.Example; leave --columns out" in capfd.readouterr().err
 
@@ -255,8 +255,8 @@ def test_array_record_files_in_a_bucket(capfd: pytest.CaptureFixture[str]) -> No
         (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which is not callable"),
         (["--size", "8xx"], r"'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
         (["--size", "8x0"], r"'8x0' is not a size"),
-        (["--size", "8"], r"images.npy is a .npy file, to which --size does not apply; leave it out"),
-        (["--pad-to", "8"], r"images.npy is a .npy file, to which --pad-to does not apply"),
+        (["--size", "8"], r"images.npy is opened by from_npy, which takes no --size; leave it out"),
+        (["--pad-to", "8"], r"images.npy is opened by from_npy, which takes no --pad-to"),
         (["--batch-size", 8192], r"--batch-size 8192: there are only 4096 rows; pass a smaller one"),
         (["--batch-size", 0], r"--batch-size 0: a batch needs at least one row"),
         (["--num-workers", -1], r"--num-workers -1: pass 0 or more"),

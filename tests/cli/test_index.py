@@ -142,7 +142,7 @@ def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -
         (("y.npy", "--filter", "index_quality:is_good"), "y.npy does not exist"),
         (
             ("index_quality:group", "--filter", "index_quality:is_good", "--seq-len", "3"),
-            "is a function, to which --seq-len does not apply",
+            "is opened by a function, which takes no --seq-len",
         ),
         (("index_quality:Opaque", "--filter", "index_quality:is_good"), "index_quality:Opaque() returned <"),
     ],

@@ -15,7 +15,7 @@ from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.objects import ObjectSource, all_with_arrays, with_arrays
+from loadax.sources.objects import ObjectSource, all_with_arrays
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Grain's datasets, by the names of their classes without "MapDataset".
@@ -113,16 +113,10 @@ class GrainSource(BaseSource):
         examples = self._object.call(self._elements, rows, visits.epochs)
         missing = [number for number, example in enumerate(examples) if example is None]
         if missing:
-            own = next((type(part).__name__ for part in _chain(self._dataset) if not _kind(part)), None)
-            remedy = (
-                "or have loadax look for the others once and leave them out: "
-                "loadax.from_grain(data.filter(lambda example: True)), where they are the same in every epoch"
-                if own is None
-                else f"or have {own} keep a list of its good rows, and count and index those alone"
-            )
             raise LeafError(
                 f"row {rows[missing[0]]}: the Grain dataset gave None instead of an example in epoch "
-                f"{visits.epochs[missing[0]]}; return one for every row, {remedy}"
+                f"{visits.epochs[missing[0]]}; return one for every row, or, if they are the same in every epoch, "
+                "leave them out: loadax.from_grain(data.filter(lambda example: True))"
             )
         return all_with_arrays(examples)
 
@@ -212,7 +206,7 @@ class UnbatchedSource(BaseSource):
             if _batch_rows(batch, number) != expected:
                 raise SourceError(
                     f"batch {number} of epoch {epoch} has {_batch_rows(batch, number)} rows, not {expected} as others "
-                    "have; unbatch=True needs batches of one size"
+                    "have; unbatch=True needs batches of one size: pass drop_remainder=True to .batch"
                 )
             places = np.flatnonzero(which.reshape(-1) == index)
             for leaf, destination in zip(flatten(batch)[0], out, strict=True):
@@ -273,30 +267,8 @@ def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | N
                 "unbatch=True: the Grain dataset leaves batches out by .filter; hand over the dataset before .batch(), "
                 "filtered row by row, and pass batch_size= to the Dataloader: loadax.from_grain(base.filter(fn))"
             )
-        _check_repeated_batches(data)
         return UnbatchedSource(source), None
     return source, PresenceSource(_deciding(data)) if sparse else None
-
-
-def _check_repeated_batches(data: Any) -> None:
-    """Refuses a short batch at the end of an epoch, behind which a `.repeat(n)` puts another epoch."""
-    for part in _chain(data):
-        if (
-            _kind(part) != "Repeat"
-            or len(part) >= _ENDLESS
-            or not any(_kind(below) == "Batch" for below in _chain(part))
-        ):
-            continue
-        epoch = part.parents[0]
-        if 0 < len(epoch) < len(part):
-            last = len(epoch) - 1
-            sizes = [_batch_rows(with_arrays(epoch[number]), number) for number in (0, last)]
-            if sizes[0] != sizes[1]:
-                raise ArgumentError(
-                    f"unbatch=True: batch {last} is the last one of an epoch that .repeat repeats, and has {sizes[1]} "
-                    f"rows, not {sizes[0]} as others have; leave .repeat out, and pass num_epochs= to the Dataloader, "
-                    "or pass drop_remainder=True to .batch"
-                )
 
 
 def is_there(present: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,30 +14,6 @@ from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
-
-
-class Stored(Protocol):
-    """Reader of the rows of one array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    @property
-    def reads(self) -> int:
-        """Number of reads to run concurrently."""
-        ...
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows per chunk; 1: rows are decoded one by one."""
-        ...
-
-    def rows(self, rows: Integers) -> NDArray[Any]:
-        """Reads the entries at `rows`, in any order, repeats allowed."""
-        ...
 
 
 @final
@@ -63,7 +39,7 @@ class StoreSource(BaseSource):
         return self._length
 
     def __repr__(self) -> str:
-        return " and ".join(sorted({str(array) for array in self._arrays}))
+        return " and ".join(sorted({array.text for array in self._arrays}))
 
     @property
     def chunks(self) -> range | None:
@@ -83,7 +59,7 @@ def is_stored(data: Any) -> bool:
     return _opener(data) is not None
 
 
-def _opener(data: Any) -> Callable[[Any], Stored] | None:
+def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
     for module, name, opener in (
         ("tensorstore", "TensorStore", _OfTensorStore),
         ("zarr", "Array", _OfZarr),
@@ -95,7 +71,7 @@ def _opener(data: Any) -> Callable[[Any], Stored] | None:
     return None
 
 
-def _open(leaf: Any, path: str) -> Stored:
+def _open(leaf: Any, path: str) -> "_Stored":
     opener = _opener(leaf)
     if opener is None:
         return _InMemory(leaf, path)
@@ -120,12 +96,10 @@ class _InMemory:
 
     def __init__(self, leaf: Any, path: str):
         self._source = ArraySource({path: leaf})
+        self.text = repr(self._source)
         self._path = path
         self.shape = (len(self._source), *self._source.spec[path].shape)
         self.dtype = self._source.spec[path].dtype
-
-    def __str__(self) -> str:
-        return repr(self._source)
 
     def rows(self, rows: Integers) -> NDArray[Any]:
         return self._source.read(rows)[self._path]
@@ -139,11 +113,9 @@ class _OfTensorStore:
         from loadax.sources.zarr.source import TensorStoreSource
 
         self._source = TensorStoreSource(store)
+        self.text = repr(self._source)
         self.shape = (len(self._source), *self._source.spec.shape)
         self.dtype = self._source.spec.dtype
-
-    def __str__(self) -> str:
-        return repr(self._source)
 
     @property
     def chunk_rows(self) -> int:
@@ -156,7 +128,7 @@ class _OfTensorStore:
 
 @final
 class _OfZarr:
-    reads = 4
+    reads, text = 4, "zarr arrays"
 
     def __init__(self, array: Any):
         self._array = array
@@ -166,9 +138,6 @@ class _OfZarr:
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
         self.chunk_rows = int(array.chunks[0])
 
-    def __str__(self) -> str:
-        return "zarr arrays"
-
     def rows(self, rows: Integers) -> NDArray[Any]:
         run = _run(rows)
         return self._array[run] if run is not None else self._array.oindex[rows]
@@ -176,16 +145,13 @@ class _OfZarr:
 
 @final
 class _OfHdf5:
-    reads = 1  # HDF5 has one global lock
+    reads, text = 1, "HDF5 arrays"  # HDF5 has one global lock
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
         self._file = str(Path(dataset.file.filename).absolute())
         self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
         self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
-
-    def __str__(self) -> str:
-        return "HDF5 arrays"
 
     def rows(self, rows: Integers) -> NDArray[Any]:
         run = _run(rows)
@@ -209,15 +175,16 @@ class _OfHdf5:
 
 @final
 class _OfXarray:
-    reads, chunk_rows = 4, 1
+    reads, chunk_rows, text = 4, 1, "xarray arrays"
 
     def __init__(self, array: Any):
         self._array = array.variable  # without the coordinates, which rows don't need
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
 
-    def __str__(self) -> str:
-        return "xarray arrays"
-
     def rows(self, rows: Integers) -> NDArray[Any]:
         run = _run(rows)
         return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
+
+
+_Stored: TypeAlias = _InMemory | _OfTensorStore | _OfZarr | _OfHdf5 | _OfXarray
+"""Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together."""

@@ -12,7 +12,7 @@ from loadax.sources.adapters.grain_map import is_grain, refuse_grain
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.rows_of_store import is_stored
 from loadax.sources.adapters.streams import recognise_stream
-from loadax.sources.file_formats import CALLS, ending_of
+from loadax.sources.formats import call_for
 
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
@@ -111,23 +111,15 @@ def _is_dataset(value: Any) -> bool:
         return False
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
     return streams or (
-        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value)
+        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not comes_from(value, "datasets", "Column")
     )
-
-
-def _is_sequence_of_scalars(value: Any) -> bool:
-    """Whether it is a column of Hugging Face, which is no dataset."""
-    return comes_from(value, "datasets", "Column")
 
 
 def _line_for(path: str) -> str:
     where = Path(path)
     if where.is_dir() and not any((where / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
         return f"loadax.from_images({path!r}), or from_array_record, from_tokens for a folder of such files"
-    ending = ".zarr" if where.is_dir() else ending_of(where.name)
-    if ending in CALLS:
-        return CALLS[ending].format(repr(path))
-    return (
+    return call_for(".zarr" if where.is_dir() else where.name, path) or (
         "loadax.from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, "
         "or what another library makes of it: loadax.as_dataset(…)"
     )

@@ -200,14 +200,7 @@ def _open(path: str) -> Any:
     reader = _native().ArrayRecordReader(os.fsencode(path), options=_OPTIONS)  # a name may not be UTF-8
     if reader.ok():
         return reader
-    try:
-        reader.read([0])
-        reason = ""
-    except (RuntimeError, IndexError) as error:
-        reason = f": {error}"
-    raise SourceError(
-        f"{path} can't be opened as ArrayRecord{reason}; it has another format, or its writer was never closed"
-    )
+    raise SourceError(f"{path} can't be opened as ArrayRecord: it has another format, or its writer was never closed")
 
 
 def _native() -> Any:

@@ -195,11 +195,8 @@ class AlikeRecords(BaseSource):
         return flat.astype(self._dtype.newbyteorder("="))
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return list(self._examples(visits.rows))
-
-    def _examples(self, rows: Integers) -> list[NDArray[Any]]:
-        records = self._files.read(rows)
-        _entries(records, self._dtype, rows, self._files)
+        records = self._files.read(visits.rows)
+        _entries(records, self._dtype, visits.rows, self._files)
         return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
 
 

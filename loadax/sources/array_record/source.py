@@ -9,17 +9,9 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.records import AlikeRecords, BytesRecords
-from loadax.sources.file_names import is_array_record
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.formats import FORMATS
+from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
-
-_FILES = FileKind(
-    "paths",
-    "an ArrayRecord file",
-    is_array_record,
-    ("file with array_record in its name", "the files, or a pattern such as *.data"),
-    local_only="ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder",
-)
 
 
 def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
@@ -31,24 +23,13 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
         UnsupportedError: When a path is a URL, or `array_record` is not installed.
     """
     entries = None if dtype is None else _dtype(dtype)
-    files = open_record_files(find_record_files(paths))
-    return BytesRecords(files) if entries is None else AlikeRecords(files, entries)
-
-
-def find_record_files(paths: Any) -> list[str]:
-    """Expands a path, folder, glob pattern, or list of these, to files; see `expand`.
-
-    Raises:
-        ArgumentError: When it is none of these.
-        SourceError: When a file is missing or empty; names it.
-        UnsupportedError: For a URL.
-    """
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_array_record"], files)
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
-    return locations
+    records = open_record_files(locations)
+    return BytesRecords(records) if entries is None else AlikeRecords(records, entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ them, and are gathered from there without any step between.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import pyarrow as pa
@@ -81,31 +81,6 @@ def _run(batch: int, places: slice | Integers, rows: Integers) -> Run:
     first, last = int(rows[0]), int(rows[-1])
     consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
     return Run(batch, places, rows, slice(first, last + 1) if consecutive else None)
-
-
-class Column(Protocol):
-    """One column of all record batches."""
-
-    @property
-    def spec(self) -> ArraySpec | None:
-        """Of one row; None where rows need not be alike."""
-        ...
-
-    def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
-        """`count` rows as an array, rows first; None where they are not alike."""
-        ...
-
-    def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
-        """`count` rows one by one, in memory that nobody else holds."""
-        ...
-
-    def open(self) -> None:
-        """Views the memory of all record batches now, and not when they are first read."""
-        ...
-
-    def join(self, others: Sequence[Any]) -> "Column":
-        """The column of the record batches of this one and others of its kind."""
-        ...
 
 
 def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
@@ -293,6 +268,10 @@ class Objects:
             for index, value in zip(indices, taken, strict=True):
                 found[index] = value if self.decode is None or value is None else self.decode(value)
         return found
+
+
+Column: TypeAlias = Numbers | Lists | Objects
+"""One column of all record batches; its `spec` is None where the rows need not be alike."""
 
 
 def column_of(

@@ -60,6 +60,18 @@ def is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
+def is_list_view(kind: Any) -> bool:
+    """Whether a type is one of lists with a length beside each offset."""
+    return pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+
+
+def list_of(inner: Any, kind: Any) -> Any:
+    """The type of lists of other entries that is like a type of lists, or of views of them."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.list_(inner) if pa.types.is_list(kind) else pa.large_list(inner)
+
+
 def view(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """The memory of an array of numbers as NumPy's; None where they are stored in another form."""
     if not plain_bytes(values.type, dtype):

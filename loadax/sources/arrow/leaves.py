@@ -15,7 +15,7 @@ from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
-from loadax.sources.arrow.layout import by_type, is_list
+from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_of
 from loadax.sources.arrow.nulls import Nulls
 
 
@@ -75,7 +75,7 @@ class Leaf:
             return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
         if isinstance(kind, pa.FixedShapeTensorType):
             return _nested(array.storage, kind.shape)
-        if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        if is_list_view(kind):
             array = _without_views(array)
         return array if array.type == self.type else array.cast(self.type)
 
@@ -212,15 +212,13 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
-    views = types.is_list_view(kind) or types.is_large_list_view(kind)
+    views = is_list_view(kind)
     if views or (is_list(kind) and not isinstance(kind, pa.BaseExtensionType)):
         inner = kind.value_type
         inner = inner if types.is_dictionary(inner) or types.is_run_end_encoded(inner) else plain_type(inner)
         if inner is None or (inner == kind.value_type and not views):
             return None if inner is None else kind
-        if types.is_fixed_size_list(kind):
-            return pa.list_(inner, kind.list_size)
-        return pa.list_(inner) if types.is_list(kind) else pa.large_list(inner)
+        return list_of(inner, kind)
     return kind
 
 
@@ -239,19 +237,13 @@ def bytes_for_bits(kind: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType) or not is_list(kind):
         return kind
     inner = bytes_for_bits(kind.value_type)
-    if inner == kind.value_type:
-        return kind
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(inner, kind.list_size)
-    return pa.list_(inner) if pa.types.is_list(kind) else pa.large_list(inner)
+    return kind if inner == kind.value_type else list_of(inner, kind)
 
 
 @by_type
 def _scalar_type(kind: Any) -> Any:
     """The type of the innermost entries of lists."""
-    while not isinstance(kind, pa.BaseExtensionType) and (
-        is_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
-    ):
+    while not isinstance(kind, pa.BaseExtensionType) and (is_list(kind) or is_list_view(kind)):
         kind = kind.value_type
     return kind
 
@@ -334,11 +326,9 @@ def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
     path = ".".join(names)
     leave_out = call.without(names[0])
     if pa.types.is_null(kind):
-        remedy = "give it values"
-        if call.has_dtypes and len(names) == 1:
-            remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}"
+        typed = call.has_dtypes and len(names) == 1
+        remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
-    remedy = "write it as another type"
-    if pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None:
-        remedy = f"cast it to numbers: {call.cast(path)}"
+    cast = pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None
+    remedy = f"cast it to numbers: {call.cast(path)}" if cast else "write it as another type"
     return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"

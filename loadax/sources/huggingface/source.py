@@ -159,20 +159,14 @@ def mapping_of(data: Any) -> tuple[Integers, Numbers] | None:
 def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
     """The column of a feature; of a dict of features a dict of their columns."""
     if isinstance(feature, dict):
+        members = [field.type.get_field_index(name) for name in feature]
+        flat = [array.flatten() for array in arrays]  # with the nulls of the structs themselves
         return {
-            name: _columns([_member(array, field.type, name) for array in arrays], _field(field.type, name), inner)
-            for name, inner in feature.items()
+            name: _columns([each[index] for each in flat], field.type.field(index), inner)
+            for index, (name, inner) in zip(members, feature.items(), strict=True)
         }
     decode = partial(decode_nested_example, feature) if require_decoding(feature) else None
     return column_of([without_views(array) for array in arrays], field.type, decode)
-
-
-def _member(array: Any, kind: Any, name: str) -> Any:
-    return array.flatten()[kind.get_field_index(name)]  # with the nulls of the struct itself
-
-
-def _field(kind: Any, name: str) -> Any:
-    return kind.field(kind.get_field_index(name))
 
 
 def _kind(feature: Any) -> str:

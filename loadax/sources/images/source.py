@@ -173,9 +173,6 @@ class ImageSource(BaseSource):
             with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 return file.read()
         except OSError as error:
-            reason = (
-                "the file no longer exists" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
-            )
             raise SourceError(
-                f"row {row}, {path}: {reason}; open the folder again to list its current files"
+                f"row {row}, {path}: it can't be read: {error.strerror}; open the folder again to list its files"
             ) from error

@@ -1,8 +1,8 @@
-"""ByteStream: reads many parts of a byte stream that is stored in a sequence of files."""
+"""Reads many parts of a byte stream that is stored in a sequence of files."""
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,28 +85,6 @@ class Ends:
         ]
 
 
-class ByteStream(Protocol):
-    """Reads parts of a stream of local or remote files."""
-
-    ends: Ends
-    far: bool
-    """Whether a read waits for a network."""
-
-    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
-        """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
-        ...
-
-    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Reads parts of any lengths and concatenates them.
-
-        Args:
-            starts: First entry of each part, int64[n], n >= 1.
-            lengths: Entries of each part, int64[n], at least 1 each.
-            dtype: Dtype of the entries; no entry crosses a segment boundary.
-        """
-        ...
-
-
 def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Views the `size` bytes from each byte of `memory` on as overlapping rows."""
     return np.ndarray((len(memory) - size + 1, size), np.uint8, memory, 0, (1, 1))
@@ -133,7 +111,7 @@ def copy_stretches(
 
 @final
 class MappedSegments:
-    """A stream of local files, memory-mapped on first use; see `ByteStream`. Pickles as paths.
+    """A stream of local files, memory-mapped on first use. Pickles as paths.
 
     Raises:
         SourceError: On a read, when a file is shorter than its segment or can't be mapped; names it.
@@ -150,6 +128,7 @@ class MappedSegments:
         return MappedSegments, (self.ends.segments,)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
         if not out.size:
             return
         size = out.shape[1]
@@ -172,7 +151,13 @@ class MappedSegments:
                 filled += high - low
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Gathers parts, none of which crosses a segment boundary; see `ByteStream`."""
+        """Reads parts of any lengths and concatenates them.
+
+        Args:
+            starts: First entry of each part, int64[n], n >= 1.
+            lengths: Entries of each part, int64[n], at least 1 each.
+            dtype: Dtype of the entries; no entry crosses a segment boundary.
+        """
         owners = self.ends.owners(starts * dtype.itemsize)
         met = np.unique(owners)
         if len(met) == 1:

@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import compress
 from pathlib import PurePosixPath
@@ -25,25 +25,32 @@ _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,
 _MOST_FILES = 10_000_000  # of a brace pattern
 
 
-class FileKind(NamedTuple):
-    """A kind of files, with its wording for messages.
+class Format(NamedTuple):
+    """A format of files, with its wording for messages.
 
     Args:
-        argument: Name of the argument that takes the paths.
         one: Noun for one file, as in "pass the path of …".
-        belongs: Predicate on file names: whether a file in a folder is of this kind.
-        missing: Ends of two sentences for a folder without such files: what it lacks, and what to pass instead.
+        names: Regular expression that is found in names of such files.
+        lacks: What a folder without such files lacks.
+        pattern: Example of a pattern that finds files with other names.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
+        argument: Name of the argument that takes the paths.
     """
 
-    argument: str
     one: str
-    belongs: Callable[[str], bool]
-    missing: tuple[str, str]
+    names: str
+    lacks: str
+    pattern: str
     local_only: str | None = None
+    argument: str = "paths"
+
+    def belongs(self, name: str) -> bool:
+        """Whether a name is that of a file of this format; of companions only where `.idx` is its own ending."""
+        found = re.search(self.names, name)
+        return found is not None and (found[0] == ".idx" or not is_companion(name))
 
 
-def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
+def expand(given: Any, kind: Format, files: Files) -> list[str]:
     """Expands `given` to paths and URLs of files.
 
     Lists keep their order; the files of a folder or pattern are sorted by name. A remote folder is listed once, after
@@ -106,7 +113,7 @@ def file_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
-def _folders_marked(texts: list[str], kind: FileKind, files: Files) -> list[str]:
+def _folders_marked(texts: list[str], kind: Format, files: Files) -> list[str]:
     """Appends "/" to the URLs of folders in buckets.
 
     Of URLs that have the names of files, the others are requested only if the first one is a folder.
@@ -126,7 +133,7 @@ def _folders(urls: Sequence[str], files: Files) -> set[str]:
     return {url for url, names in below if names}
 
 
-def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
+def _expand(path: str, kind: Format, files: Files) -> list[str]:
     local = local_path(path)
     if local is None and kind.local_only is not None:
         raise UnsupportedError(f"{path}: {kind.local_only}")
@@ -137,7 +144,7 @@ def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
     return _of_pattern(path, kind, files)
 
 
-def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False) -> list[str]:
+def _of_folder(folder: Entry, kind: Format, files: Files, within: bool = False) -> list[str]:
     """The files of a kind in a folder, and in its folders with the name of such a file, as Spark writes.
 
     Args:
@@ -157,12 +164,12 @@ def _of_folder(folder: Entry, kind: FileKind, files: Files, within: bool = False
     _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
-        lacks, instead = kind.missing
-        raise SourceError(f"{shown}: the folder has no {lacks}, but {names}; pass {instead}")
+        instead = f"pass the files, or a pattern such as {kind.pattern}"
+        raise SourceError(f"{shown}: the folder has no {kind.lacks}, but {names}; {instead}")
     return sorted(found)
 
 
-def _of_pattern(path: str, kind: FileKind, files: Files) -> list[str]:
+def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
     """The files that match a pattern, and those in folders that match and have the name of a file of the kind."""
     pattern, entries = entries_at(path, files)
     # A pattern of all names stands for the files that a folder does.
@@ -183,12 +190,12 @@ def _of_pattern(path: str, kind: FileKind, files: Files) -> list[str]:
     return sorted(found)
 
 
-def _is_like_file(entry: Entry, kind: FileKind) -> bool:
+def _is_like_file(entry: Entry, kind: Format) -> bool:
     """Whether an entry is a folder whose name ends as those of files do."""
     return entry.is_folder and kind.belongs(f"x{PurePosixPath(entry.name).suffix}")
 
 
-def _is_taken(entry: Entry, pattern: Sequence[str], kind: FileKind) -> bool:
+def _is_taken(entry: Entry, pattern: Sequence[str], kind: Format) -> bool:
     """Whether a pattern takes what matches it: all but hidden files and companions, unless it spells these."""
     spelled = [part for part in pattern if is_hidden(part)]
     if any(is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled) for part in entry.parts):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -30,19 +30,13 @@ it found. The ranges must ascend.
 """
 
 
-class Check(Protocol):
-    """Checks an entry that was loaded from disk, with the sizes of the files; raises `ValueError`."""
-
-    def __call__(self, entry: Entry, sizes: Integers) -> object: ...
-
-
 def index_files(
     kind: str,
     files: Files,
     locations: Sequence[str],
     scan: Callable[[str, int], Scan[Found]],
     merge: Callable[[list[Found]], Entry],
-    check: Check,
+    check: Callable[[Entry, Integers], object],
     index: Any,
     progress: bool | None,
 ) -> Entry:
@@ -54,7 +48,7 @@ def index_files(
         locations: Paths and URLs of the files.
         scan: Scan of one file, from its path or URL and its size.
         merge: Merges the results of all files, in order.
-        check: Check of an entry that was loaded from disk.
+        check: Checks an entry that was loaded from disk, with the sizes of the files; raises `ValueError`.
         index: Path of the index folder; None: no index.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
 
@@ -82,7 +76,21 @@ def index_files(
         return merge([one.found for one in scans])
 
     known = partial(_identity, kind, files, locations)
-    return cached(folder, ENTRY, known, partial(check, sizes=np.array(sizes, np.int64)), make)
+    return cached(folder, ENTRY, known, lambda entry: check(entry, np.array(sizes, np.int64)), make)
+
+
+class FileRecords(NamedTuple):
+    """First byte and size of each record of a file."""
+
+    begins: Sequence[int] | Integers
+    sizes: Sequence[int] | Integers
+
+
+def merge_records(found: Sequence[FileRecords], counts: str) -> Entry:
+    """Merges the records of all files; `counts`: name of the array of their number in each."""
+    columns = zip(*found, strict=True)
+    begins, sizes = (np.concatenate([np.asarray(part, np.int64) for part in column]) for column in columns)
+    return Entry({"begins": begins, "sizes": sizes, counts: np.array([len(one.begins) for one in found])}, {})
 
 
 def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:

@@ -22,19 +22,14 @@ _TRIES = 6
 _BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}  # six seconds of waiting in all
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1"}
-_REMEDIES = (  # part of TensorStore's message, and the remedy
-    (
-        "NOT_FOUND: chunk",
-        (
-            "the copy is incomplete, or its writer left out chunks that hold only the fill value: "
-            "copy it again, or pass missing='fill' if those are right"
-        ),
-    ),
-    ("valid ZIP EOCD", "the file is not a zip file, or was cut short: copy it again"),
-    ("DATA_LOSS", "the stored bytes are damaged: copy that file again"),
-    ("PERMISSION_DENIED", "access was refused: check the credentials in the environment, and their rights"),
-    ("retry attempts failed", f"no answer after {_TRIES} tries: is the server up, and the address right?"),
-)
+_REMEDIES = {  # by a part of TensorStore's message
+    "NOT_FOUND: chunk": "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
+    "again, or pass missing='fill' if those are right",
+    "valid ZIP EOCD": "the file is not a zip file, or was cut short: copy it again",
+    "DATA_LOSS": "the stored bytes are damaged: copy that file again",
+    "PERMISSION_DENIED": "access was refused: check the credentials in the environment, and their rights",
+    "retry attempts failed": f"no answer after {_TRIES} tries: is the server up, and the address right?",
+}
 
 _DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
 
@@ -154,7 +149,7 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
 def failure(error: Exception, name: str) -> str:
     """Formats TensorStore's error as `name`, cause and remedy."""
     text = brief(error)
-    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if part in text), "")
+    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if part in text), "")
     return f"{name}: {text}{remedy}"
 
 

@@ -80,12 +80,10 @@ def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
 
 def mapped_name(array: NDArray[Any]) -> str:
     """Name of the file that an array or its base was mapped from, for messages."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        if isinstance(base, np.memmap) and base.filename is not None:
-            return str(base.filename)
-        base = base.base
-    return str(base.path) if isinstance(base, FileMap) else "a memory-mapped file"
+    mapped, memory = map_of(array)
+    if mapped is not None and mapped.filename is not None:
+        return str(mapped.filename)
+    return str(memory.path) if isinstance(memory, FileMap) else "a memory-mapped file"
 
 
 def cut_short(name: str) -> SourceError:

@@ -28,26 +28,16 @@ BUCKETS = ("s3", "gs", "az")
 _SCHEMES = (*BUCKETS, "http", "https")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_REMEDIES = (  # part of obstore's message, and the remedy
-    (
-        "169.254.169.254",
-        (
-            "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or AWS_SKIP_SIGNATURE=true for a public bucket"
-        ),
-    ),
-    (
-        ("Account must be specified"),
-        "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
-    ),
-    ("40[13] ", "access was refused: check the credentials in the environment, and their rights"),
-    ("NoSuchBucket", "check the name of the bucket"),
-    ("without LOCATION", "set AWS_REGION to the region of the bucket"),
-    (
-        f"after {_TRIES - 1} retries|request or response body error|operation timed out",
-        f"no answer after {_TRIES} tries: is the server up, and the address right?",
-    ),
-)
+_REMEDIES = {  # by a part of obstore's message
+    "169.254.169.254": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "AWS_SKIP_SIGNATURE=true for a public bucket",
+    "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
+    "40[13] ": "access was refused: check the credentials in the environment, and their rights",
+    "NoSuchBucket": "check the name of the bucket",
+    "without LOCATION": "set AWS_REGION to the region of the bucket",
+    f"after {_TRIES - 1} retries|request or response body error|operation timed out": f"no answer after {_TRIES} "
+    "tries: is the server up, and the address right?",
+}
 
 
 def split_url(location: str) -> tuple[str, str]:
@@ -115,7 +105,7 @@ def failure(error: Exception, name: str) -> StorageError:
     brief = text.partition(" - ")[2] or text.partition("error: ")[2] or text
     if status:
         brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
-    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if re.search(part, text)), "")
+    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
     return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
 
 

@@ -1,21 +1,14 @@
 """RemoteSegments: reads parts of a stream of remote files; coalesces nearby parts, reads all concurrently."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import GAP, JOINED
-from loadax.sources.io.byte_stream import (
-    ByteStream,
-    Ends,
-    MappedSegments,
-    Segment,
-    copy_stretches,
-    stretches_of,
-)
+from loadax.sources.io.byte_stream import Ends, MappedSegments, Segment, copy_stretches, stretches_of
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
@@ -23,7 +16,7 @@ from loadax.sources.io.files import Files
 _WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
-def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | None) -> ByteStream:
+def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | None) -> "ByteStream":
     """Opens a stream of local files (memory-mapped) or of remote files (range requests).
 
     Args:
@@ -46,7 +39,7 @@ class _Group(NamedTuple):
 
 @final
 class RemoteSegments:
-    """A stream of remote files; see `ByteStream`. Nearby parts are read as one range.
+    """A stream of remote files; see `MappedSegments`. Nearby parts are read as one range.
 
     Args:
         segments: Segments of the stream.
@@ -123,3 +116,7 @@ def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
         wave.append(group)
         size += group.stop - group.start
     yield wave
+
+
+ByteStream: TypeAlias = MappedSegments | RemoteSegments
+"""Reads parts of a stream of local or remote files; `far`: a read waits for a network."""

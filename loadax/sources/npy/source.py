@@ -44,10 +44,7 @@ def _map_file(path: Any) -> NDArray[Any]:
     try:
         array = load_npy(file, mapped=True)
     except NPY_FAILURES as error:
-        reason = (
-            "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
-        )
-        raise SourceError(f"{file}: {reason}; {REMEDY}") from error
+        raise SourceError(f"{file}: it can't be opened as .npy: {error}; {REMEDY}") from error
     if not isinstance(array, np.memmap):
         if hasattr(array, "close"):
             array.close()

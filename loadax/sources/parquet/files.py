@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate, chain, groupby, product
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +36,6 @@ _ALIKE = 8  # schemas that one is compared with
 
 Names = tuple[str, ...]
 """Name of a column, and of the member of each struct below it: names may contain dots."""
-
-
-class Reads(Protocol):
-    """Reader of byte ranges."""
-
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]: ...
 
 
 class Footer(NamedTuple):
@@ -108,7 +102,7 @@ class ParquetFiles:
         self._sizes = files.sizes(self.locations)
         far = [location for location in self.locations if local_path(location) is None]
         extents = dict(zip(self.locations, self._sizes, strict=True))
-        self._files: Reads = files if cache is None or not far else CachedFiles(files, cache, extents)
+        self._files: Files | CachedFiles = files if cache is None or not far else CachedFiles(files, cache, extents)
         self.far = bool(far)
         self._stamps = [
             None if local_path(location) is None else self._stamp(file) for file, location in enumerate(self.locations)

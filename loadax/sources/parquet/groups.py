@@ -1,6 +1,5 @@
 """RowGroups decodes row groups of Parquet files; RecentGroups is an LRU cache of the decoded ones."""
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -123,14 +122,13 @@ class RecentGroups:
     """LRU cache of decoded row groups. Thread-safe: each is decoded by one thread.
 
     Args:
-        decode: Decodes a row group.
-        size: Bytes of a decoded row group, by its index.
+        groups: The row groups.
         most: Size limit in bytes; the least recently used row groups are evicted first.
         least: Number of row groups to keep even if they take more.
     """
 
-    def __init__(self, decode: Callable[[int], ColumnTree], size: Callable[[int], int], most: int, least: int):
-        self._decode, self._size, self._most, self._least = decode, size, most, least
+    def __init__(self, groups: RowGroups, most: int, least: int):
+        self._groups, self._most, self._least = groups, most, least
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()  # by index, last used last
         self._bytes = 0
@@ -142,20 +140,20 @@ class RecentGroups:
             mine = future is None
             if future is None:
                 future = self._kept[index] = Future()
-                self._bytes += self._size(index)
+                self._bytes += self._groups.size(index)
                 self._evict()
             else:
                 self._kept.move_to_end(index)
         if mine:
             try:
-                tree = self._decode(index)
+                (tree,) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
                 tree.open()
                 future.set_result(tree)
             except BaseException as error:
                 with self._lock:
                     if self._kept.get(index) is future:
                         del self._kept[index]
-                        self._bytes -= self._size(index)
+                        self._bytes -= self._groups.size(index)
                 future.set_exception(error)
                 raise
         return future.result()
@@ -163,9 +161,4 @@ class RecentGroups:
     def _evict(self) -> None:
         while self._bytes > self._most and len(self._kept) > max(1, self._least):
             index, _ = self._kept.popitem(last=False)
-            self._bytes -= self._size(index)
-
-
-def row_bytes(tree: ColumnTree) -> int:
-    """Bytes of a row of numbers."""
-    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.specs if spec is not None)
+            self._bytes -= self._groups.size(index)

@@ -1,6 +1,5 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -14,24 +13,17 @@ from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_re
 from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories, category_leaves
-from loadax.sources.arrow.unify import unified
-from loadax.sources.file_names import is_parquet
+from loadax.sources.arrow.unify import unified_schema
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
 from loadax.sources.parquet.files import Names, ParquetFiles, encrypted_text
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.partitions import partition_columns
 from loadax.sources.parquet.source import ParquetSource
 from loadax.sources.parquet.table_formats import refuse_tables
 
-_FILES = FileKind(
-    "paths",
-    "a Parquet file",
-    is_parquet,
-    (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
-)
 _NAMED = 100  # files in a message
 
 
@@ -55,7 +47,7 @@ def open_parquet(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     try:
-        locations = expand(paths, _FILES, files)
+        locations = expand(paths, FORMATS["from_parquet"], files)
     except SourceError:
         refuse_tables(paths, (), files)
         raise
@@ -63,12 +55,13 @@ def open_parquet(
     parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
-    call = Call("from_parquet", "paths", _table_code(paths, locations), tuple(names))
+    table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
+    call = Call("from_parquet", "paths", table, tuple(names))
     for location, encrypted in parquet.encrypted():
         if locked := [name for name in names if name in encrypted]:
             what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
             raise SourceError(encrypted_text(location, what) + call.without(*locked))
-    schema = _unified(parquet, names, chosen=columns is not None)
+    schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
         stated = stated_classes(classes)
@@ -77,49 +70,6 @@ def open_parquet(
         groups = RowGroups(parquet, schema, tree, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
-
-
-def _table_code(paths: Any, locations: Sequence[str]) -> str | None:
-    """Code that reads all files as a table; None where their names would make a long message."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    local = [local_path(path) for path in given]
-    if (len(local) == 1 or len(local) == len(locations)) and all(path is not None and path.exists() for path in local):
-        return "pyarrow.parquet.read_table(paths)"
-    return f"pyarrow.parquet.read_table({list(locations)!r})" if len(locations) <= _NAMED else None
-
-
-def _unified(files: ParquetFiles, names: Sequence[str], chosen: bool) -> Any:
-    """The schema of columns, as which those of all files are read.
-
-    Raises:
-        SourceError: When a file lacks a column, has others, or has one of another type; names it.
-    """
-    (first, schema), *others = files.schemas()
-    wanted = set(names)
-    fields = [field for field in schema if field.name in wanted]  # those of one name too, which are refused
-    known = {field.name: field.type for field in fields}
-    for location, other in others:
-        types = {field.name: field.type for field in other}
-        for name in names:
-            if name not in types:
-                raise SourceError(
-                    f"{location}: there is no column {name!r}, which {first} has; pass files of one schema, or "
-                    f"columns={[each for each in names if each in types]!r}"
-                )
-            kind = unified(known[name], types[name])
-            if kind is None:
-                raise SourceError(
-                    f"{location}: column {name!r} contains {types[name]}, and {known[name]} in {first}; pass files of "
-                    "one schema, or write one of them again"
-                )
-            known[name] = kind
-        extra = None if chosen else next((name for name in types if name not in known), None)
-        if extra is not None:
-            raise SourceError(
-                f"{location}: there is a column {extra!r}, which {first} has not; pass files of one schema, or "
-                f"columns={list(names)!r} to leave it out"
-            )
-    return pa.schema([pa.field(field.name, known[field.name]) for field in fields]) if others else pa.schema(fields)
 
 
 def _categories(files: ParquetFiles, schema: Any, stated: Collection[str]) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +15,7 @@ from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
-from loadax.sources.parquet.groups import RecentGroups, RowGroups, row_bytes
+from loadax.sources.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 
@@ -39,7 +39,7 @@ class ParquetSource(BaseSource):
         if self._empty.is_numeric and chunk_starts(groups) is not None:
             self._cache = ChunkCache(groups, groups.spec, self.kept_chunks, math.inf)
         else:
-            self._recent = RecentGroups(_decoder(groups), groups.size, memory_bytes, open_groups)
+            self._recent = RecentGroups(groups, memory_bytes, open_groups)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -86,7 +86,8 @@ class ParquetSource(BaseSource):
         number = len(self._groups.starts)
         if self._empty.is_numeric and number:
             height = largest_chunk(self._groups.starts, len(self))
-            fitting = self._memory_bytes // max(1, height * row_bytes(self._empty))
+            row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._empty.specs if spec is not None)
+            fitting = self._memory_bytes // max(1, height * row)
         else:
             sizes = [self._groups.size(index) for index in range(number)]
             fitting = self._memory_bytes // max(1, *sizes, 1)
@@ -187,11 +188,3 @@ class ParquetSource(BaseSource):
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))
             yield joined, rows[places] - starts[which[places]] + firsts[group[places] - wave.start], places
-
-
-def _decoder(groups: RowGroups) -> Callable[[int], ColumnTree]:
-    def decode(index: int) -> ColumnTree:
-        (tree,) = groups.decode([index])  # all of it: a reader left in the middle is closed
-        return tree
-
-    return decode

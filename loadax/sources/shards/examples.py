@@ -188,26 +188,17 @@ def select_columns(
         if len(rows) < count:
             row = int(np.setdiff1d(np.arange(count), rows)[0])
             first = int(arrays["firsts"][row])
+            found = np.bincount(arrays["extensions"], minlength=len(known)).tolist()
+            complete = [name for name, examples_of in zip(known, found, strict=True) if examples_of == count]
             raise SourceError(
                 f"row {row}, {locations[shards[row]]}, byte {arrays['begins'][first]}: the example "
                 f"{examples.key(row)!r} has no file with the extension {name!r}, which {len(rows)} of {count} examples "
-                f"have; write it again{_advice(entry)}",
+                f"have; write it again, or pass columns= with extensions that all have: {complete}",
                 argument="columns",
             )
         begins[:, column] = arrays["begins"][members] + file_begins[shards]
         sizes[:, column] = arrays["sizes"][members]
     return names, examples
-
-
-def _advice(entry: Entry) -> str:
-    """Advice to read the extensions that all examples have, as the end of a sentence; empty if there is none."""
-    found = np.bincount(entry.arrays["extensions"], minlength=len(entry.facts["extensions"]))
-    complete = [
-        name
-        for name, examples in zip(entry.facts["extensions"], found.tolist(), strict=True)
-        if examples == len(entry.arrays["key_ends"])
-    ]
-    return f", or pass columns= with extensions that all have: {complete}" if complete else ""
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> Integers:

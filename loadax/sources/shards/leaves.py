@@ -56,16 +56,12 @@ def decoder_of(extension: str, rendering: Rendering | None) -> Leaf:
     if last == "cls":
         return Leaf(_number, ArraySpec((), np.dtype(np.int32)))
     if last == "npy":
-        return Leaf(_array, None)
+        return Leaf(parse_npy, None)
     return Leaf(_text, ArraySpec((), OBJECT)) if last == "txt" else undecoded()
 
 
 def _number(content: memoryview) -> np.int32:
     return np.int32(int(bytes(content)))
-
-
-def _array(content: memoryview) -> Any:
-    return parse_npy(content)
 
 
 def _text(content: memoryview) -> str:

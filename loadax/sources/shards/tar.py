@@ -73,10 +73,8 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
                 f"to {begin + length - 1}; copy it again"
             )
         if kind in (b"L", b"x") and length > _LONGEST:
-            raise SourceError(
-                f"{location}: the tar file is damaged at byte {begin - _BLOCK}: the name of a member, or what is said "
-                f"about it, takes {length} bytes, and {_LONGEST} is the most; copy it again, or write it again"
-            )
+            what = f"the name of a member, or what is said about it, takes {length} bytes, and {_LONGEST} is the most"
+            raise _damaged(location, begin - _BLOCK, what)
         if kind == b"L":
             extended["path"] = _text(bytes((yield begin, begin + length)))
         elif kind == b"x":
@@ -114,8 +112,12 @@ def _check(header: bytes, location: str, at: int, after: str) -> None:
     if stored.isdigit() and int(stored, 8 if not set(stored) & set(b"89") else 10) == total:
         return
     if at:
-        raise SourceError(f"{location}: the tar file is damaged at byte {at}{after}: copy it again, or write it again")
+        raise _damaged(location, at, f"the checksum of the header{after} is wrong")
     raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}")
+
+
+def _damaged(location: str, at: int, what: str) -> SourceError:
+    return SourceError(f"{location}: the tar file is damaged at byte {at}: {what}; copy it again, or write it again")
 
 
 def _size(extended: dict[str, str], header: bytes, location: str, at: int) -> int:
@@ -124,7 +126,7 @@ def _size(extended: dict[str, str], header: bytes, location: str, at: int) -> in
     if not stated:
         return _number(header[124:136], location, at)
     if len(stated) > 20 or not (stated.isascii() and stated.isdigit()):  # int() would take "-1" and "1_0" too
-        raise SourceError(f"{location}: the tar file is damaged at byte {at}: a size is {stated[:60]!r}; copy it again")
+        raise _damaged(location, at, f"a size is {stated[:60]!r}")
     return int(stated)
 
 
@@ -134,7 +136,7 @@ def _number(field: bytes, location: str, at: int) -> int:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b"\0 ")
     if set(digits) - set(b"01234567"):  # int() would take "-1" and "1_0" too
-        raise SourceError(f"{location}: the tar file is damaged at byte {at}: a size is {digits!r}; copy it again")
+        raise _damaged(location, at, f"a size is {digits!r}")
     return int(digits or b"0", 8)
 
 
@@ -155,7 +157,7 @@ def _records(content: bytes, location: str, begin: int) -> dict[str, str]:
         length = int(digits) if digits.isdigit() else 0
         key, equals, value = content[at + len(digits) + 1 : at + length - 1].partition(b"=")
         if not equals or length <= len(digits) or at + length > len(content):
-            raise SourceError(f"{location}: the tar file is damaged at byte {begin + at}: copy it again")
+            raise _damaged(location, begin + at, "a record of a pax header has another length")
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         at += length
     return found

@@ -1,10 +1,9 @@
 """TFRecordSource: records of TFRecord files, as bytes or as parsed `tf.train.Example`s."""
 
 import struct
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
-from typing import Any, NamedTuple, final
+from functools import cached_property, partial
+from typing import Any, final
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.file_names import is_tfrecord
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.file_index import Scan, check_records, index_files
+from loadax.sources.io.expand import expand
+from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
@@ -25,20 +24,10 @@ from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
 from loadax.sources.shards.records import Records, objects, stack_examples
 
-_FILES = FileKind(
-    "paths",
-    "a TFRecord file",
-    is_tfrecord,
-    ("file with .tfrecord in its name", "the files, or a pattern such as *.records"),
-)
 _HEADER = struct.Struct("<QI")
 _CRC = 4
+_merge = partial(merge_records, counts="records")
 _GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
-
-
-class _Sizes(NamedTuple):
-    begins: list[int]
-    sizes: list[int]
 
 
 @final
@@ -131,7 +120,6 @@ class TFRecordSource(BaseSource):
 
 def open_tfrecord(
     paths: Any,
-    *,
     index: Any = None,
     features: Any = None,
     cache: Any = None,
@@ -151,7 +139,7 @@ def open_tfrecord(
         example_class()
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_tfrecord"], files)
     entry = index_files("tfrecord 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
@@ -168,7 +156,7 @@ def features_in(paths: Any) -> dict[str, Any]:
         SourceError: When a file is missing or can't be read; names it.
     """
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_tfrecord"], files)
     filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
     for location in filled[:1]:
         (header,) = files.read_starts([location], _HEADER.size)
@@ -180,23 +168,23 @@ def features_in(paths: Any) -> dict[str, Any]:
     return {}
 
 
-def _scan(location: str, size: int) -> Scan[_Sizes]:
+def _scan(location: str, size: int) -> Scan[FileRecords]:
     """Finds the records of a file: size and its checksum, content, checksum of the content."""
-    found = _Sizes([], [])
+    begins, sizes = list[int](), list[int]()
     at = 0
     while at < size:
         header = bytes((yield at, at + _HEADER.size))
         length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
-        record = f"record {len(found.begins)} at byte {at}"
+        record = f"record {len(begins)} at byte {at}"
         if crc >= 0 and masked_crc32c(header[:8]) != crc:
             raise SourceError(_not_a_record(location, header, record, first=not at))
         end = at + _HEADER.size + length + _CRC
         if crc < 0 or end > size:
             raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
-        found.begins.append(at + _HEADER.size)
-        found.sizes.append(length)
+        begins.append(at + _HEADER.size)
+        sizes.append(length)
         at = end
-    return found
+    return FileRecords(begins, sizes)
 
 
 def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str:
@@ -208,15 +196,6 @@ def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str
             "read without those before it; write it without compression"
         )
     return f"{location} is not a TFRecord file: it begins with {header[:8]!r}"
-
-
-def _merge(shards: Sequence[_Sizes]) -> Entry:
-    arrays = {
-        "begins": np.concatenate([np.array(shard.begins, np.int64) for shard in shards]),
-        "sizes": np.concatenate([np.array(shard.sizes, np.int64) for shard in shards]),
-        "records": np.array([len(shard.begins) for shard in shards], np.int64),
-    }
-    return Entry(arrays, {})
 
 
 def _check(entry: Entry, sizes: Integers) -> None:

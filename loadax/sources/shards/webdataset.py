@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +13,15 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.file_names import is_tar
+from loadax.sources.formats import FORMATS
 from loadax.sources.images.folder import open_rendering
-from loadax.sources.images.resize import Fit
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
 from loadax.sources.shards.examples import KEY, Examples, check_examples, merge_examples, scan_examples, select_columns
 from loadax.sources.shards.leaves import FAILURES, OBJECT, Leaf, decoder_of, is_image, undecoded
 from loadax.sources.shards.records import Records, stack_examples
-
-_FILES = FileKind(
-    "paths",
-    "a tar file",
-    is_tar,
-    (".tar file in it", "the files, or a pattern such as *.shard"),
-)
 
 
 @final
@@ -151,19 +143,15 @@ class WebDatasetSource(BaseSource):
 
 def open_webdataset(
     paths: Any,
-    *,
-    index: Any = None,
-    columns: Any = None,
-    decode: bool = False,
-    size: Any = None,
-    fit: Fit = "crop",
-    quality: Literal["high", "fast"] = "high",
-    damaged: Literal["error", "accept"] = "error",
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
+    index: Any,
+    columns: Any,
+    decode: bool,
+    images: tuple[Any, ...],
+    cache: Any,
+    cache_bytes: int,
+    progress: bool | None,
 ) -> WebDatasetSource:
-    """Opens the examples of tar files; see `loadax.from_webdataset`.
+    """Opens the examples of tar files; see `loadax.from_webdataset`, whose `size` to `damaged` are `images`.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -171,17 +159,16 @@ def open_webdataset(
         SourceError: When a file is missing, damaged, or has other columns than the others; names it.
     """
     flag("decode", decode)
-    if size is not None and not decode:
-        raise ArgumentError(f"size={size!r} resizes decoded images; pass decode=True too")
+    if images[0] is not None and not decode:
+        raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
     blocks = open_cache(cache, cache_bytes)
     wanted = _columns(columns)
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_webdataset"], files)
     entry = index_files("tar 2", files, locations, scan_examples, merge_examples, check_examples, index, progress)
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
-    images = decode and any(map(is_image, names))
-    rendering = open_rendering(size, fit, quality, damaged) if images else None
+    rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
     leaves = {name: decoder_of(name, rendering) if decode else undecoded() for name in names}
     return WebDatasetSource(records, examples, leaves, keyed=wanted is not None and KEY in wanted)
 

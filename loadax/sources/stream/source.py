@@ -109,9 +109,8 @@ class StreamSource(BaseSource):
     def _first(self) -> Tree:
         """The first row of lane 0."""
         rows, items = open_rows(self.open_lane, 0, self.lanes, 0), list[Any]()
-        opened: list[Iterator[Any]] = (
-            [] if state_methods(rows) else [chain(items, rows)]
-        )  # what has states is opened again
+        # What has states is opened again.
+        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(items, rows)]
         for item in rows:
             items.append(item)
             if not self.batched:

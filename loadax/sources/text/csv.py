@@ -15,13 +15,14 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.arrow.leaves import stated_classes
 from loadax.sources.arrow.table import ArrowSource
-from loadax.sources.file_names import is_csv
+from loadax.sources.arrow.unify import unified_schema
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of, decompress
-from loadax.sources.io.expand import FileKind, expand, file_name
+from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
-from loadax.sources.text.dtypes import arrow_types
+from loadax.sources.text.dtypes import arrow_types, check_columns
 from loadax.sources.text.encoding import UTF_8, encoding_of
 from loadax.sources.text.integers import FIRST_ROUNDED, has_large, is_rounded
 
@@ -29,12 +30,6 @@ _BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
 _BLANK_LINE = re.compile(rb"\A[\r\n]|\n\r?\n|\r\r")
 _INTEGER = "^ *[+-]?[0-9]+ *$"
-_FILES = FileKind(
-    "paths",
-    "a CSV file",
-    is_csv,
-    (".csv file", "the files, or a pattern such as *.txt"),
-)
 
 
 class _Text(NamedTuple):
@@ -76,18 +71,17 @@ def open_csv(
         if character is not None and not (isinstance(character, str) and re.fullmatch(r"[\t -~]", character)):
             raise ArgumentError(f"{name}={shown(character)}: pass a single ASCII character{advice}", argument=name)
     files = Files()
-    locations = expand(paths, _FILES, files)
+    locations = expand(paths, FORMATS["from_csv"], files)
     tables = [_table(_read(files, location, delimiter, quote), {**texts, **types}) for location in locations]
     names = column_names(columns, tables[0].column_names)
-    if unknown := sorted(types.keys() - set(tables[0].column_names)):
-        raise ArgumentError(
-            f"dtypes: there is no column {unknown[0]!r}; there are {tables[0].column_names}", argument="dtypes"
-        )
-    tables = _with_types(tables)
-    _check_schemas(locations, tables, names)
-    tables = [table.select(names) for table in tables]
+    check_columns(types, tables[0].column_names)
     for location, table in zip(locations, tables, strict=True):
-        _refuse_other_encodings(location, table)
+        for field in table.schema:
+            if field.name in names and pa.types.is_binary(field.type):  # as the parser takes them
+                raise SourceError(f"{location}: column {field.name!r} has texts that are not UTF-8; {UTF_8}")
+    schemas = zip(locations, (table.schema for table in tables), strict=True)
+    schema = unified_schema(schemas, names, columns is not None, "state its type by dtypes=")
+    tables = [table.select(schema.names).cast(schema) for table in tables]
     starts = np.cumsum([0, *map(len, tables)])
 
     def where(row: int) -> str:
@@ -148,26 +142,15 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
             raise SourceError(f"{text.location}: {error}; {UTF_8}") from error
         except pa.ArrowException as error:
             if newlines:
-                raise SourceError(f"{text.location}: {error}; {_remedy(str(error), text)}") from error
+                typed = ", or state the type of its column by dtypes=" if "conversion" in str(error) else ""
+                remedy = UTF_8 if "invalid UTF8" in str(error) else f"correct that row{typed}"
+                raise SourceError(f"{text.location}: {error}; {remedy}") from error
         else:
             if text.quote is not None and text.quote.encode() in text.content:
                 refuse_swallowed_rows(table, text.location, text.delimiter)
             _refuse_rounded_integers(table, types, text)
             return table
     raise AssertionError(text.location)
-
-
-def _remedy(problem: str, text: _Text) -> str:
-    if "invalid UTF8" in problem:
-        return UTF_8
-    column = re.search(r"In CSV column #(\d+)", problem)
-    if column is None:
-        return "correct that row"
-    try:
-        name = _parsed(text, {}, newlines=True).column_names[int(column[1])]
-    except UnicodeDecodeError:
-        return UTF_8
-    return f"correct that row, or state the type of its column: dtypes={{{name!r}: str}}"
 
 
 def _parsed(text: _Text, types: Mapping[str, Any], columns: Sequence[str] | None = None, newlines: bool = False) -> Any:
@@ -207,65 +190,8 @@ def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) 
         rows = np.flatnonzero(compute.and_(large, compute.match_substring_regex(entries.column(name), _INTEGER)))
         for row, entry in zip(rows.tolist(), entries.column(name).take(rows).to_pylist(), strict=True):
             if is_rounded(entry, alone=True):
-                dtype = _integer_dtype(text, name)
                 raise SourceError(
                     f"{text.location}: row {row} of column {name!r} is {shown(entry)}, which float64 may round; state "
-                    f"the type of its column: dtypes={{{name!r}: {dtype}}}, or 'float64' to round it"
-                )
-
-
-def _integer_dtype(text: _Text, name: str) -> str:
-    """Code of a dtype that holds all integers of a column."""
-    try:
-        _parsed(text, {name: pa.uint64()}, [name], newlines=True)
-    except pa.ArrowException:
-        return "str"
-    return "'uint64'"
-
-
-def _refuse_other_encodings(location: str, table: Any) -> None:
-    """Raises an error if a column has text that is not UTF-8, which the parser takes for bytes."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_binary(column.type):
-            for row, value in enumerate(column.to_pylist()):
-                try:
-                    (value or b"").decode()
-                except UnicodeDecodeError:
-                    raise SourceError(
-                        f"{location}: row {row} of column {name!r} is {shown(value)}, which is not UTF-8; {UTF_8}"
-                    ) from None
-
-
-def _with_types(tables: Sequence[Any]) -> list[Any]:
-    """The tables, whose columns of nulls alone have the types that they have in other files."""
-    known = {
-        field.name: field.type for table in tables[::-1] for field in table.schema if not pa.types.is_null(field.type)
-    }
-    return [
-        table.cast(
-            pa.schema(
-                [
-                    field.with_type(known.get(field.name, field.type)) if pa.types.is_null(field.type) else field
-                    for field in table.schema
-                ]
-            )
-        )
-        for table in tables
-    ]
-
-
-def _check_schemas(locations: Sequence[str], tables: Sequence[Any], names: Sequence[str]) -> None:
-    for location, table in zip(locations, tables, strict=True):
-        if table.column_names != tables[0].column_names:
-            raise SourceError(
-                f"{location}: the columns are {table.column_names}, and {tables[0].column_names} in {locations[0]}; "
-                "pass files of the same columns"
-            )
-        for name in names:
-            kind, first = table.schema.field(name).type, tables[0].schema.field(name).type
-            if kind != first:
-                dtype = "'float64'" if pa.types.is_floating(kind) or pa.types.is_floating(first) else "str"
-                raise SourceError(
-                    f"{location}: column {name!r} contains {kind}, and {first} in {locations[0]}; state its type: "
-                    f"dtypes={{{name!r}: {dtype}}}"
+                    f"the type of its column: dtypes={{{name!r}: 'uint64'}} if all fit it, or str, or 'float64' to "
+                    "round it"
                 )

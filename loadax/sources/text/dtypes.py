@@ -50,9 +50,7 @@ def with_types(schema: Any, types: Mapping[str, Any], names: Sequence[str]) -> A
     Raises:
         ArgumentError: When a column does not exist.
     """
-    for name in types:
-        if name not in schema.names:
-            raise ArgumentError(f"dtypes: there is no column {name!r}; there are {schema.names}", argument="dtypes")
+    check_columns(types, schema.names)
     return pa.schema(
         [
             pa.field(
@@ -61,6 +59,13 @@ def with_types(schema: Any, types: Mapping[str, Any], names: Sequence[str]) -> A
             for name in names
         ]
     )
+
+
+def check_columns(types: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raises an error for the type of a column that does not exist."""
+    for name in types:
+        if name not in names:
+            raise ArgumentError(f"dtypes: there is no column {name!r}; there are {list(names)}", argument="dtypes")
 
 
 def _innermost(kind: Any, other: Any) -> Any:

@@ -47,8 +47,7 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
         alone = is_sample and len(integers) == len(numbers)
         _, index, path, number = min([each for each in integers if is_rounded(each[-1], alone)], default=(0, 0, "", 0))
         if number:
-            dtype = fitting_dtype([int(each[-1]) for each in integers]) if alone else "float64"
-            remedy = f"state its type: dtypes={{{path!r}: {dtype!r}}}"
+            remedy = f"state its type: dtypes={{{path!r}: 'uint64'}} if all fit it, or 'float64' to round it"
             if "struct" in str(field.type):
                 remedy = "write it as a text, or with a fraction (.0) if it may be rounded"
             raise SourceError(
@@ -79,22 +78,3 @@ def _floats(row: dict[str, Any], field: Any, path: str) -> Iterator[tuple[str, f
                 yield from _floats(value, member, f"{path}.{member.name}")
         elif isinstance(value, float | Decimal) and pa.types.is_floating(kind):
             yield path, value
-
-
-def fitting_dtype(value: Any) -> str | None:
-    """A dtype for numbers of which some are no int64. None: all are, or some are no numbers."""
-    numbers = list(numbers_in(value))
-    if any(isinstance(number, float) for number in numbers):
-        return "float64"
-    if not numbers or -(1 << 63) <= min(numbers) <= max(numbers) < 1 << 63:
-        return None
-    return "uint64" if min(numbers) >= 0 and max(numbers) < 1 << 64 else "float64"
-
-
-def numbers_in(value: Any) -> Iterator[Any]:
-    """The numbers of a number or of nested lists."""
-    if isinstance(value, list):
-        for entry in value:
-            yield from numbers_in(entry)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value

@@ -5,8 +5,9 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -23,37 +24,27 @@ from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.file_names import is_jsonl
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.file_index import Scan, check_records, index_files
+from loadax.sources.io.expand import expand
+from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 from loadax.sources.text.encoding import BOM, encoding_of
-from loadax.sources.text.integers import fitting_dtype, numbers_in, refuse_rounded
+from loadax.sources.text.integers import refuse_rounded
 
 _log = logging.getLogger("loadax")
 
-_FILES = FileKind(
-    "paths",
-    "a file of JSON lines",
-    is_jsonl,
-    (".jsonl file", "the files, or a pattern such as *.json"),
-)
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
+_merge = partial(merge_records, counts="lines")
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-
-
-class _Lines(NamedTuple):
-    begins: Integers
-    sizes: Integers
 
 
 @final
@@ -193,7 +184,7 @@ def open_jsonl(
     types = arrow_types(dtypes, text=False)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
+    locations = decompressed(files, expand(paths, FORMATS["from_jsonl"], files), cache, progress)
     entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
@@ -262,35 +253,24 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     try:
         parse([line], schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        if _is_deep(line):
-            raise SourceError(f"{where()}: {error}; correct the line, or leave it out") from error
-        value: Any = None
+        problem, remedy = str(error), "correct the line, or leave it out"
         try:
-            value = json.loads(bytes(line))
-            kind = "null" if value is None else f"a {type(value).__name__}"
-            problem = "" if isinstance(value, dict) else f"it is {kind}, not an object"
+            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict):
+                remedy = _type_remedy(line, schema)
         except ValueError as fault:
             problem = f"it is not JSON: {fault}"
-        if problem:
-            raise SourceError(f"{where()}: {problem}; correct the line, or leave it out") from error
-        raise SourceError(f"{where()}: {error}; {_type_remedy(line, value, schema)}") from error
+        raise SourceError(f"{where()}: {problem}; {remedy}") from error
 
 
-def _type_remedy(line: memoryview, value: dict[str, Any], schema: Any) -> str:
+def _type_remedy(line: memoryview, schema: Any) -> str:
     """What to do about an object with a value of another type than the column's in a schema."""
     if schema is None:
-        lists = any(isinstance(entry, list) for entry in value.values())
-        return "correct the line" + ": all entries of a list must have one type" * lists
+        return "correct the line, or leave it out"
     wrong = next((field for field in schema if not _parses([line], pa.schema([field]))), None)
     if wrong is None:
-        types = ", ".join(f"{field.name}: {field.type}" for field in schema)
-        return f"all rows must have the types of the first ones ({types}): correct the line"
-    remedy = f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line"
-    entry = value.get(wrong.name)
-    fits = fitting_dtype(entry) if "int" in str(wrong.type) else None
-    if "uint64" in str(wrong.type) and any(number < 0 for number in numbers_in(entry)):
-        fits = "float64"  # there are integers that fit no int64
-    return remedy if fits is None else f"{remedy}, or state its type: dtypes={{{wrong.name!r}: {fits!r}}}"
+        return "all rows must have the types of the first ones: correct the line"
+    wider = ", or state a wider type by dtypes=, such as 'uint64' or 'float64'" if "int" in str(wrong.type) else ""
+    return f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line{wider}"
 
 
 def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
@@ -313,21 +293,16 @@ def line_text(records: Records, begin: int) -> str:
     return f"{location.file}, line {before + 1}{records.by_index}"
 
 
-def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Collection[str]) -> Any:
-    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts.
+def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Any, rows: Any = None) -> Any:
+    """The schema of rows (None: of the first and of evenly spaced ones); texts that look like times stay texts.
 
     The user asks for `columns`, and states the types of those in `typed`.
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
-    sampled = min(_SAMPLED, len(begins))
-    rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
-    return _infer_rows(records, begins, sizes, rows, columns, typed)
-
-
-def _infer_rows(
-    records: Records, begins: Integers, sizes: Integers, rows: Integers, columns: Any, typed: Collection[str]
-) -> Any:
+    if rows is None:
+        sampled = min(_SAMPLED, len(begins))
+        rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
     lines = records.read(begins[rows], sizes[rows])
     try:
         table = parse(lines)
@@ -342,7 +317,7 @@ def _infer_rows(
                 line_text(records, int(begins[rows[first]])),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
-            return _infer_rows(records, begins, sizes, rows[np.array(whole)], columns, typed)
+            return _infer(records, begins, sizes, columns, typed, rows[np.array(whole)])
         # Each line is right by itself, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
@@ -365,7 +340,7 @@ def _without_times(kind: Any) -> Any:
     return kind
 
 
-def _scan(location: str, size: int) -> Scan[_Lines]:
+def _scan(location: str, size: int) -> Scan[FileRecords]:
     """Finds the lines of a file that are not blank."""
     begins, sizes = [], []
     open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
@@ -390,16 +365,7 @@ def _scan(location: str, size: int) -> Scan[_Lines]:
         filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
         begins.append(starts[filled].astype(np.int64))
         sizes.append(lengths[filled].astype(np.int64))
-    return _Lines(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
-
-
-def _merge(found: Sequence[_Lines]) -> Entry:
-    arrays = {
-        "begins": np.concatenate([lines.begins for lines in found]),
-        "sizes": np.concatenate([lines.sizes for lines in found]),
-        "lines": np.array([len(lines.begins) for lines in found], np.int64),
-    }
-    return Entry(arrays, {})
+    return FileRecords(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
 
 
 def _check(entry: Entry, sizes: Integers) -> None:

@@ -71,10 +71,7 @@ class DocumentSource(BaseSource):
         return self._ends[rows] - self._begins[rows]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return self._examples(visits.rows)
-
-    def _examples(self, rows: Integers) -> list[Tree]:
-        rows = check_rows(rows, len(self))
+        rows = check_rows(visits.rows, len(self))
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
         cuts = [0, *np.cumsum(lengths).tolist()]
@@ -89,7 +86,8 @@ class DocumentSource(BaseSource):
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
         return [
-            _gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)
+            (flat.gather(begins, lengths) if len(begins) else np.empty(0, flat.dtype)) if want else None
+            for flat, want in zip(self._flats, wanted, strict=True)
         ]
 
     @property
@@ -110,10 +108,6 @@ class DocumentSource(BaseSource):
         index = int(check_rows([row], len(self))[0])
         begin, end = int(self._begins[index]), int(self._ends[index])
         return [location for flat in self._flats for location in flat.locate(begin, end)]
-
-
-def _gather(flat: Flat, starts: Integers, lengths: Integers) -> NDArray[Any]:
-    return flat.gather(starts, lengths) if len(starts) else np.empty(0, flat.dtype)
 
 
 def open_documents(

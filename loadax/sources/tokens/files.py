@@ -10,25 +10,17 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import Segment
-from loadax.sources.io.expand import FileKind, expand, file_name
+from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
-from loadax.sources.io.neighbours import is_companion
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import MAGIC, read_npy_headers
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
 
 _log = logging.getLogger("loadax")
-
-_FILES = FileKind(
-    "path",
-    "a file of tokens",
-    lambda name: name.endswith((".bin", ".ds", ".idx", ".npy")) and (name.endswith(".idx") or not is_companion(name)),
-    (".bin or .npy file in it", "the files of tokens, or a pattern such as *.tokens"),
-)
-_LIKELY = ("uint8", "uint16", "int32", "int64")
 
 
 class TokenFile(NamedTuple):
@@ -62,7 +54,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     """
     wanted = None if dtype is None else _token_dtype(dtype)
     files = Files()
-    given = [_named_pair(location) for location in expand(path, _FILES, files)]
+    given = [_named_pair(location) for location in expand(path, FORMATS["from_tokens"], files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
     given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
@@ -143,14 +135,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             entries.append(TokenFile(Segment(location, header.begin, size - header.begin), header.dtype))
             continue
         if dtype is None:
-            fits = ", ".join(
-                f"{size // np.dtype(name).itemsize} of {name}"
-                for name in _LIKELY
-                if size % np.dtype(name).itemsize == 0
-            )
             raise ArgumentError(
-                f"{location}: the file does not contain the dtype of its tokens; "
-                f"pass dtype= (its {size} bytes would be {fits} tokens)",
+                f"{location}: the file does not contain the dtype of its tokens; pass dtype=, such as 'uint16'",
                 argument="dtype",
             )
         if size % dtype.itemsize:

@@ -1,43 +1,15 @@
 """Flat arrays of documents: in memory, or a stream of files."""
 
 from pathlib import Path
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers, Location
-from loadax.sources.io.byte_stream import ByteStream, take_parts
+from loadax.sources.io.byte_stream import take_parts
 from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
-
-
-class Flat(Protocol):
-    """A long one-dimensional array, in memory or in files."""
-
-    dtype: np.dtype[Any]
-    """In native byte order."""
-    far: bool
-    """Whether a read waits for a network."""
-
-    def __len__(self) -> int: ...
-
-    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        """Gathers and concatenates the parts at `starts` of `lengths` entries, at least 1 each."""
-        ...
-
-    @property
-    def addresses(self) -> list[str]:
-        """Files of the array; empty for memory."""
-        ...
-
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        """The whole array if it is in memory only; else None."""
-        ...
-
-    def locate(self, start: int, stop: int) -> list[Location]:
-        """Files of these entries, each with its first and last byte; empty for memory."""
-        ...
+from loadax.sources.io.remote_stream import ByteStream
 
 
 @final
@@ -56,6 +28,7 @@ class FlatArray:
         return len(self._array)
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        """Gathers and concatenates the parts at `starts` of `lengths` entries, at least 1 each."""
         if self._extent is None:
             self._extent = mapped_extent(self._array) or False
         if self._extent and not self._extent.whole:
@@ -104,3 +77,7 @@ class FlatFiles:
 
     def locate(self, start: int, stop: int) -> list[Location]:
         return self._stream.ends.locate(start * self._stored.itemsize, stop * self._stored.itemsize)
+
+
+Flat: TypeAlias = FlatArray | FlatFiles
+"""A long one-dimensional array in native byte order, in memory or in files."""

@@ -15,8 +15,6 @@ from loadax.sources.io.files import Files
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8")])
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
-_OTHER_MAGIC = (b"TNTIDX", b"HUFFIDX")
-_FLOATS = {6: "float64", 7: "float32"}
 _PIECE = 8 << 20  # bytes per read
 
 
@@ -40,12 +38,8 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
             f"{location} is not an index of Megatron's or fairseq's mmap format: it begins with "
-            f"{bytes(header['magic'])!r}; "
-            + (
-                "write the data again with --dataset-impl mmap"
-                if header["magic"].startswith(_OTHER_MAGIC)
-                else "if it does not belong to the .bin file, move it elsewhere, and pass the .bin file with dtype="
-            )
+            f"{bytes(header['magic'])!r}; write the data again with --dataset-impl mmap, or, if it does not belong to "
+            "the .bin file, move it elsewhere, and pass the .bin file with dtype="
         )
     if header["version"] != 1:
         raise SourceError(
@@ -53,8 +47,7 @@ def read_index(files: Files, location: str) -> MegatronIndex:
         )
     code, sequences = int(header["dtype"]), int(header["sequences"])
     if code not in _DTYPES:
-        meaning = f"{_FLOATS[code]}: tokens are integers" if code in _FLOATS else "unknown"
-        raise SourceError(f"{location}: the dtype of its tokens has the code {code}, which is {meaning}; convert them")
+        raise SourceError(f"{location}: the code {code} of its dtype is not one of integers; convert the tokens")
     dtype = np.dtype(_DTYPES[code])
     # fairseq's indices end after the pointers: each sequence is a document. Megatron's have the documents too.
     grouped = files.sizes([location])[0] != size + 12 * sequences

@@ -12,9 +12,9 @@ from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.io.byte_stream import ByteStream, Ends
+from loadax.sources.io.byte_stream import Ends
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.remote_stream import open_stream
+from loadax.sources.io.remote_stream import ByteStream, open_stream
 from loadax.sources.tokens.files import TokenFiles, find_token_files
 from loadax.sources.tokens.megatron import Documents
 
@@ -137,7 +137,6 @@ class TokenSource(BaseSource):
 def open_tokens(
     path: Any,
     seq_len: int,
-    *,
     dtype: Any = None,
     stride: int | None = None,
     targets: bool = False,

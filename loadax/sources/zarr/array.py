@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, final
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, final
 
 import numpy as np
 import tensorstore as ts
@@ -22,38 +22,13 @@ Missing = Literal["error", "fill"]
 # The drivers that know fill_missing_data_reads.
 _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and the key of those
+_INNER = ("kvstore", "base", "layers")  # keys of specs within specs
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # errors that a retry can't fix
 PAUSE = 0.2
 """Seconds before a retry."""
 
 CACHE_BYTES = 64 << 20
 """Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching."""
-
-
-class Rows(Protocol):
-    """Reader of the rows of one array: one leaf of a `TensorStoreSource`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    @property
-    def chunk_starts(self) -> range:
-        """First rows of the chunks; may begin before row 0. Every row if the chunks are unknown."""
-        ...
-
-    @property
-    def driver(self) -> str: ...
-
-    def locate(self, row: int) -> list[Location]:
-        """Files of a row, as far as they are known without reading."""
-        ...
-
-    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
-        """Starts to read these columns of the rows into `out`; the returned function waits for the end."""
-        ...
 
 
 @final
@@ -80,9 +55,11 @@ class StoredArray:
         )
 
     def locate(self, row: int) -> list[Location]:
+        """Files of a row, as far as they are known without reading."""
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+        """Starts to read these columns of the rows into `out`; the returned function waits for the end."""
         index: Any = (rows, *(slice(*column) for column in columns))
         # TensorStore would silently write to a copy of unaligned memory.
         aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
@@ -222,32 +199,25 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
 
 def addresses_in(spec: Any) -> list[str]:
     """Addresses of all parts of a spec."""
-    if isinstance(spec, list):
-        return [address for part in spec for address in addresses_in(part)]
-    if not isinstance(spec, dict):
-        return []
-    own = address_of(spec.get("kvstore"))
-    return ([own] if own else []) + [address for key in ("base", "layers") for address in addresses_in(spec.get(key))]
+    return [address for part in _parts(spec) if (address := address_of(part.get("kvstore")))]
 
 
 def in_memory(spec: Any) -> bool:
     """Whether any part of a spec is in this process's memory."""
-    return _any_driver(spec, lambda driver: driver == "memory")
+    return any(part.get("driver") == "memory" for part in _parts(spec))
 
 
 def local(spec: Any) -> bool:
     """Whether all parts of a spec are on this machine."""
-    return not _any_driver(spec, lambda driver: driver in ("http", "s3", "gcs", "gcs_grpc"))
+    return all(part.get("driver") not in ("http", "s3", "gcs", "gcs_grpc") for part in _parts(spec))
 
 
-def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
-    if isinstance(spec, list):
-        return any(_any_driver(part, matches) for part in spec)
-    if not isinstance(spec, dict):
-        return False
-    return matches(spec.get("driver")) or any(
-        _any_driver(spec.get(key), matches) for key in ("kvstore", "base", "layers")
-    )
+def _parts(spec: Any) -> Iterator[dict[str, Any]]:
+    """Yields a spec and those in it."""
+    if isinstance(spec, dict):
+        yield spec
+    for inner in spec if isinstance(spec, list) else map(spec.get, _INNER) if isinstance(spec, dict) else ():
+        yield from _parts(inner)
 
 
 def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:

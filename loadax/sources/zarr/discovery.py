@@ -1,6 +1,5 @@
 """Finds the zarr arrays under a path, since TensorStore opens arrays but not groups."""
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any, final
@@ -9,13 +8,12 @@ import tensorstore as ts
 
 from loadax.core.arguments import entries
 from loadax.core.arguments import path as checked_path
-from loadax.core.formatting import type_text
 from loadax.errors import SourceError
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
-from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished
+from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, json_object
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
@@ -43,14 +41,10 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
         if above is not None:  # an array of a group that loadax has not finished writing
             check_finished(above, f"the group above {root.text}")
         return root.array(driver, "")
-    members = root.members(metadata) if variables is None else []
-    names = (
-        members
-        if variables is None
-        else [variables]
-        if isinstance(variables, str)
-        else entries("variables", variables, "names of arrays")
-    )
+    if variables is None:
+        names = root.members(metadata)
+    else:
+        names = [variables] if isinstance(variables, str) else entries("variables", variables, "names of arrays")
     if not names:
         raise SourceError(f"{root.text} contains no zarr array or group of arrays; check the path")
     specs = {}
@@ -108,17 +102,7 @@ class Folder:
             answers = self._ask(keys)  # retry: servers sometimes answer "not found" by mistake
         for key, (_, driver), answer in zip(keys, _METADATA, answers, strict=True):
             if answer.state == "value":
-                try:
-                    metadata = json.loads(answer.value)
-                except (ValueError, RecursionError) as error:
-                    raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} is not valid JSON ({error}); was it cut short? Copy it again"
-                    ) from error
-                if not isinstance(metadata, dict):
-                    raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} contains {type_text(metadata)}, "
-                        "not zarr metadata; copy it again"
-                    )
+                metadata = json_object(answer.value, f"{self.text.rstrip('/')}/{key}")
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
 
@@ -132,13 +116,9 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
-            problem = (
-                "can't be listed, and has no consolidated metadata"
-                if metadata
-                else "contains no zarr metadata, and can't be listed"
-            )
             raise SourceError(
-                f"{self.text} {problem}; check the URL, and if it is a group name its arrays in variables=[…]"
+                f"{self.text} can't be listed, and has no consolidated metadata; check the URL, and if it is a group "
+                "name its arrays in variables=[…]"
             ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)

@@ -53,10 +53,19 @@ def read_marker(store: ts.KvStore, name: str, location: str) -> dict[str, Any] |
     answer = wait(store.read(name), f"{location}: {name}")
     if answer.state != "value":
         return None
+    return json_object(answer.value, f"{location}: {name}")
+
+
+def json_object(content: bytes, name: str) -> dict[str, Any]:
+    """Parses a small file.
+
+    Raises:
+        SourceError: When it is not a JSON object; names it.
+    """
     try:
-        content = json.loads(answer.value)
+        parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{location}: {name} is not valid JSON ({error}); was it cut short? Copy it again") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{location}: {name} contains {type_text(content)}, not an object; copy it again")
-    return content
+        raise SourceError(f"{name} is not valid JSON ({error}); was it cut short? Copy it again") from error
+    if not isinstance(parsed, dict):
+        raise SourceError(f"{name} contains {type_text(parsed)}, not an object; copy it again")
+    return parsed

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
     Missing,
-    Rows,
     StoredArray,
     addresses_in,
     is_spec,
@@ -30,7 +29,10 @@ from loadax.sources.zarr.array import (
     rows_from_zero,
 )
 from loadax.sources.zarr.discovery import find_arrays, members_at
-from loadax.sources.zarr.mapped import map_raw
+from loadax.sources.zarr.mapped import MappedChunks, map_raw
+
+Rows: TypeAlias = StoredArray | MappedChunks
+"""Reader of the rows of one array: one leaf of a `TensorStoreSource`."""
 
 
 @final

@@ -21,9 +21,9 @@ from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.byte_stream import ByteStream, MappedSegments, Segment
+from loadax.sources.io.byte_stream import MappedSegments, Segment
 from loadax.sources.io.files import Files
-from loadax.sources.io.remote_stream import RemoteSegments
+from loadax.sources.io.remote_stream import ByteStream, RemoteSegments
 from loadax.sources.npy.remote import NpyRanges
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.windows import open_tokens

@@ -340,7 +340,7 @@ class TestBadInput:
         path = write_tar(tmp_path / "x.tar", numbered(2))
         path.write_bytes(path.read_bytes() + b"signature" * 100)
         with pytest.raises(
-            SourceError, match=r"x.tar: the tar file is damaged at byte 10240 after '000001.cls': copy it"
+            SourceError, match=r"x.tar: the tar file is damaged at byte 10240: .* after '000001.cls' is wrong; copy it"
         ):
             loadax.from_webdataset(path)
         path.write_bytes(bytes(4096))
@@ -357,7 +357,9 @@ class TestBadInput:
         with pytest.raises(SourceError, match=r"x.tar is not a tar file: it begins with b'hellohel'"):
             loadax.from_webdataset(path)
         path.write_bytes(content[:512] + b"#" * 4000 + content[4512:])
-        with pytest.raises(SourceError, match=r"x.tar: the tar file is damaged at byte .* after '000001.txt': copy it"):
+        with pytest.raises(
+            SourceError, match=r"x.tar: the tar file is damaged at byte .* after '000001.txt' is wrong; copy it"
+        ):
             loadax.from_webdataset(path)
         write_tar(path, {})
         with pytest.raises(SourceError, match=r"x.tar has no examples: files named like 0001.jpg, 0001.cls"):
@@ -384,7 +386,7 @@ class TestBadInput:
         )
         assert len(loadax.from_webdataset(path, columns=["txt"])) == 4
         path = write_tar(tmp_path / "y.tar", {"0.cls": b"0", "1.txt": b"a"})
-        with pytest.raises(SourceError, match=r"which 1 of 2 examples have; write it again$"):
+        with pytest.raises(SourceError, match=r"which 1 of 2 examples have; write it again"):
             loadax.from_webdataset(path)
 
     def test_two_members_of_one_name(self, tmp_path: Path) -> None:

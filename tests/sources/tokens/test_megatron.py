@@ -53,7 +53,7 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
         (b"", r"bytes 0 to 25 are missing: the file is cut short, or of another kind"),
         (
             b"no index at all" * 5,
-            r"is not an index of Megatron's or fairseq's mmap format: it begins with b'no index '; if it does not",
+            r"is not an index of Megatron's or fairseq's mmap format: it begins with b'no index '; write the data",
         ),
         (
             index_bytes(8, [3], [0], [0, 1], version=2),
@@ -61,9 +61,9 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
         ),
         (
             index_bytes(6, [3], [0], [0, 1]),
-            r"the dtype of its tokens has the code 6, which is float64: tokens are integers",
+            r"the code 6 of its dtype is not one of integers; convert the tokens",
         ),
-        (index_bytes(11, [3], [0], [0, 1]), r"the dtype of its tokens has the code 11, which is unknown"),
+        (index_bytes(11, [3], [0], [0, 1]), r"the code 11 of its dtype is not one of integers"),
         (GOOD[:-1], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (GOOD[:40], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (

@@ -282,14 +282,7 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 
 def test_a_bin_file_without_a_dtype(tmp_path: Path) -> None:
     write_bin(tmp_path / "x.bin", np.zeros(2000, np.uint8))
-    with pytest.raises(
-        ArgumentError,
-        match=r"x\.bin: the file does not contain the dtype of its tokens; pass dtype= "
-        r"\(its 2000 bytes would be 2000 of uint8, 1000 of uint16, 500 of int32, 250 of int64 tokens\)",
-    ):
-        open_tokens(tmp_path / "x.bin", 4)
-    write_bin(tmp_path / "x.bin", np.zeros(2002, np.uint8))
-    with pytest.raises(ArgumentError, match=r"\(its 2002 bytes would be 2002 of uint8, 1001 of uint16 tokens\)"):
+    with pytest.raises(ArgumentError, match=r"x\.bin: the file does not contain the dtype of its tokens; pass dtype="):
         open_tokens(tmp_path / "x.bin", 4)
 
 

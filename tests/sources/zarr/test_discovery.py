@@ -230,7 +230,7 @@ def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["zarr.json", ".zarray"])
 def test_metadata_that_is_no_object(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("[1]")
-    with pytest.raises(SourceError, match=rf"/{name} contains a list, not zarr metadata; copy it again"):
+    with pytest.raises(SourceError, match=rf"/{name} contains a list, not an object; copy it again"):
         open_zarr(tmp_path, None)
 
 

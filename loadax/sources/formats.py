@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its first bytes or its name, and says which call opens it."""
+"""The formats of files: which names and first bytes they have, and which call opens them."""
 
 import json
 import os
@@ -6,38 +6,49 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from loadax.errors import LoadaxError, SourceError, StorageError
-from loadax.sources.file_names import is_array_record, is_csv, is_jsonl, is_tfrecord
+from loadax.sources.io.expand import Format
 from loadax.sources.io.paths import local_path
 
-CALLS = {
+_PACKED = r"(\.(gz|bz2|xz|zst))?$"
+_LOCAL = "ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder"
+FORMATS = MappingProxyType(
+    {
+        "from_parquet": Format("a Parquet file", r"(?i)\.(parquet|pq)$", ".parquet file", "folder/**/*.parquet"),
+        "from_jsonl": Format("a file of JSON lines", rf"(?i)\.(jsonl|ndjson){_PACKED}", ".jsonl file", "*.json"),
+        "from_csv": Format("a CSV file", rf"(?i)\.(csv|tsv){_PACKED}", ".csv file", "*.txt"),
+        "from_webdataset": Format("a tar file", r"\.tar$", ".tar file in it", "*.shard"),
+        # As `train.tfrecord-00000-of-00008`, or Kaggle's `0.tfrec`.
+        "from_tfrecord": Format("a TFRecord file", r"\.tfrec", "file with .tfrecord in its name", "*.records"),
+        "from_array_record": Format(
+            "an ArrayRecord file", "array_?record", "file with array_record in its name", "*.data", local_only=_LOCAL
+        ),
+        "from_tokens": Format(
+            "a file of tokens", r"\.(bin|ds|idx|npy)$", ".bin or .npy file in it", "*.tokens", argument="path"
+        ),
+    }
+)
+"""The formats whose files are listed in folders, by the function of loadax that opens them."""
+
+_OTHERS = {
     ".npy": "loadax.from_npy({0})",
     ".npz": "loadax.from_arrays(dict(numpy.load({0})))",
     ".zarr": "loadax.from_zarr({0})",
-    ".array_record": "loadax.from_array_record({0})",
-    ".arrayrecord": "loadax.from_array_record({0})",
-    ".bin": "loadax.from_tokens({0}, seq_len=…)",
-    ".idx": "loadax.from_tokens({0}, seq_len=…)",
-    ".parquet": "loadax.from_parquet({0})",
     ".feather": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
     ".arrow": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
     ".arrow stream": "loadax.from_arrow(pyarrow.ipc.open_stream(pyarrow.memory_map({0})))",
     ".arrow of Hugging Face": "loadax.from_huggingface(datasets.Dataset.from_file({0}))",
-    ".csv": "loadax.from_csv({0})",
-    ".jsonl": "loadax.from_jsonl({0})",
     ".h5": "loadax.as_dataset(h5py.File({0}))",
     ".hdf5": "loadax.as_dataset(h5py.File({0}))",
     ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
-    ".tar": "loadax.from_webdataset({0})",
-    ".tfrecord": "loadax.from_tfrecord({0})",
-    ".tfrecords": "loadax.from_tfrecord({0})",
     "kerchunk": (
         "loadax.as_dataset(xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False))"
     ),
 }
-"""The call that opens a file, by the ending of its name, or the kind of its content."""
+"""The call that opens a file of another format, by the ending of its name, or the kind of its content."""
 
 _HEAD = 4096  # bytes that are looked at
 _MAGIC = (
@@ -50,13 +61,15 @@ _MAGIC = (
     (0, b"\xff" * 4, ".arrow stream", "a stream of Arrow record batches"),
 )
 _REFERENCES = re.compile(rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:')
-_ENDINGS = ((is_tfrecord, ".tfrecord"), (is_array_record, ".array_record"), (is_jsonl, ".jsonl"), (is_csv, ".csv"))
 
 
-def ending_of(name: str) -> str:
-    """The ending in `CALLS` of a file name: `train.tfrecord-00000-of-00008` is a `.tfrecord`; else its own."""
-    known = next((ending for is_one, ending in _ENDINGS if is_one(name)), None)
-    return Path(name).suffix.lower() if known is None else known
+def call_for(name: str, path: str) -> str | None:
+    """The call that opens a file with a name, or the ending that stands for its content; None: it is not known."""
+    function = next((function for function, one in FORMATS.items() if one.belongs(name)), None)
+    more = ", seq_len=…" if function == "from_tokens" else ""
+    own = function and f"loadax.{function}({{0}}{more})"
+    call = _OTHERS.get(name, _OTHERS.get(Path(name).suffix.lower(), own))
+    return call and call.format(repr(path))
 
 
 @contextmanager
@@ -69,7 +82,7 @@ def other_formats_refused(
         function: Name of the function.
         paths: What it opens. Only a local file is looked at.
         before: Whether to look at the file before the block too, as the function opens almost any bytes.
-        accepted: Endings in `CALLS` of formats that the function opens, or refuses by itself.
+        accepted: Functions for formats that this one opens too, or refuses by itself.
 
     Raises:
         SourceError: When the file has another format.
@@ -90,10 +103,9 @@ def _refuse(function: str, paths: Any, accepted: Sequence[str], error: SourceErr
     if path is None:
         return
     content, noun = _recognise(path)
-    ending = content or ending_of(path.name)
-    if ending not in CALLS or ending in accepted or f"loadax.{function}(" in CALLS[ending]:
+    call = call_for(content or path.name, str(path))
+    if call is None or any(f"loadax.{name}(" in call for name in (function, *accepted)):
         return
-    call = CALLS[ending].format(repr(str(path)))
     if content is not None:
         raise SourceError(f"{path} is {noun}; open it with {call}") from error
     if error is not None:
@@ -111,7 +123,7 @@ def _first(paths: Any) -> Path | None:
 
 
 def _recognise(path: Path) -> tuple[str | None, str]:
-    """The ending in `CALLS` that stands for a file's content, and a noun for messages; None if it is not recognised."""
+    """The ending that stands for a file's content, and a noun for messages; None if it is not recognised."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
