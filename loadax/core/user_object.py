@@ -90,7 +90,7 @@ class UserObject:
         turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
         name, handle = self.handle
         text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self._name}: "
-        warnings.warn(text + remedy, UserWarning, stacklevel=4)
+        warnings.warn(text + remedy, UserWarning, stacklevel=5)
 
     @property
     def of_one_thread(self) -> bool:

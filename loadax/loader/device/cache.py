@@ -45,11 +45,11 @@ _PART_OF_DEVICE = 4  # a quarter of a device's memory; the rest is for training
 _BLOCK_BYTES = 8 << 20  # bytes to read and place at a time
 
 
-def check_fixed(dataset: Dataset) -> None:
-    """Checks that rows are the same in every epoch.
+def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
+    """Checks that rows are the same in every epoch, and in every batch.
 
     Raises:
-        ArgumentError: If a map is random, or the source changes its rows per epoch.
+        ArgumentError: If a map is random, the source changes its rows per epoch, or rows may be masked.
     """
     remedy = "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
     check_fixed_rows(dataset.order, "keep_on_device", remedy)
@@ -57,6 +57,11 @@ def check_fixed(dataset: Dataset) -> None:
         raise ArgumentError(
             "keep_on_device: a map is random, so rows differ between epochs and can't be cached; leave "
             "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
+        )
+    if options.masks:
+        raise ArgumentError(
+            "keep_on_device: all rows are read once, so none can be masked in a batch; "
+            "leave out keep_on_device, or on_error and quarantine"
         )
 
 
