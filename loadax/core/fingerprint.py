@@ -167,9 +167,9 @@ class _Walk:
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     """The function and the bound arguments of a partial or a method."""
-    return (
-        (call.__func__, call.__self__) if isinstance(call, types.MethodType) else (call.func, call.args, call.keywords)
-    )
+    if isinstance(call, types.MethodType):
+        return call.__func__, call.__self__
+    return call.func, call.args, call.keywords
 
 
 def names_in(code: types.CodeType, *, globally: bool) -> list[str]:

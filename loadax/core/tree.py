@@ -40,9 +40,8 @@ _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
 """Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
-_DEEPEST = (
-    100  # levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level
-)
+# Levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level.
+_DEEPEST = 100
 
 _MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
 """Classes of mappings that JAX knows, here or where a structure was pickled."""
@@ -295,10 +294,8 @@ def _fields_of(tree: Any) -> _Fields | None:
 
 
 def _parts_by_jax(tree: Any) -> _Parts:
-    keys, values, structure = (
-        *_one_level(tree),
-        _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree),
-    )
+    keys, values = _one_level(tree)
+    structure = _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree)
     return _Parts(type(tree), tuple(map(str, keys)), values, (("", Static(structure)),))
 
 

@@ -313,9 +313,8 @@ class Dataloader:
         def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
-        begin = 0 if start is None else start
-        target = Target(pipeline, shard, None, True)
-        batches = DataIterator(target, self._order, self._used_up, begin, hosts)
+        target = Target(pipeline, shard, None, True, hosts)
+        batches = DataIterator(target, self._order, self._used_up, 0 if start is None else start)
         self._ledger = batches.ledger
         return batches
 
@@ -384,7 +383,8 @@ class Dataloader:
         Raises:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
-        step, mesh = self._step_of(start), self._placing_mesh()
+        step = step_of(self._plan, self._order, 0 if start is None else start)
+        mesh = self._placing_mesh()
         batches = self._take_warm(mesh, step) or self._begin(mesh, start)
         self._ledger = batches.ledger
         return batches
@@ -427,9 +427,9 @@ class Dataloader:
         return mesh
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
-        target = Target(self._pipeline, partial(self._pipeline.shard, mesh), mesh, self._mesh is not None)
-        hosts = partial(run_hosts, self._runs, self._order)
-        return DataIterator(target, self._order, self._used_up, 0 if start is None else start, hosts)
+        shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
+        target = Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
+        return DataIterator(target, self._order, self._used_up, 0 if start is None else start)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -684,7 +684,3 @@ class Dataloader:
     def _checked(self, step: Any, name: str = "step") -> int:
         self._refuse_stream("the rows of one step, as in loader[step], rows(step) or explain()")
         return self._plan.check(integer(name, step, most=None))
-
-    def _step_of(self, start: Any) -> int:
-        """The step of a step or a state. None is step 0, as without a checkpoint."""
-        return step_of(self._plan, self._order, 0 if start is None else start)

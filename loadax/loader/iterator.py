@@ -24,7 +24,7 @@ from loadax.loader.reports.loader_info import loader_info
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
-from loadax.loader.stretch import JoinHosts, Ledger, RunGuard, Stretch, Target
+from loadax.loader.stretch import Ledger, RunGuard, Stretch, Target
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh, resolve_mesh
@@ -43,11 +43,10 @@ class DataIterator:
         order: Hash of the order, for states.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
-        join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
-    def __init__(self, target: Target, order: OrderHash, used_up: threading.Event, start: Any, join_hosts: JoinHosts):
-        self._target, self._order, self._used_up, self._join_hosts = target, order, used_up, join_hosts
+    def __init__(self, target: Target, order: OrderHash, used_up: threading.Event, start: Any):
+        self._target, self._order, self._used_up = target, order, used_up
         self._step, self._streams = step_of(self._plan, order, start), target.pipeline.stream_run(lane_states(start))
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
@@ -64,7 +63,7 @@ class DataIterator:
         return self._target.pipeline.plan
 
     def _guard(self) -> RunGuard:
-        return RunGuard(self, self._target, self._step, self._streams, self._join_hosts, self.ledger)
+        return RunGuard(self, self._target, self._step, self._streams, self.ledger)
 
     def _begin(self, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
         """Begins a run at the current step, with the other hosts.
@@ -297,7 +296,8 @@ class DataIterator:
         pipeline = self._target.pipeline
         pipeline = pipeline if partition is None else pipeline.with_partition(partition)
         with self._lock:
-            target = Target(pipeline, partial(pipeline.shard, resolve_mesh(mesh)), mesh, True)
+            shard = partial(pipeline.shard, resolve_mesh(mesh))
+            target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
             self._check_shards(target, partition is not None)
             stretch, interrupted, self._interrupted = self._stretch, self._interrupted, True
             stretch.scheduler.close()

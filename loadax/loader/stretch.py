@@ -62,12 +62,14 @@ class Target(NamedTuple):
         shard: Function of a step: this process's shard of its batch.
         mesh: Mesh that batches are placed on. None: they are not placed.
         mesh_given: Whether the user passed the mesh.
+        join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
     pipeline: Pipeline
     shard: Callable[[int], HostShard]
     mesh: Mesh | None
     mesh_given: bool
+    join_hosts: JoinHosts
 
     def shape_step(self, step: int) -> int:
         """The step whose shapes the present batches have: the last one, if the run is over."""
@@ -84,17 +86,14 @@ class RunGuard:
         target: Where its batches go.
         step: First step.
         streams: Lanes of the streams that it reads.
-        join_hosts: Function that begins the exchange with the other hosts, if there are any.
         ledger: Counters of the iterator.
     """
 
-    def __init__(
-        self, owner: Any, target: Target, step: int, streams: StreamRun | None, join_hosts: JoinHosts, ledger: Ledger
-    ):
+    def __init__(self, owner: Any, target: Target, step: int, streams: StreamRun | None, ledger: Ledger):
         pipeline, options = target.pipeline, target.pipeline.options
         self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
         shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
-        self.hosts = stalls.hosts = join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
+        self.hosts = stalls.hosts = target.join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
         """Exchange with the other hosts, if there are any."""
         self.agreement = stalls.agreement = _agreement(target, streams, ledger)
         """Agreement with the other processes on the end of the streams, if there are any of both."""
@@ -180,7 +179,7 @@ class Stretch:
         before: "Stretch | None",
         earlier: RunMonitor | None,
     ):
-        options, shape_step = target.pipeline.options, target.shape_step(step)
+        options, like = target.pipeline.options, target.shape_step(step)
         self.streams, self.guard = streams, guard
         self.ended = False
         """Whether the streams have ended."""
@@ -192,14 +191,10 @@ class Stretch:
                 before.leave()
             if executor.closed:
                 executor = open_executor(options)
-            shard = target.shard(shape_step)
-            producer = self.caller.run(target.pipeline.producer, shard, shape_step, executor, streams)
+            producer = self.caller.run(target.pipeline.producer, target.shard(like), like, executor, streams)
             # Later stretches keep its result.
-            self.autotuner = (
-                WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
-                if before is None
-                else before.autotuner
-            )
+            tuner = WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
+            self.autotuner = tuner if before is None else before.autotuner
             self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
             self.executor, self.end = executor, producer.end
@@ -209,13 +204,10 @@ class Stretch:
             executor.close()
             raise
         guard.begin(self.scheduler)
+        self.start = self._threads.start
         # Also runs at exit, before the interpreter clears modules that the threads use. First this, then the threads:
         # none is left behind where a Ctrl-C comes.
         self._finalizer = weakref.finalize(owner, self._threads.close)
-
-    def start(self) -> None:
-        """Starts the threads."""
-        self._threads.start()
 
     @property
     def open(self) -> bool:

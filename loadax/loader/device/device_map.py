@@ -299,12 +299,7 @@ class _Example:
 
         For the same function, JAX would return a cached trace, although a function that it calls may have been edited.
         """
-
-        @wraps(self._function)
-        def traced(*leaves: Any) -> list[jax.Array]:
-            return self(*leaves)
-
-        return traced
+        return wraps(self._function)(lambda *leaves: self(*leaves))  # noqa: PLW0108 - a new one
 
 
 def _strong(value: Any, name: str) -> jax.Array:
@@ -353,9 +348,8 @@ def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
         if equation.primitive.name in ("jit", "pjit"):
             results = _follow(equation.params["jaxpr"].jaxpr, arguments)
         else:
-            results = [_Origin(frozenset().union(*(argument.sources for argument in arguments)))] * len(
-                equation.outvars
-            )
+            sources = frozenset[int]().union(*(argument.sources for argument in arguments))
+            results = [_Origin(sources)] * len(equation.outvars)
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))
 
