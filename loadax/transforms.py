@@ -319,12 +319,9 @@ class Pad:
         rows, made = visits.rows.tolist(), self._made
         named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
         padded = self._padded(named, rows, spec)
+        others = [{name: leaf for name, leaf in example.items() if name not in made} for example in named]
         return [
-            {
-                **{name: leaf for name, leaf in example.items() if name not in made},
-                **{name: column[index] for name, column in padded.items()},
-            }
-            for index, example in enumerate(named)
+            {**other, **{name: column[index] for name, column in padded.items()}} for index, other in enumerate(others)
         ]
 
     def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:

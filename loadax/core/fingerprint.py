@@ -158,11 +158,8 @@ class _Walk:
         return members
 
     def _code(self, code: types.CodeType) -> Any:
-        constants = [
-            self._code(constant) if isinstance(constant, types.CodeType) else self.text(constant, ())
-            for constant in code.co_consts
-        ]
-        return (code.co_code, code.co_names, constants)
+        parts = ((isinstance(part, types.CodeType), part) for part in code.co_consts)
+        return (code.co_code, code.co_names, [self._code(part) if own else self.text(part, ()) for own, part in parts])
 
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:

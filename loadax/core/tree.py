@@ -279,14 +279,10 @@ def _fields_of(tree: Any) -> _Fields | None:
     fields = [field for field in dataclasses.fields(tree) if field.init or not kind.__dataclass_params__.init]
     names = [field.name for field in fields]
     if not jax_knows(tree):
-        data = [
-            field.name
-            for field in fields
-            if field.metadata.get("pytree_node", True) and not field.metadata.get("static", False)
-        ]
+        nodes = [field for field in fields if field.metadata.get("pytree_node", True)]
+        data = [field.name for field in nodes if not field.metadata.get("static", False)]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
-    keys, _ = _one_level(tree)
-    data = [getattr(key, "name", "") for key in keys]
+    data = [getattr(key, "name", "") for key in _one_level(tree)[0]]
     if not set(data) <= set(names):
         return None
     _REGISTERED[kind] = _Fields(tuple(data), tuple(name for name in names if name not in data))

@@ -365,10 +365,8 @@ class DataIterator:
                 seconds old.
         """
         whole, options = self._target.pipeline.whole, self._target.pipeline.options
-        told = report(
-            self.stats(),
-            loader_info(whole.dataset.reader, whole.batch, self._target.mesh, bool(options.keep_on_device)),
-        )
+        info = loader_info(whole.dataset.reader, whole.batch, self._target.mesh, bool(options.keep_on_device))
+        told = report(self.stats(), info)
         if not flag("hosts", hosts):
             return told
         others = self._stretch.guard.hosts

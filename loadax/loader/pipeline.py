@@ -214,14 +214,9 @@ class Pipeline:
             finish = self._finish(shard, gather)
             return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
         reader = self.form(step).dataset.reader
-        reader = keep_open_chunks(
-            reader,
-            self.open_chunks(shard, segment),
-            options.cache_bytes,
-            held_columns(reader, shard),
-            options.prefetch_bytes,
-            options.readers,
-        )
+        chunks, columns = self.open_chunks(shard, segment), held_columns(reader, shard)
+        limits = options.prefetch_bytes, options.readers
+        reader = keep_open_chunks(reader, chunks, options.cache_bytes, columns, *limits)
         if streams is not None:
             reader = streams.bind(reader)
         return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), streams, step)

@@ -241,11 +241,8 @@ def resolve_shard(
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    missing = [
-        leaf.generated
-        for leaf in batch.leaves
-        if leaf.generated and isinstance(partition, dict) and leaf.generated not in partition
-    ]
+    generated = [leaf.generated for leaf in batch.leaves if leaf.generated and isinstance(partition, dict)]
+    missing = [name for name in generated if name not in partition]
     if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
     # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.

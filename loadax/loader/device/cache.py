@@ -22,7 +22,7 @@ from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
-from loadax.loader.batch_spec import BatchLeaf, BatchSpec
+from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
@@ -38,7 +38,7 @@ from loadax.plan.subset import Subset, met_rows
 from loadax.protocols import Integers, Order
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
-from loadax.sharding.own_devices import OwnDevices, Placed, Program
+from loadax.sharding.own_devices import OwnDevices, Program
 
 _UNKNOWN_LIMIT = 4 << 30  # bytes, for devices that don't report their memory
 _PART_OF_DEVICE = 4  # a quarter of a device's memory; the rest is for training
@@ -105,9 +105,10 @@ class DeviceCache:
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
+        shardings = (NamedSharding(mesh, spec) for spec in self._specs)
         self._placed = [
-            self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
-            for leaf, spec in self._with_specs(batch.leaves)
+            jax.ShapeDtypeStruct((1 + self._source.count, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(batch.leaves, shardings, strict=True)
         ]
         self._check_size(options.keep_on_device)
         self._batch = batch
@@ -119,12 +120,6 @@ class DeviceCache:
         if shard not in self._gathers:
             self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
         return self._gathers[shard]
-
-    def _with_specs(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
-        return list(zip(leaves, self._specs, strict=True))
-
-    def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
 
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
@@ -149,9 +144,8 @@ class DeviceCache:
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as possible, of about equal size
         grid = grid_of(self._mesh)
-        layouts = tuple(
-            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._with_specs(self._batch.leaves)
-        )
+        leaves = zip(self._batch.leaves, self._specs, strict=True)
+        layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in leaves)
         shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
         arrays, write = self._writer(shard, height)

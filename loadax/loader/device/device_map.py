@@ -164,12 +164,8 @@ class DeviceProgram:
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
         # Zeros replace split leaves: these results don't depend on their values.
-        whole = self._example(
-            *(
-                jnp.zeros(spec.spec.shape, spec.dtype) if cuts else leaf
-                for leaf, spec, cuts in zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
-            )
-        )
+        values = zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
+        whole = self._example(*(jnp.zeros(to.spec.shape, to.dtype) if cuts else leaf for leaf, to, cuts in values))
         if not any(self._cut_sources):
             return self._computed(whole)
         parts = self._example(*leaves)
