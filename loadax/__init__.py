@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     )
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
+    from loadax.loader.epoch import Epoch
     from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.host_rows import HostRows
     from loadax.loader.inspection.certificate import Certificate
-    from loadax.loader.iterator import DataIterator, Epoch
+    from loadax.loader.iterator import DataIterator
     from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.metrics.stats import Stats
     from loadax.loader.reports.bottleneck import Report
@@ -54,7 +55,7 @@ _HOME = {
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
     "DeviceMap": "loadax.loader.device.device_map",
-    "Epoch": "loadax.loader.iterator",
+    "Epoch": "loadax.loader.epoch",
     "Headroom": "loadax.loader.headroom",
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",

@@ -182,11 +182,8 @@ class Dataset:
             raise RowIndexError(
                 f"position {wrong[0]} is out of range: pass positions of at least 0 and below {len(self)}"
             )
-        return self.reader.read_visits(
-            self.order.visits(
-                np.full_like(where, integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))), where
-            )
-        )
+        epoch = integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))
+        return self.reader.read_visits(self.order.visits(np.full_like(where, epoch), where))
 
     def __getitem__(self, index: Any) -> Any:
         """The example at position i of epoch 0, `ds[i]`, or a dataset of several positions.
@@ -263,21 +260,11 @@ class Dataset:
                     f"use shuffle(seed={seed})"
                 )
             block = chunk
+        block, lanes = integer("block", block, 1, _MOST_ROWS), integer("lanes", lanes, 1, _MOST_ROWS)
         if window is None:
-            open_bytes = (
-                integer("lanes", lanes, 1, _MOST_ROWS)
-                * integer("block", block, 1, _MOST_ROWS)
-                * self.reader.source_row_bytes
-                if chunk is not None and len(self)
-                else 0
-            )
+            open_bytes = lanes * block * self.reader.source_row_bytes if chunk is not None and len(self) else 0
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
-        sizes = (
-            integer("block", block, 1, _MOST_ROWS),
-            integer("window", window, 1, _MOST_ROWS),
-            integer("lanes", lanes, 1, _MOST_ROWS),
-        )
-        return self._with(BlockShuffled(self.order, seed, *sizes))
+        return self._with(BlockShuffled(self.order, seed, block, integer("window", window, 1, _MOST_ROWS), lanes))
 
     def select(self, rows: Any) -> "Dataset":
         """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.
@@ -554,18 +541,11 @@ class Dataset:
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
         """Concatenates `times` epochs of this dataset into one, each in its own order."""
-        times = integer(
-            "times",
-            times,
-            1,
-            remedy=None if times is not None else "an int; to repeat endlessly, pass num_epochs=None to the Dataloader",
-        )
+        remedy = "an int; to repeat endlessly, pass num_epochs=None to the Dataloader" if times is None else None
+        times = integer("times", times, 1, remedy=remedy)
         if times > 1 and len(self) * times > MOST_POSITIONS:
-            endless = (
-                "the dataset never ends"
-                if len(self) == MOST_POSITIONS
-                else f"{len(self)} rows would become more than 2**62"
-            )
+            endless = f"{len(self)} rows would become more than 2**62"
+            endless = "the dataset never ends" if len(self) == MOST_POSITIONS else endless
             raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
         return self._with(Repeated(self.order, times))
 
@@ -723,9 +703,8 @@ class Dataset:
 
         self._check_random_access("split_by()")
         options = scan_options(index, workers, progress)
-        first, rest = split_groups(
-            self.order, self.reader, key, checked_fraction(fraction), integer("seed", seed, most=None), options
-        )
+        share, seed = checked_fraction(fraction), integer("seed", seed, most=None)
+        first, rest = split_groups(self.order, self.reader, key, share, seed, options)
         return self._with(first), self._with(rest)
 
     def map(
@@ -937,10 +916,8 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         raise StreamError("zip()")
     names = tuple(path or "the dataset" for path in structure.paths)
     order = zip_orders([part.order for part in parts], names)
-    source = ZippedSource(
-        [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
-    )
-    return Dataset(source, order)
+    zipped_parts = [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)]
+    return Dataset(ZippedSource(zipped_parts, structure), order)
 
 
 def _spec(spec: Tree | None) -> Tree | None:

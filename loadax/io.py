@@ -854,7 +854,7 @@ def _recognise(data: Any) -> Dataset | None:
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
-    if type(data).__module__ == "loadax.loader.iterator":
+    if type(data).__module__ in ("loadax.loader.iterator", "loadax.loader.epoch"):
         raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
     from loadax.sources.adapters.grain_map import is_grain
     from loadax.sources.adapters.streams import recognise_stream

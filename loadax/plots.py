@@ -12,7 +12,8 @@ from loadax.core.arguments import integer, shown
 from loadax.core.formatting import percent_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError, UnsupportedError
-from loadax.loader.iterator import DataIterator, Epoch
+from loadax.loader.epoch import Epoch
+from loadax.loader.iterator import DataIterator
 from loadax.plan.mix import Mixed
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.blame import RAISED, blame
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import (
     RowNames,
@@ -30,6 +29,7 @@ from loadax.core.spec import (
     stack,
 )
 from loadax.core.tree import Structure, flatten, map_leaves
+from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource, map_bottom

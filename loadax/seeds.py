@@ -180,11 +180,8 @@ def _absorb(key: Any, tag: Any, word: Any) -> Any:
     """Output `word` of the splitmix64 stream that (`key`, `tag`) starts."""
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
         return _mix_int(_mix_int(key + tag) + word * _GOLDEN)
-    start = (
-        _mix_int(key + tag)
-        if isinstance(key, int) and isinstance(tag, int)
-        else _mix(np.add(_as_words(key), _as_words(tag)))
-    )
+    plain = isinstance(key, int) and isinstance(tag, int)
+    start = _mix_int(key + tag) if plain else _mix(np.add(_as_words(key), _as_words(tag)))
     return _mix(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
 
 

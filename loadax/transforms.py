@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import flag, function, integer, takes
-from loadax.core.blame import RAISED, blame
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
 from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
-from loadax.core.user_object import UserObject
+from loadax.core.user_object import RAISED, UserObject, blame
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
 
@@ -33,10 +32,8 @@ class LastRow:
         """Stores leaves and copies of their values."""
         # Views are skipped: they would keep their base alive.
         own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
-        self.leaves_and_values = (
-            own,
-            [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)],
-        )
+        copies = [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
+        self.leaves_and_values = own, copies
 
 
 @final

@@ -158,18 +158,15 @@ class _Walk:
         return members
 
     def _code(self, code: types.CodeType) -> Any:
-        constants = [
-            self._code(constant) if isinstance(constant, types.CodeType) else self.text(constant, ())
-            for constant in code.co_consts
-        ]
-        return (code.co_code, code.co_names, constants)
+        parts = ((isinstance(part, types.CodeType), part) for part in code.co_consts)
+        return (code.co_code, code.co_names, [self._code(part) if own else self.text(part, ()) for own, part in parts])
 
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     """The function and the bound arguments of a partial or a method."""
-    return (
-        (call.__func__, call.__self__) if isinstance(call, types.MethodType) else (call.func, call.args, call.keywords)
-    )
+    if isinstance(call, types.MethodType):
+        return call.__func__, call.__self__
+    return call.func, call.args, call.keywords
 
 
 def names_in(code: types.CodeType, *, globally: bool) -> list[str]:

@@ -15,11 +15,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are two spaces apart."""
     header, *rows = [[redact(text).replace("\n", "\\n") for text in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    lines = (
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in (header, *rows)
-    )
-    return "".join(f"{line}\n" for line in lines)
+    padded = ([text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in (header, *rows))
+    return "".join("  ".join(line).rstrip() + "\n" for line in padded)
 
 
 def size_text(size: float) -> str:

@@ -40,9 +40,8 @@ _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
 """Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
-_DEEPEST = (
-    100  # levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level
-)
+# Levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level.
+_DEEPEST = 100
 
 _MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
 """Classes of mappings that JAX knows, here or where a structure was pickled."""
@@ -280,14 +279,10 @@ def _fields_of(tree: Any) -> _Fields | None:
     fields = [field for field in dataclasses.fields(tree) if field.init or not kind.__dataclass_params__.init]
     names = [field.name for field in fields]
     if not jax_knows(tree):
-        data = [
-            field.name
-            for field in fields
-            if field.metadata.get("pytree_node", True) and not field.metadata.get("static", False)
-        ]
+        nodes = [field for field in fields if field.metadata.get("pytree_node", True)]
+        data = [field.name for field in nodes if not field.metadata.get("static", False)]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
-    keys, _ = _one_level(tree)
-    data = [getattr(key, "name", "") for key in keys]
+    data = [getattr(key, "name", "") for key in _one_level(tree)[0]]
     if not set(data) <= set(names):
         return None
     _REGISTERED[kind] = _Fields(tuple(data), tuple(name for name in names if name not in data))
@@ -295,10 +290,8 @@ def _fields_of(tree: Any) -> _Fields | None:
 
 
 def _parts_by_jax(tree: Any) -> _Parts:
-    keys, values, structure = (
-        *_one_level(tree),
-        _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree),
-    )
+    keys, values = _one_level(tree)
+    structure = _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree)
     return _Parts(type(tree), tuple(map(str, keys)), values, (("", Static(structure)),))
 
 

@@ -28,6 +28,10 @@ _SQLITE = (
 )
 
 
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
+
+
 @final
 class UserObject:
     """An object or function of the user's. All calls of it go through `call`.
@@ -93,7 +97,7 @@ class UserObject:
         turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
         name, handle = self.handle
         text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self._name}: "
-        warnings.warn(text + remedy, UserWarning, stacklevel=4)
+        warnings.warn(text + remedy, UserWarning, stacklevel=5)
 
     @property
     def of_one_thread(self) -> bool:
@@ -104,6 +108,22 @@ class UserObject:
             return False
         with ThreadPoolExecutor(1) as pool:
             return isinstance(pool.submit(connection.cursor).exception(), sqlite3.ProgrammingError)
+
+
+def blame(error: BaseException, what: str, note: str) -> None:
+    """Adds a note to an exception of a user's function.
+
+    Raises:
+        RuntimeError: In place of an exception that would silently end a loop or the program. A StopIteration looks like
+            the end of the data (PEP 479 does the same for generators), and a `sys.exit()` on a worker thread looks like
+            that of the training script.
+    """
+    if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
+        error.add_note(note)
+        return
+    made = RuntimeError(f"{what} raised {error!r}")
+    made.add_note(note)
+    raise made from error
 
 
 def user_objects(reader: Any) -> Iterator[UserObject]:

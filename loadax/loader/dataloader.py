@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
@@ -21,12 +22,9 @@ from jax.sharding import Mesh
 from loadax.core.arguments import integer, shown
 from loadax.core.replacements import for_dataloader, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
-from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.assembly.maskable import probe_readable
-from loadax.loader.batch_spec import KEY, MASK
-from loadax.loader.device.cache import check_fixed
-from loadax.loader.device.device_map import DeviceMap, DevicePrograms
+from loadax.loader.device.device_map import DeviceMap
+from loadax.loader.epoch import Epoch
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
@@ -35,31 +33,15 @@ from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
-from loadax.loader.iterator import DataIterator, Epoch, Ledger
-from loadax.loader.mask_errors import MaskErrors, check_mask, create_record, masking_of, quarantined_rows
-from loadax.loader.options import (
-    LoaderOptions,
-    device_limit,
-    for_user_objects,
-    host_leaf_names,
-    mesh_of,
-    microbatch_count,
-    refuse_with_streams,
-    schedule,
-    seconds,
-    shard_spec,
-    stream_options,
-    together,
-    with_positions,
-    worker_counts,
-)
-from loadax.loader.pipeline import Pipeline, forms_of
+from loadax.loader.iterator import DataIterator
+from loadax.loader.mask_errors import MaskErrors
+from loadax.loader.options import LoaderOptions, mesh_of
+from loadax.loader.pipeline import Pipeline, make_pipeline
 from loadax.loader.state import OrderHash, step_of
+from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
-from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
-from loadax.plan.mix import ENDLESS
 from loadax.plan.skips import Skips, step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.key_value import LoaderRuns
@@ -208,92 +190,21 @@ class Dataloader:
     ):
         arguments = {name: given for name, given in locals().items() if name not in ("self", "unknown")}
         _refuse(unknown)
-        if isinstance(data, Dataloader):
-            raise ArgumentError("data is already a Dataloader; pass its dataset: Dataloader(loader.dataset, …)")
-        sizes = schedule("batch_size", batch_size)
-        lengths = None if seq_len is None else schedule("seq_len", seq_len)
-        if lengths is not None:
-            sizes = together(sizes, lengths)
-        self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
-        remember_unread(worker_type, num_workers, self.dataset.reader)
-        masking = masking_of(on_error)
-        if masking is not None:
-            masking = create_record(masking)
-        rows = quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows)
-        masks = masking is not None or len(rows) > 0
-        if masks:
-            self.dataset = probe_readable(self.dataset, rows, masking is not None)
-            check_mask(self.dataset.spec)
-        epochs = None if num_epochs is None else integer("num_epochs", num_epochs)
-        endless = self.dataset.is_stream and self.dataset.order.size >= ENDLESS
-        streams = None
-        if self.dataset.is_stream:
-            streams = stream_options(self.dataset, epochs, remainder, [size for _, size in sizes])
-        self._plan = BatchPlan(
-            self.dataset.order,
-            sizes[0][1] if len(sizes) == 1 else sizes,
-            None if endless else epochs,
-            "drop" if endless else remainder,
-        )
-        batch_sizes = [size for _, size in sizes]
-        most, first = worker_counts(num_workers, worker_type, self.dataset)
-        options = LoaderOptions(
-            partition=partition,
-            shard=shard_spec(shard_index, shard_count, batch_sizes),
-            microbatches=microbatch_count(microbatches, batch_sizes),
-            key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
-            keep_on_device=device_limit(keep_on_device),
-            num_workers=most,
-            first_workers=first,
-            worker_type=worker_type,
-            prefetch=integer("prefetch", prefetch, 0),
-            prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
-            cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
-            masking=masking,
-            quarantine=rows,
-            stall_after=seconds("stall_after", stall_after),
-            abort_after=seconds("abort_after", abort_after),
-            streams=streams,
-        )
-        if streams is not None:
-            refuse_with_streams(options)
-        kept = host_leaf_names(host_leaves, self.dataset.spec)
-        both = sorted(set(kept) & set(partition)) if isinstance(partition, dict) else []
-        if both:
-            raise ArgumentError(
-                f"partition names {both}, which host_leaves={shown(host_leaves)} keeps on the host; "
-                "leave them out of one of the two"
-            )
-        if options.keep_on_device:
-            check_fixed(self.dataset)
-            if masks:
-                raise ArgumentError(
-                    "keep_on_device: all rows are read once, so none can be masked in a batch; "
-                    "leave out keep_on_device, or on_error and quarantine"
-                )
-            if kept:
-                raise ArgumentError(
-                    f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
-                    "keep_on_device"
-                )
-        generated_leaves = [MASK] * (masks or remainder == "pad") + [KEY] * (options.key_seed is not None)
-        self._pipeline = Pipeline(
-            self._plan,
-            *forms_of(self.dataset, lengths, generated_leaves, kept),
-            for_user_objects(options, self.dataset.reader),  # which may have opened something for the spec
-            None if device_map is None else DevicePrograms(device_map),
-        )
-        self._order, self._arguments = OrderHash(self.dataset), arguments
-        # A NamedSharding includes its mesh.
-        self._mesh = mesh_of(partition) if mesh is None else mesh
+        self._arguments, self._pipeline = arguments, make_pipeline(SimpleNamespace(**arguments))
+        self.dataset, self._plan = self._pipeline.whole.dataset, self._pipeline.plan
+        self._order = OrderHash(self.dataset)
+        self._mesh = mesh_of(partition) if mesh is None else mesh  # a NamedSharding includes its mesh
         self._made_in = current_mesh()
+        self._begin_runs()
+        if self._mesh is not None or self._made_in is not None:
+            for segment in self._plan.segments:
+                self._shard(segment.first)
+
+    def _begin_runs(self) -> None:
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
         self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
-        if self._mesh is not None or self._made_in is not None:
-            for segment in self._plan.segments:
-                self._shard(segment.first)
 
     def __reduce__(self) -> Any:
         if isinstance(self._mesh, Mesh):
@@ -403,8 +314,8 @@ class Dataloader:
         def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
-        begin = 0 if start is None else start
-        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, begin, hosts)
+        target = Target(pipeline, shard, None, True, hosts)
+        batches = DataIterator(target, self._order, self._used_up, 0 if start is None else start)
         self._ledger = batches.ledger
         return batches
 
@@ -473,7 +384,8 @@ class Dataloader:
         Raises:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
-        step, mesh = self._step_of(start), self._placing_mesh()
+        step = step_of(self._plan, self._order, 0 if start is None else start)
+        mesh = self._placing_mesh()
         batches = self._take_warm(mesh, step) or self._begin(mesh, start)
         self._ledger = batches.ledger
         return batches
@@ -516,11 +428,9 @@ class Dataloader:
         return mesh
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
-        shard = partial(self._pipeline.shard, mesh)
-        hosts = partial(run_hosts, self._runs, self._order)
-        begin = 0 if start is None else start
-        given = self._mesh is not None
-        return DataIterator(self._pipeline, self._order, shard, mesh, given, self._used_up, begin, hosts)
+        shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
+        target = Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
+        return DataIterator(target, self._order, self._used_up, 0 if start is None else start)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -662,16 +572,8 @@ class Dataloader:
 
     def _with_plan(self, plan: BatchPlan) -> "Dataloader":
         made = object.__new__(Dataloader)
-        vars(made).update(
-            vars(self),
-            _plan=plan,
-            _pipeline=replace(self._pipeline, plan=plan),
-            _used_up=threading.Event(),
-            _warned=False,
-            _warm=deque(),
-            _ledger=None,
-            _runs=LoaderRuns(),
-        )
+        vars(made).update(vars(self), _plan=plan, _pipeline=replace(self._pipeline, plan=plan))
+        made._begin_runs()
         return made
 
     def certificate(
@@ -770,7 +672,3 @@ class Dataloader:
     def _checked(self, step: Any, name: str = "step") -> int:
         self._refuse_stream("the rows of one step, as in loader[step], rows(step) or explain()")
         return self._plan.check(integer(name, step, most=None))
-
-    def _step_of(self, start: Any) -> int:
-        """The step of a step or a state. None is step 0, as without a checkpoint."""
-        return step_of(self._plan, self._order, 0 if start is None else start)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
 from typing import Any, final
 
 import jax
@@ -43,16 +42,12 @@ class Headroom:
         perfect, now = f"{self.perfect * 1e3:.3g} ms a step", f"{self.seconds * 1e3:.3g} ms"
         if self.gain < _NOTHING:
             return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to gain"
-        return f"a perfect loader would take {perfect} instead of {now}: {_faster(self.gain)}"
+        times = self.gain + 1
+        speedup = f"{times:.0f} times as fast" if times >= _TENFOLD else f"{times:.2g} times as fast"
+        speedup = f"{percent_text(self.gain)} faster" if times < _TWICE else speedup
+        return f"a perfect loader would take {perfect} instead of {now}: {speedup}"
 
     __repr__ = __str__
-
-
-def _faster(gain: float) -> str:
-    times = gain + 1
-    if times < _TWICE:
-        return f"{percent_text(gain)} faster"
-    return f"{times:.0f} times as fast" if times >= _TENFOLD else f"{times:.2g} times as fast"
 
 
 @final
@@ -104,7 +99,12 @@ class Replay:
         if self._closed:
             raise ClosedError("this replay is closed; make a new one with loader.replay()")
         index = self._step % len(self._batches)
-        self._check(index)
+        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
+            if leaf.is_deleted():
+                raise LeafError(
+                    f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "
+                    "hands out each batch many times; leave the batch out of donate_argnums while you measure"
+                )
         now = perf_counter()
         self._stats.took(self._step, now - began, began - self._left)
         self._stats.active = now - self._began
@@ -112,14 +112,6 @@ class Replay:
         self._left = now
         self._host = self._host_rows[index] if self._host_rows else None
         return self._batches[index]
-
-    def _check(self, index: int) -> None:
-        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
-            if leaf.is_deleted():
-                raise LeafError(
-                    f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "
-                    "hands out each batch many times; leave the batch out of donate_argnums while you measure"
-                )
 
     @property
     def step(self) -> int:
@@ -158,9 +150,7 @@ class Replay:
     def __enter__(self) -> "Replay":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

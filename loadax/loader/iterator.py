@@ -1,70 +1,32 @@
-"""DataIterator and Epoch: iterators over placed batches."""
+"""DataIterator: step, state and moves of an iterator over batches. What is open meanwhile is a `Stretch`."""
 
 import os
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
-from loadax.core.context import Caller
-from loadax.core.distributed import this_process
 from loadax.core.replacements import missing_attribute
-from loadax.errors import ArgumentError, ClosedError, HostError, MeshError, PartitionError
+from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
-from loadax.loader.execution.autotune import WorkerAutotuner
-from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
-from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
-from loadax.loader.execution.thread_pool import ThreadPool
+from loadax.loader.execution.scheduler import OverError
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.pipeline import Pipeline
-from loadax.loader.reports.bottleneck import LoaderInfo, Report, loader_info, report
+from loadax.loader.reports.bottleneck import Report, loader_info, report
 from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
-from loadax.loader.watch.hosts import RunHosts
-from loadax.loader.watch.process_exit import process_exit
-from loadax.loader.watch.stalls import StallCheck
-from loadax.loader.watch.watch import RunWatch
+from loadax.loader.stretch import Ledger, RunGuard, Stretch, Target
+from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
-from loadax.sharding.key_value import key_value_store
-from loadax.sharding.mesh import current_mesh, grid_of, resolve_mesh
-
-JoinHosts: TypeAlias = Callable[
-    [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
-    RunHosts | None,
-]
-"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
-
-
-_STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
-
-
-@final
-class Ledger:
-    """Statistics and step of an iterator, for observers. References neither the iterator nor its batches."""
-
-    monitor: RunMonitor
-    """Latest monitor of the iterator, which continues the statistics of earlier ones."""
-
-    def stats(self) -> Stats:
-        """Statistics so far."""
-        return self.monitor.stats()
-
-    @property
-    def step(self) -> int:
-        """Next step."""
-        return self.monitor.step
+from loadax.sharding.mesh import current_mesh, resolve_mesh
 
 
 @final
@@ -76,131 +38,68 @@ class DataIterator:
     Its threads end when it is exhausted, closed or garbage-collected.
 
     Args:
-        pipeline: Pipeline of the loader.
+        target: Where its batches go.
         order: Hash of the order, for states.
-        shard: Function of a step: this process's shard of its batch.
-        mesh: Mesh that batches are placed on. None: they are not placed.
-        mesh_given: Whether the user passed the mesh to the loader.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
-        hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        order: OrderHash,
-        shard: Callable[[int], HostShard],
-        mesh: Mesh | None,
-        mesh_given: bool,
-        used_up: threading.Event,
-        start: Any,
-        hosts: JoinHosts,
-    ):
-        self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
-        self._shard = shard
-        self._mesh = mesh
-        self._mesh_given = mesh_given
-        self._used_up = used_up
-        self._step = step_of(self._plan, order, start)
+    def __init__(self, target: Target, order: OrderHash, used_up: threading.Event, start: Any):
+        self._target, self._order, self._used_up = target, order, used_up
+        self._step, self._streams = step_of(self._plan, order, start), target.pipeline.stream_run(lane_states(start))
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
-        self._interrupted = False
-        self._caller = Caller()
-        # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
+        # Of several threads that share this iterator, one switches to the next stretch. Reentrant: a Ctrl-C may leave
         # it held.
         self._lock = threading.RLock()
-        self._process = os.getpid()
         self.ledger = Ledger()
         """Counters of this iterator, for monitoring from outside."""
-        self._executor: PieceExecutor | None = None
-        self._autotuner: WorkerAutotuner | None = None  # later schedulers keep its result
-        self._join_hosts = hosts
-        self._hosts: RunHosts | None = None
-        self._stalls = StallCheck(pipeline.options.stall_after, pipeline.options.abort_after)
-        self._ended = False  # whether a stream has ended
-        self._unwatch: weakref.finalize[Any, Any] | None = None
-        self._agreement: EndAgreement | None = None
-        self._disagree: Callable[[], object] = lambda: None
-        self._begin_streams(pipeline.stream_run(lane_states(start)))
-        self._agree()
-        self._begin(self._open)
+        self._begin(None)
 
-    def _begin(self, start: Callable[[], None]) -> None:
-        """Begins a run at the current step, with the other hosts. `start` is what opens it."""
-        self._watch_anew()
-        start()
-        if self._hosts is not None:
-            self._watch.start()  # the others may be waiting for this one
+    @property
+    def _plan(self) -> BatchPlan:
+        return self._target.pipeline.plan
 
-    def _watch_anew(self) -> None:
-        ledger, stalls = self.ledger, self._stalls
-        stalls.hosts = self._hosts = self._join_hosts(
-            self._pipeline,
-            self._mesh,
-            self._shard(self._first_shard_step()),
-            self._step,
-            lambda: (ledger.step, ledger.stats()),
-            stalls.fail,
-        )
-        checks = stalls.needed * [stalls.check] + ([] if self._hosts is None else [self._hosts.check])
-        # Closed apart from the threads that read: a Ctrl-C may come while these are replaced.
-        before, self._watch, self._watching = self._unwatch, RunWatch(checks), False
-        self._unwatch = weakref.finalize(self, self._watch.close)
-        if before is not None:
-            before.detach()
+    def _guard(self) -> RunGuard:
+        return RunGuard(self, self._target, self._step, self._streams, self.ledger)
 
-    def _first_shard_step(self) -> int:
-        """A step of the run whose shard the present one is like: the last one, if the run is over."""
-        num_steps = self._plan.num_steps
-        return self._step if num_steps is None else min(self._step, num_steps - 1)
+    def _begin(self, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
+        """Begins a run at the current step, with the other hosts.
 
-    def _first_batch(self) -> None:
-        """Starts watching, since a consumer waits from now on, when the hosts have agreed.
-
-        Raises:
-            HostError: If a host differs.
+        Args:
+            before: Stretch that this replaces.
+            earlier: As in `_open`.
         """
-        self._watching = True
-        self._watch.start()
-        if self._hosts is not None:
-            self._hosts.wait()
+        guard = self._guard() if before is None else self._replaced_guard(before)
+        self._open(guard, before, earlier)
+        if guard.hosts is not None:
+            guard.watch.start()  # the others may be waiting for this one
 
-    def restart_statistics(self) -> None:
-        """Resets the statistics after a warm-up."""
-        self._monitor.restart()
+    def _replaced_guard(self, stretch: Stretch) -> RunGuard:
+        closing, stretch.guard = stretch.guard, self._guard()
+        closing.close()
+        return stretch.guard
 
-    def _open(self, earlier: RunMonitor | None = None) -> None:
+    def _open(self, guard: RunGuard, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
         """Starts reading at the current step.
 
         Args:
+            guard: What watches the run.
+            before: Stretch that this replaces.
             earlier: Monitor of the previous steps, whose statistics continue. None: they start here.
         """
-        if self._executor is None or self._executor.closed:
-            self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
-        executor = self._executor
-        try:
-            options, step = self._pipeline.options, self._first_shard_step()
-            producer = self._caller.run(self._pipeline.producer, self._shard(step), step, executor, self._streams)
-            self._autotuner = self._autotuner or WorkerAutotuner(
-                executor.first, executor.concurrency, executor.settling
-            )
-            monitor = RunMonitor(producer, options, self._step, self._autotuner, earlier)
-            scheduler = PrefetchScheduler(producer, self._step, options, monitor)
-            threads = ThreadPool(scheduler, executor, self._caller)
-        except BaseException:
-            executor.close()
-            raise
-        self._stalls.scheduler = scheduler
-        if self._hosts is not None and self._hosts.error is not None:
-            scheduler.abort(self._hosts.error)
-        self._threads, self._scheduler, self._monitor, self._end = threads, scheduler, monitor, producer.end
-        self.ledger.monitor = monitor
-        # Also runs at exit, before the interpreter clears modules that the threads use. First this, then the threads:
-        # none is left behind where a Ctrl-C comes.
-        self._close = weakref.finalize(self, threads.close)
-        threads.start()
+        self._interrupted = True  # until it is open
+        if self._streams is not None:
+            self._streams.consumed = self._step
+        self._stretch = Stretch(self, self._target, self._step, self._streams, guard, before, earlier)
+        self.ledger.monitor = self._stretch.monitor
+        self._stretch.start()
+        self._interrupted = False
+
+    def restart_statistics(self) -> None:
+        """Resets the statistics after a warm-up."""
+        self._stretch.monitor.restart()
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
@@ -224,35 +123,35 @@ class DataIterator:
                 self._finish()
             self._check_mesh()
             with self._lock:
-                if self._step == self._end and self._close.alive:  # the next batches have other shapes
-                    self._reopen(self._monitor)
+                before = self._stretch
                 if self._interrupted:
                     # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self._host, self._ended = None, False
-                    self._begin_streams(self._same_streams())
-                    self._reopen()
-                scheduler, streams, agreement = self._scheduler, self._streams, self._agreement
+                    self._host, before.ended, self._streams = None, False, self._same_streams()
+                    self._open(before.guard, before)
+                elif self._step == before.end and before.open:  # the next batches have other shapes
+                    self._open(before.guard, before, before.monitor)
+                stretch = self._stretch
             step: int | None = None
             try:
-                if not self._watching:
-                    self._first_batch()
+                if not stretch.guard.waited_for:
+                    stretch.guard.first_batch()
+                wait = stretch.scheduler.next_batch
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
-                reads = self._executor is not None and not self._executor.concurrency
-                step, batch, host = self._caller.run(scheduler.next_batch) if reads else scheduler.next_batch()
+                step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
-                    if not _goes_on(step, streams, agreement, scheduler.check):
-                        self._ended = self._ended or streams is self._streams
+                    if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
+                        stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
-                    if scheduler is self._scheduler:
+                    if stretch is self._stretch:
                         self._count(step, host)
             except OverError:
-                continue  # another thread has the last batch, or is about to open the next scheduler
+                continue  # another thread has the last batch, or is about to open the next stretch
             except Exception as error:
                 with self._lock:
-                    if isinstance(error, ClosedError) and (self._is_over() or scheduler is not self._scheduler):
-                        continue  # another thread reached the end first, or has opened the next scheduler
+                    if isinstance(error, ClosedError) and (self._is_over() or stretch is not self._stretch):
+                        continue  # another thread reached the end first, or has opened the next stretch
                 self._error = error
-                self._tell_hosts(error)
+                self._stretch.guard.tell_hosts(self._step, error)
                 self.close()
                 raise
             except BaseException:
@@ -271,7 +170,7 @@ class DataIterator:
         """Notes that a batch is handed out, unless another thread has taken a later one."""
         if step < self._step:
             return
-        self._step, self._host = step + 1, (step, host, self._shard)
+        self._step, self._host = step + 1, (step, host, self._target.shard)
         if self._streams is not None:
             self._streams.consumed = step
 
@@ -287,9 +186,9 @@ class DataIterator:
         Raises:
             MeshError: If they are those of `host_batches`, which are not placed.
         """
-        if self._mesh is None:
+        if self._target.mesh is None:
             raise MeshError("batches of host_batches() have no mesh; use loader.iterate() for placed ones")
-        return self._mesh
+        return self._target.mesh
 
     @property
     def host(self) -> HostRows:
@@ -330,47 +229,20 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step, streams = step_of(self._plan, self._order, state), self._pipeline.stream_run(lane_states(state))
+        step, streams = step_of(self._plan, self._order, state), self._target.pipeline.stream_run(lane_states(state))
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
             # Both at once, whenever a Ctrl-C comes: the streams before may have no states of this step any more.
             self._step, self._streams = step, streams
-            self._error, self._host, self._ended = None, None, False
-            self._begin_streams(streams)
-            self._agree()
-            self._watch.close()
-            self._threads.pause()  # other rows may be read now, to compare the hosts
-            self._begin(self._reopen)
-
-    def _begin_streams(self, streams: StreamRun | None) -> None:
-        """Begins to read the lanes of streams at the current step, if there are streams."""
-        self._streams = streams
-        if streams is not None:
-            streams.consumed = self._step
+            self._error, self._host, self._stretch.ended = None, None, False
+            self._begin(self._stretch)
 
     def _same_streams(self) -> StreamRun | None:
         """The streams, to be read again from the current step on."""
-        return self._pipeline.stream_run(lane_states(self.get_state()))
-
-    def _agree(self) -> None:
-        """Begins to agree with the other processes on the end of the streams, if there are any of both."""
-        self._disagree()
-        self._agreement = self._stalls.agreement = None
-        store = key_value_store(_STREAM_LIMIT)
-        if store is None or self._streams is None or self._streams.endless:
-            return
-        process, everyone, options = this_process().index, range(this_process().count), self._pipeline.options
-        owners = everyone if self._mesh is None else np.unique(grid_of(self._mesh).owners).tolist()
-        if list(owners) == [process] and options.shard is not None:
-            owners = everyone  # every process has a mesh of its own, and a part of each batch
-        if len(owners) > 1:
-            self._agreement = self._stalls.agreement = end_agreement(store, process, owners, self._streams.end_rule)
-            self._disagree = weakref.finalize(self, self._agreement.close)
-            ledger = self.ledger
-            process_exit.begin(lambda: ledger.step, options.abort_after)
+        return self._target.pipeline.stream_run(lane_states(self.get_state()))
 
     def _is_over(self) -> bool:
-        return self._ended or self._step == self._plan.num_steps
+        return self._stretch.ended or self._step == self._plan.num_steps
 
     def _finish(self) -> None:
         """Ends the run, unless another thread has set it back meanwhile.
@@ -378,7 +250,7 @@ class DataIterator:
         Raises:
             StopIteration: If it is over.
         """
-        with self._lock:  # another thread may be opening the next scheduler
+        with self._lock:  # another thread may be opening the next stretch
             if self._is_over():
                 self.close()
                 self._used_up.set()
@@ -413,50 +285,43 @@ class DataIterator:
             (4, [8, 9, 10, 11, 12, 13, 14, 15])
         """
         self._check_process()
-        if self._mesh is None:
+        if self._target.mesh is None:
             raise MeshError(
                 "batches of host_batches() are not placed, so they can't move to another mesh; make a new iterator in "
                 "that mesh: loader.host_batches(start=it.get_state())"
             )
         if mesh is None:
             raise ArgumentError("mesh=None: pass the jax.sharding.Mesh to move to")
-        pipeline = self._pipeline if partition is None else self._pipeline.with_partition(partition)
+        pipeline = self._target.pipeline
+        pipeline = pipeline if partition is None else pipeline.with_partition(partition)
         with self._lock:
             shard = partial(pipeline.shard, resolve_mesh(mesh))
-            self._check_shards(shard, partition is not None)
-            interrupted, self._interrupted = self._interrupted, True
-            self._scheduler.close()
-            if not interrupted and not self._ended:
+            target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
+            self._check_shards(target, partition is not None)
+            stretch, interrupted, self._interrupted = self._stretch, self._interrupted, True
+            stretch.scheduler.close()
+            if not interrupted and not stretch.ended:
                 # Another thread may be about to return a batch that is not counted here yet.
-                for step in range(self._step, self._monitor.step):
-                    if not _goes_on(step, self._streams, self._agreement, lambda: None):
-                        self._ended = True
+                for step in range(self._step, stretch.monitor.step):
+                    if not stretch.goes_on(step, lambda: None):
+                        stretch.ended = True
                         break
                     self._step = step + 1
-            before = self._pipeline, self._shard, self._mesh, self._mesh_given
-            self._pipeline, self._shard, self._mesh, self._mesh_given, self._error = pipeline, shard, mesh, True, None
-            self._watch.close()
-            self._threads.pause()
+            before, self._target, self._error = self._target, target, None
             try:
-                self._begin_streams(self._same_streams())
-                self._begin(partial(self._reopen, self._monitor))
-                self._agree()
+                self._streams = self._same_streams()
+                self._begin(stretch, stretch.monitor)
             except BaseException:
-                self._pipeline, self._shard, self._mesh, self._mesh_given = before
-                self._watch_anew()
+                self._target = before
+                self._replaced_guard(self._stretch)
                 raise
 
-    def _check_shards(self, shard: Callable[[int], HostShard], chosen: bool) -> None:
-        """Checks that all remaining batches can be placed on a mesh.
-
-        Args:
-            shard: This process's shard of the batch of a step on the mesh.
-            chosen: Whether the partition was chosen for this mesh.
-        """
-        last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
+    def _check_shards(self, target: Target, chosen: bool) -> None:
+        """Checks that all remaining batches can be placed there. `chosen`: the partition was chosen for this mesh."""
+        last = target.shape_step(self._step)
         try:
             for step in [last, *(first for first in self._plan.first_steps if first > last)]:
-                _ = shard(step).shardings
+                _ = target.shard(step).shardings
         except (MeshError, PartitionError) as error:
             if chosen:
                 raise
@@ -487,17 +352,6 @@ class DataIterator:
         self.set_state(read_state(directory))
         return returned(loaded())
 
-    def _reopen(self, earlier: RunMonitor | None = None) -> None:
-        """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""
-        self._interrupted = True  # until `_open` is done
-        if self._close.alive:
-            # Detach last: after a Ctrl-C, the finalizer must still close the scheduler.
-            if not self._threads.pause() and self._executor is not None:
-                self._executor.close()  # starting new workers is faster than waiting for useless tasks
-            self._close.detach()
-        self._open(earlier)
-        self._interrupted = False
-
     def stats(self) -> Stats:
         """Times and counters since the iterator was started, or its state was set."""
         return self.ledger.stats()
@@ -509,14 +363,13 @@ class DataIterator:
             hosts: Whether to name the host of the run that waits longest for data. What the others tell is a few
                 seconds old.
         """
-        told = report(self.stats(), self._info())
+        whole, options = self._target.pipeline.whole, self._target.pipeline.options
+        info = loader_info(whole.dataset.reader, whole.batch, self._target.mesh, bool(options.keep_on_device))
+        told = report(self.stats(), info)
         if not flag("hosts", hosts):
             return told
-        return replace(told, hosts="this run has one host" if self._hosts is None else self._hosts.slowest())
-
-    def _info(self) -> LoaderInfo:
-        whole, options = self._pipeline.whole, self._pipeline.options
-        return loader_info(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
+        others = self._stretch.guard.hosts
+        return replace(told, hosts="this run has one host" if others is None else others.slowest())
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a timeline of all threads and workers, with the last 20,000 events.
@@ -528,7 +381,7 @@ class DataIterator:
             ArgumentError: If the suffix is unknown, or the file can't be written.
             UnsupportedError: If matplotlib is not installed, for an image.
         """
-        write_timeline(self._monitor.timeline(), self.report(), path)
+        write_timeline(self._stretch.monitor.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:
@@ -538,22 +391,11 @@ class DataIterator:
     @property
     def batch_size(self) -> int:
         """Rows of the next global batch; of the last one if the run is over."""
-        last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
-        return self._plan.segment_of(last)[0].batch_size
+        return self._plan.segment_of(self._target.shape_step(self._step))[0].batch_size
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
-        if self._unwatch is not None and self._unwatch.alive:  # else at exit, when modules may be gone already
-            self._watch.close()
-        closing = self._close  # another thread may be opening the next threads, which are not closed here
-        if (finalizer := closing.peek()) is not None:
-            _, close_threads, _, _ = finalizer
-            ended = close_threads()
-            # Detach last: after a Ctrl-C, the next call must still close the threads.
-            closing.detach()
-            if ended and self._streams is not None:
-                self._streams.close()
-        self._disagree()
+        self._stretch.close()
 
     def __enter__(self) -> "DataIterator":
         return self
@@ -561,31 +403,23 @@ class DataIterator:
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         # A StopIteration is how a loop over several iterators ends.
         if isinstance(error, Exception) and error is not self._error and not isinstance(error, StopIteration):
-            self._tell_hosts(error)
+            self._stretch.guard.tell_hosts(self._step, error)
         self.close()
 
-    def _tell_hosts(self, error: Exception) -> None:
-        """Tells the other hosts that this one can't go on."""
-        if isinstance(error, HostError | ClosedError):
-            return
-        if self._hosts is not None:
-            self._hosts.ended(self._step, error)
-        if self._agreement is not None:
-            self._agreement.fail(error)
-
     def __repr__(self) -> str:
-        return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
+        return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._stretch.open else 'closed'})"
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process:
+        process, here = self._stretch.process, os.getpid()
+        if here != process:
             raise ClosedError(
-                f"this iterator belongs to process {self._process}, and this process, {os.getpid()}, is its os.fork(): "
+                f"this iterator belongs to process {process}, and this process, {here}, is its os.fork(): "
                 "a fork does not have the reader threads, and JAX does not work in it; "
                 "start processes with multiprocessing.get_context('spawn'), and make the loader in them"
             )
 
     def _check_mesh(self) -> None:
-        if self._mesh_given:
+        if self._target.mesh_given:
             return
         mesh = current_mesh()
         if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
@@ -594,96 +428,3 @@ class DataIterator:
                 "continue there with it.move_to(mesh), make a new iterator in that mesh "
                 "(loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
-
-
-@final
-class Epoch:
-    """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`."""
-
-    def __init__(self, batches: DataIterator, number: int, stop: int):
-        self._batches = batches
-        self._stop = stop
-        self._left = False
-        self.number = number
-        """Number of the epoch, from 0."""
-
-    def __len__(self) -> int:
-        """Number of remaining batches of this epoch."""
-        return max(0, self._stop - self._batches.step)
-
-    def __iter__(self) -> Iterator[Tree]:
-        return self
-
-    def __next__(self) -> Tree:
-        """The next batch of the epoch.
-
-        Raises:
-            StopIteration: After its last batch.
-            ClosedError: If `epochs()` has continued with the next epoch before this one was over.
-        """
-        if self._left:
-            raise ClosedError(
-                f"epoch {self.number} was left before its end, when epochs() continued with the next one; finish each "
-                "epoch before the next, as in `for epoch in loader.epochs(): for batch in epoch: …`"
-            )
-        if self._batches.step >= self._stop:
-            raise StopIteration
-        return next(self._batches)
-
-    def leave(self) -> None:
-        """Skips the remaining batches of this epoch."""
-        if self._batches.step < self._stop:
-            self._left = True
-            self._batches.set_state(self._stop)
-
-    @property
-    def step(self) -> int:
-        """Next step of the run: number of batches handed out so far, in all epochs."""
-        return self._batches.step
-
-    def get_state(self) -> dict[str, Any]:
-        """State of the run; see `DataIterator.get_state`."""
-        return self._batches.get_state()
-
-    def move_to(self, mesh: Mesh, partition: Any = None) -> None:
-        """Continues the run on another mesh; see `DataIterator.move_to`."""
-        self._batches.move_to(mesh, partition)
-
-    @property
-    def host(self) -> HostRows:
-        """The host leaves of the latest batch; see `DataIterator.host`."""
-        return self._batches.host
-
-    def stats(self) -> Stats:
-        """Statistics of the run; see `DataIterator.stats`. They restart after an epoch that is left early."""
-        return self._batches.stats()
-
-    def report(self, hosts: bool = False) -> Report:
-        """Whether the loader is the bottleneck; see `DataIterator.report`."""
-        return self._batches.report(hosts)
-
-    @property
-    def ledger(self) -> Ledger:
-        """Counters of the run's iterator, for monitoring from outside."""
-        return self._batches.ledger
-
-    def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes a timeline of the run so far; see `DataIterator.timeline`."""
-        self._batches.timeline(path)
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of the next global batch."""
-        return self._batches.batch_size
-
-    def __repr__(self) -> str:
-        return f"Epoch({self.number}, {len(self)} batches left)"
-
-
-def _goes_on(step: int, streams: StreamRun | None, agreement: EndAgreement | None, check: Callable[[], None]) -> bool:
-    """Whether a step that was read is part of the run: whether streams have not ended before it, on any process."""
-    if streams is None:
-        return True
-    if agreement is not None:
-        return agreement.goes_on(step, streams.progress, streams.ended_lane, check)
-    return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))

@@ -68,6 +68,11 @@ class LoaderOptions:
         """Number of copies of the reader, each with its own caches: one per worker process."""
         return max(1, self.num_workers) if self.worker_type == "process" else 1
 
+    @property
+    def masks(self) -> bool:
+        """Whether rows of a batch may be masked."""
+        return self.masking is not None or len(self.quarantine) > 0
+
 
 def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -> tuple[int, int]:
     """Largest and initial number of workers for a dataset."""
@@ -95,7 +100,49 @@ def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     return replace(options, num_workers=0, first_workers=0) if bound else options
 
 
-def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:
+def loader_options(
+    given: Any,
+    dataset: Dataset,
+    batch_sizes: Sequence[int],
+    masking: MaskErrors | None,
+    quarantine: Integers,
+    streams: StreamOptions | None,
+) -> LoaderOptions:
+    """Validates the arguments of a `Dataloader` that are options.
+
+    Args:
+        given: Arguments, as attributes.
+        dataset: Dataset, with a known spec.
+        batch_sizes: All batch sizes of the run.
+        masking: As in `LoaderOptions`.
+        quarantine: Likewise.
+        streams: Likewise.
+    """
+    most, first = worker_counts(given.num_workers, given.worker_type, dataset)
+    options = LoaderOptions(
+        partition=given.partition,
+        shard=shard_spec(given.shard_index, given.shard_count, batch_sizes),
+        microbatches=microbatch_count(given.microbatches, batch_sizes),
+        key_seed=None if given.key_seed is None else integer("key_seed", given.key_seed, most=None),
+        keep_on_device=device_limit(given.keep_on_device),
+        num_workers=most,
+        first_workers=first,
+        worker_type=given.worker_type,
+        prefetch=integer("prefetch", given.prefetch, 0),
+        prefetch_bytes=integer("prefetch_bytes", given.prefetch_bytes, 1),
+        cache_bytes=None if given.cache_bytes is None else integer("cache_bytes", given.cache_bytes, 0),
+        masking=masking,
+        quarantine=quarantine,
+        stall_after=seconds("stall_after", given.stall_after),
+        abort_after=seconds("abort_after", given.abort_after),
+        streams=streams,
+    )
+    if streams is not None:
+        refuse_with_streams(options)
+    return options
+
+
+def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
     """Validates `host_leaves` for examples of this spec."""
     if not isinstance(host_leaves, str | Sequence):
         raise ArgumentError(f"host_leaves={shown(host_leaves)}: pass a name, or a list of names")
@@ -110,6 +157,17 @@ def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:
             raise ArgumentError(
                 f"host_leaves={shown(host_leaves)}: an example has no leaf {name!r}; choose from {sorted(example)}"
             )
+    both = sorted(set(names) & set(options.partition)) if isinstance(options.partition, dict) else []
+    if both:
+        raise ArgumentError(
+            f"partition names {both}, which host_leaves={shown(host_leaves)} keeps on the host; "
+            "leave them out of one of the two"
+        )
+    if names and options.keep_on_device:
+        raise ArgumentError(
+            f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
+            "keep_on_device"
+        )
     return names
 
 

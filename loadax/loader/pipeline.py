@@ -7,10 +7,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import integer
 from loadax.core.casting import cast_into
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
+from loadax.io import as_dataset
 from loadax.loader.assembly.assembler import generate_leaf
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
@@ -21,16 +23,31 @@ from loadax.loader.assembly.chunk_budget import (
     row_bytes,
 )
 from loadax.loader.assembly.host_shard import HostShard, batch_spec, host_leaves_spec, host_spec, resolve_shard
+from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.assembly.seq_len import cut_to
-from loadax.loader.batch_spec import MASK, NO_LEAVES, BatchSpec
-from loadax.loader.device.cache import DeviceCache
+from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
+from loadax.loader.device.cache import DeviceCache, check_fixed
 from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.options import LoaderOptions, Schedule, value_at
+from loadax.loader.mask_errors import check_mask, create_record, masking_of, quarantined_rows
+from loadax.loader.options import (
+    LoaderOptions,
+    Schedule,
+    for_user_objects,
+    host_leaf_names,
+    loader_options,
+    schedule,
+    stream_options,
+    together,
+    value_at,
+    with_positions,
+)
 from loadax.loader.streams.run import LaneStates, StreamRun
+from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
+from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import plan_mesh
@@ -197,14 +214,9 @@ class Pipeline:
             finish = self._finish(shard, gather)
             return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
         reader = self.form(step).dataset.reader
-        reader = keep_open_chunks(
-            reader,
-            self.open_chunks(shard, segment),
-            options.cache_bytes,
-            held_columns(reader, shard),
-            options.prefetch_bytes,
-            options.readers,
-        )
+        chunks, columns = self.open_chunks(shard, segment), held_columns(reader, shard)
+        limits = options.prefetch_bytes, options.readers
+        reader = keep_open_chunks(reader, chunks, options.cache_bytes, columns, *limits)
         if streams is not None:
             reader = streams.bind(reader)
         return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), streams, step)
@@ -248,3 +260,42 @@ class Pipeline:
             self._caches.clear()  # there may not be enough memory for two
             cache = self._caches[key] = DeviceCache(form.dataset, shard, self.options)
         return cache
+
+
+def make_pipeline(given: Any) -> Pipeline:
+    """Makes the pipeline that the arguments of a `Dataloader` describe.
+
+    Args:
+        given: Arguments, as attributes.
+
+    Raises:
+        ArgumentError: If one can't be used.
+    """
+    sizes = schedule("batch_size", given.batch_size)
+    lengths = None if given.seq_len is None else schedule("seq_len", given.seq_len)
+    sizes = sizes if lengths is None else together(sizes, lengths)
+    dataset = with_positions(as_dataset(given.data), sizes, given.num_epochs)
+    remember_unread(given.worker_type, given.num_workers, dataset.reader)
+    masking, quarantine = masking_of(given.on_error), () if given.quarantine is None else given.quarantine
+    masking = None if masking is None else create_record(masking)
+    rows = quarantined_rows(quarantine, dataset.reader.num_rows)
+    if masking is not None or len(rows):
+        dataset = probe_readable(dataset, rows, masking is not None)
+        check_mask(dataset.spec)
+    epochs, remainder = given.num_epochs, given.remainder
+    epochs = None if epochs is None else integer("num_epochs", epochs)
+    batch_sizes, streams = [size for _, size in sizes], None
+    if dataset.is_stream:
+        streams = stream_options(dataset, epochs, remainder, batch_sizes)
+        if dataset.order.size >= ENDLESS:
+            epochs, remainder = None, "drop"
+    plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder)
+    options = loader_options(given, dataset, batch_sizes, masking, rows, streams)
+    host_leaves = host_leaf_names(given.host_leaves, dataset.spec, options)
+    if options.keep_on_device:
+        check_fixed(dataset, options)
+    padded = options.masks or given.remainder == "pad"
+    generated_leaves = [MASK] * padded + [KEY] * (options.key_seed is not None)
+    forms = forms_of(dataset, lengths, generated_leaves, host_leaves)
+    options = for_user_objects(options, dataset.reader)  # which may have opened something for the spec
+    return Pipeline(plan, *forms, options, None if given.device_map is None else DevicePrograms(given.device_map))

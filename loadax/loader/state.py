@@ -209,11 +209,8 @@ def _checked(plan: BatchPlan, step: int) -> int:
     if step < 0:
         raise StateError(f"start is step {shown(step)}, but steps are counted from 0; pass 0 for the first one")
     if step > plan.end:
-        total = (
-            "infinitely many steps"
-            if plan.num_steps is None
-            else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
-        )
+        total = f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
+        total = "infinitely many steps" if plan.num_steps is None else total
         raise StateError(
             f"start is step {shown(step)}, but there are {total}, counted from 0; "
             "pass a larger num_epochs to train longer"

@@ -232,15 +232,13 @@ class BatchPlan:
         The cost is proportional to `len(steps) * len(positions)`, not to the size of the batch or the dataset.
         """
         segment, _ = self.segment_of(steps.start)
-        epochs, starts = _epoch_positions(
-            segment, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64))
-        )
+        whole_steps = self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64))
+        epochs, starts = _epoch_positions(segment, whole_steps)
         valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
         before: tuple[list[LaneAssignment], int, int] = [], 0, 0
-        for index, (epoch, start, count) in enumerate(
-            zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
-        ):
+        steps_begin = zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
+        for index, (epoch, start, count) in enumerate(steps_begin):
             assignments = self.order.lane_assignments(epoch, start, start + count)
             if index and _sorted_alike(assignments, start, count, before):
                 offsets[index] = offsets[index - 1]
@@ -254,9 +252,8 @@ class BatchPlan:
         valid_positions = (offsets < valid[:, None]).ravel()
         rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        rows[valid_positions], inside[valid_positions] = self.order.visits(
-            epoch_of[valid_positions], in_epoch[valid_positions]
-        )
+        visits = self.order.visits(epoch_of[valid_positions], in_epoch[valid_positions])
+        rows[valid_positions], inside[valid_positions] = visits
         return Visits(rows, inside)
 
 

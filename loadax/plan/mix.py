@@ -284,18 +284,9 @@ class Mixed:
             [name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)
         ]
         version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
-        if self.version > 1:
-            version = _ROTATED_VERSION
-        return [
-            [
-                "mix",
-                parts,
-                [[segment.start, list(segment.weights)] for segment in self.segments],
-                self.seed,
-                self.stop,
-                version,
-            ]
-        ]
+        version = _ROTATED_VERSION if self.version > 1 else version
+        segments = [[segment.start, list(segment.weights)] for segment in self.segments]
+        return [["mix", parts, segments, self.seed, self.stop, version]]
 
     def text(self) -> list[str]:
         weights = ", ".join(

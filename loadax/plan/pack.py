@@ -233,11 +233,8 @@ def _too_long(
     what = f"whose leaf {[*options.seq_lens][leaf]!r} has length" if options.by_leaf else "of"
     with_bos = " with its bos entry" if options.bos else ""
     ways = "long='drop' (leaves them out), or "
-    ways = (
-        f"{ways}truncate them in a map"
-        if options.by_leaf
-        else f"long='cut' (cuts them into rows), {ways}method='split'"
-    )
+    cut = f"long='cut' (cuts them into rows), {ways}method='split'"
+    ways = f"{ways}truncate them in a map" if options.by_leaf else cut
     return ArgumentError(
         f"row {row_of(document)} is a document{with_bos} {what} {lengths[document, leaf]}, longer than "
         f"seq_len={options.seq_len}, as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}; "

@@ -139,12 +139,8 @@ def _known_as(question: Question, reader: Reader, path: Path, process: Process) 
         return question.known_as
     if reason is None:
         return ["code", *(fingerprint(function).digest for function in own)]
-    hint = (
-        "pass key=, a text that you change with it"
-        if question.verb == "filter"
-        else "make such objects in a function with @functools.cache, and call it where they are used"
-    )
-    text = f"{reason}; {hint}"
+    hint = "make such objects in a function with @functools.cache, and call it where they are used"
+    text = f"{reason}; {'pass key=, a text that you change with it' if question.verb == 'filter' else hint}"
     if process.count > 1:
         raise ArgumentError(f"{text}: {process.count} processes read its index, and must detect a stale one")
     _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)

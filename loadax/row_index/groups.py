@@ -1,6 +1,5 @@
 """Hashes of groups: a 64-bit word for each row, computed from the group's key alone."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +27,7 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
         ArgumentError: When there is no such leaf, or it is neither an integer nor text; lists the leaves.
     """
     specs, structure = flatten_spec(spec)
-    names = [_dotted(path) for path in structure.paths]
+    names = structure.names
     matches = [index for index, path in enumerate(structure.paths) if name in (path, names[index])]
     if len(matches) != 1:
         raise ArgumentError(
@@ -64,11 +63,8 @@ def word_of(key: Any) -> int | None:
     if isinstance(key, bytes):
         # the leading 1 distinguishes keys that differ in trailing zeros
         return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))
-    return (
-        int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key))
-        if isinstance(key, int | str)
-        else None
-    )
+    known = isinstance(key, int | str)
+    return int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)) if known else None
 
 
 def _words(keys: Any, origin: str) -> Words:
@@ -89,8 +85,3 @@ def _words(keys: Any, origin: str) -> Words:
                 known[type(key), key] = word
         words.append(word)
     return np.array(words, np.uint64)
-
-
-def _dotted(path: str) -> str:
-    parts = re.findall(r"\[(?:'([^']*)'|([^\]]*))\]|\.(\w+)", path)
-    return ".".join("".join(groups) for groups in parts)

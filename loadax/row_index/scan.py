@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.blame import RAISED, blame
 from loadax.core.context import Caller
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
+from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
@@ -46,20 +46,17 @@ class Run(NamedTuple):
 
     def examples(self) -> Iterator[tuple[int, Tree]]:
         """Yields each row with its example."""
-        for row, example in zip(
-            self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True
-        ):
+        examples = self.listed if self.batch is None else _apart(self.batch)
+        for row, example in zip(self.rows.tolist(), examples, strict=True):
             if self.over.is_set():
                 raise StoppedError
             yield row, example
 
     def column(self, index: int) -> Any:
         """Values of one leaf for all rows: an array, or a list if rows were read one by one."""
-        return (
-            [flatten(example)[0][index] for example in self.listed]
-            if self.batch is None
-            else flatten(self.batch)[0][index]
-        )
+        if self.batch is None:
+            return [flatten(example)[0][index] for example in self.listed]
+        return flatten(self.batch)[0][index]
 
 
 def _apart(batch: Tree) -> Iterator[Tree]:

@@ -439,7 +439,7 @@ def test_a_ctrl_c_while_going_back_to_an_earlier_step(workers: int, monkeypatch:
         state = batches.get_state()
         expected = [next(batches)["x"].tolist() for _ in range(40)]
         with monkeypatch.context() as interrupted:
-            interrupted.setattr(DataIterator, "_begin_streams", _interrupt)
+            interrupted.setattr(DataIterator, "_begin", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 batches.set_state(state)
         assert batches.step == len(begin)

@@ -142,7 +142,7 @@ def test_close_in_the_middle_of_reading_says_nothing(slow: float, capfd: pytest.
 def test_close_lets_go_of_batches_and_their_memory() -> None:
     batches = iter(loader())
     next(batches)
-    scheduler = weakref.ref(batches._scheduler)
+    scheduler = weakref.ref(batches._stretch.scheduler)
     batches.close()
     del batches
     gc.collect()
@@ -195,7 +195,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             # One run at a time: in a long session of tests a collection takes most of a second.
             holder.me, holder.batches = holder, iter(loader(num_workers=2, prefetch_bytes=1))
             next(holder.batches)
-            scheduler = holder.batches._scheduler
+            scheduler = holder.batches._stretch.scheduler
             del holder
             with suppress(LoadaxError):  # it may be closed by now
                 scheduler.next_batch()  # makes room, so a worker opens the next run
@@ -310,7 +310,7 @@ def test_an_interrupt_where_a_wait_has_given_its_lock_back(monkeypatch: pytest.M
     """The `with` around it has no lock to release then, and would raise a RuntimeError in place of the interrupt."""
     batches = loader(0.001).iterate(0)
     seen = [int(next(batches)["x"][0])]
-    arrived = batches._scheduler._arrived
+    arrived = batches._stretch.scheduler._arrived
     release: Callable[[], Any] = arrived._release_save  # type: ignore[attr-defined]
 
     def released() -> Any:

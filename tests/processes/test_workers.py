@@ -564,7 +564,7 @@ def test_close_from_another_thread_while_the_consumer_waits(stuck: Stuck) -> Non
     batches = stuck()
 
     def close() -> None:
-        until(lambda: batches._scheduler._consumer_waiting)
+        until(lambda: batches._stretch.scheduler._consumer_waiting)
         batches.close()
 
     closing = threading.Thread(target=close)
@@ -602,8 +602,8 @@ def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.
     monkeypatch.setattr("loadax.loader.options.usable_cores", lambda: 2)
     batches = iter(loader(maps.who, rows=8000, num_workers=None))
     next(batches)
-    assert batches._autotuner is not None
-    batches._autotuner.size = 4  # two processes, as if a trial had shown that they are of use
+    assert batches._stretch.autotuner is not None
+    batches._stretch.autotuner.size = 4  # two processes, as if a trial had shown that they are of use
     batches.close()
     wait_for_the_end()
     batches.set_state(3)
@@ -688,6 +688,6 @@ def _ended(pid: int) -> bool:
 
 def _all_there(batches: DataIterator) -> bool:
     """Whether all workers are started, and have answered all that they were asked."""
-    pool = batches._executor
+    pool = batches._stretch.executor
     assert isinstance(pool, process_pool.ProcessPool)
     return len(pool._handles) == pool.workers and not any(handle.pending for handle in pool._handles)

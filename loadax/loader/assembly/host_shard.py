@@ -10,13 +10,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
-from loadax.core.spec import flatten_spec
+from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
+from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import Interval, LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import ColumnGroup, Interval, LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
@@ -90,13 +91,8 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
     """Adds the names of generated leaves to a tree of leaf indices."""
     for name in generated:
         if type(tree) is not dict or name in tree:
-            problem = (
-                f"already has the key {name!r}"
-                if isinstance(tree, dict)
-                else "is one bare array"
-                if isinstance(tree, int)
-                else f"is {type_text(tree)}"
-            )
+            problem = "is one bare array" if isinstance(tree, int) else f"is {type_text(tree)}"
+            problem = f"already has the key {name!r}" if isinstance(tree, dict) else problem
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
                 f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
@@ -245,11 +241,8 @@ def resolve_shard(
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    missing = [
-        leaf.generated
-        for leaf in batch.leaves
-        if leaf.generated and isinstance(partition, dict) and leaf.generated not in partition
-    ]
+    generated = [leaf.generated for leaf in batch.leaves if leaf.generated and isinstance(partition, dict)]
+    missing = [name for name in generated if name not in partition]
     if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
     # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
@@ -280,3 +273,27 @@ def _check_part(shard: HostShard, part: ShardSpec) -> None:
             f"of a batch of {shard.batch_size}, but on this mesh this process holds {shown}; "
             "leave shard_index and shard_count out, so that the mesh decides"
         )
+
+
+def buffer_layout(shard: HostShard) -> BufferLayout:
+    """Computes the buffer layout of one step of this shard."""
+    tiles: list[ColumnTile] = []
+    order: list[tuple[tuple[int, int], ...]] = []
+    for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
+        places = {}
+        for group in layout.groups:
+            for box, start in enumerate(group.starts):
+                places[(start, group.columns)] = (len(tiles), box)
+            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(shard, group)))
+        order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
+    for leaf in shard.host.leaves:
+        order.append(((len(tiles), 0),))
+        tiles.append(ColumnTile(leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None))
+    return BufferLayout(tuple(tiles), tuple(order))
+
+
+def _select(shard: HostShard, group: ColumnGroup) -> Integers | None:
+    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
+    if np.array_equal(rows, shard.local_rows):
+        return None
+    return np.searchsorted(shard.local_rows, rows)

@@ -22,7 +22,7 @@ from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
-from loadax.loader.batch_spec import BatchLeaf, BatchSpec
+from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
@@ -38,18 +38,18 @@ from loadax.plan.subset import Subset, met_rows
 from loadax.protocols import Integers, Order
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
-from loadax.sharding.own_devices import OwnDevices, Placed, Program
+from loadax.sharding.own_devices import OwnDevices, Program
 
 _UNKNOWN_LIMIT = 4 << 30  # bytes, for devices that don't report their memory
 _PART_OF_DEVICE = 4  # a quarter of a device's memory; the rest is for training
 _BLOCK_BYTES = 8 << 20  # bytes to read and place at a time
 
 
-def check_fixed(dataset: Dataset) -> None:
-    """Checks that rows are the same in every epoch.
+def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
+    """Checks that rows are the same in every epoch, and in every batch.
 
     Raises:
-        ArgumentError: If a map is random, or the source changes its rows per epoch.
+        ArgumentError: If a map is random, the source changes its rows per epoch, or rows may be masked.
     """
     remedy = "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
     check_fixed_rows(dataset.order, "keep_on_device", remedy)
@@ -57,6 +57,11 @@ def check_fixed(dataset: Dataset) -> None:
         raise ArgumentError(
             "keep_on_device: a map is random, so rows differ between epochs and can't be cached; leave "
             "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
+        )
+    if options.masks:
+        raise ArgumentError(
+            "keep_on_device: all rows are read once, so none can be masked in a batch; "
+            "leave out keep_on_device, or on_error and quarantine"
         )
 
 
@@ -100,9 +105,10 @@ class DeviceCache:
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
+        shardings = (NamedSharding(mesh, spec) for spec in self._specs)
         self._placed = [
-            self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
-            for leaf, spec in self._with_specs(batch.leaves)
+            jax.ShapeDtypeStruct((1 + self._source.count, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(batch.leaves, shardings, strict=True)
         ]
         self._check_size(options.keep_on_device)
         self._batch = batch
@@ -114,12 +120,6 @@ class DeviceCache:
         if shard not in self._gathers:
             self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
         return self._gathers[shard]
-
-    def _with_specs(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
-        return list(zip(leaves, self._specs, strict=True))
-
-    def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
 
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
@@ -144,9 +144,8 @@ class DeviceCache:
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as possible, of about equal size
         grid = grid_of(self._mesh)
-        layouts = tuple(
-            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._with_specs(self._batch.leaves)
-        )
+        leaves = zip(self._batch.leaves, self._specs, strict=True)
+        layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in leaves)
         shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
         arrays, write = self._writer(shard, height)

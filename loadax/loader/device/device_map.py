@@ -164,12 +164,8 @@ class DeviceProgram:
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
         # Zeros replace split leaves: these results don't depend on their values.
-        whole = self._example(
-            *(
-                jnp.zeros(spec.spec.shape, spec.dtype) if cuts else leaf
-                for leaf, spec, cuts in zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
-            )
-        )
+        values = zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
+        whole = self._example(*(jnp.zeros(to.spec.shape, to.dtype) if cuts else leaf for leaf, to, cuts in values))
         if not any(self._cut_sources):
             return self._computed(whole)
         parts = self._example(*leaves)
@@ -299,12 +295,7 @@ class _Example:
 
         For the same function, JAX would return a cached trace, although a function that it calls may have been edited.
         """
-
-        @wraps(self._function)
-        def traced(*leaves: Any) -> list[jax.Array]:
-            return self(*leaves)
-
-        return traced
+        return wraps(self._function)(lambda *leaves: self(*leaves))  # noqa: PLW0108 - a new one
 
 
 def _strong(value: Any, name: str) -> jax.Array:
@@ -353,9 +344,8 @@ def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
         if equation.primitive.name in ("jit", "pjit"):
             results = _follow(equation.params["jaxpr"].jaxpr, arguments)
         else:
-            results = [_Origin(frozenset().union(*(argument.sources for argument in arguments)))] * len(
-                equation.outvars
-            )
+            sources = frozenset[int]().union(*(argument.sources for argument in arguments))
+            results = [_Origin(sources)] * len(equation.outvars)
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))
 

@@ -8,9 +8,8 @@ _WEIGHT = 0.25  # weight of a new measurement in the running averages
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.0005, 0.05  # seconds
 # Tolerated share of waiting for rows: of a consumer that only takes batches, and of one that trains in between.
 _TOLERATED_WAIT, _TOLERATED_WAIT_IF_AWAY = 0.2, 0.005
-_PLACE_AHEAD_RATIO = (
-    2.0  # batches are placed ahead if the consumer is away for more than this multiple of the placing time
-)
+# Batches are placed ahead if the consumer is away for more than this multiple of the placing time.
+_PLACE_AHEAD_RATIO = 2.0
 
 
 @final

@@ -69,9 +69,8 @@ class PieceSizes:
         rows = count * self._rows
         parts = 1
         if count == 1 and self._weight and self._splits:
-            per_row = (
-                self._seconds_per_row if self._seconds_per_row is not None else self._mean_seconds / self._mean_rows
-            )
+            mean, measured = self._mean_seconds / self._mean_rows, self._seconds_per_row
+            per_row = mean if measured is None else measured
             delay = self._mean_seconds - per_row * self._mean_rows
             most = min(rows, _PIECES_PER_WORKER * active)
             parts = max(1, min(most, round(per_row * rows / max(self._target, delay))))

@@ -14,8 +14,7 @@ from loadax.core.spec import flatten_spec
 from loadax.errors import LeafError
 from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
-from loadax.loader.assembly.column_tiles import buffer_layout
-from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.assembly.host_shard import HostShard, buffer_layout
 from loadax.loader.execution.executor import PieceExecutor
 from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.mask_errors import without

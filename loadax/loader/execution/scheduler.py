@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from time import perf_counter
 from typing import final
@@ -250,14 +251,14 @@ class PrefetchScheduler:
         if self._may_open() and not self._unread_pieces():
             self._groups.append(self._group(self._next, self._count()))
             self._next += self._groups[-1].buffers.count
-        return next((self._reading(group) for group in self._groups if group.waiting), None)
+        group = next((group for group in self._groups if group.waiting), None)
+        return None if group is None else partial(self._read, group, *group.waiting.popleft())
 
     def _placement(self) -> Task | None:
         if not self._may_place():
             return None
         self._placing = True
-        group = self._groups[0]
-        return lambda: self._place(group)
+        return partial(self._place, self._groups[0])
 
     def _wait_for_work(self, tries: int) -> None:
         """Waits for a task.
@@ -280,15 +281,13 @@ class PrefetchScheduler:
         An active worker continues as long as there are tasks. So this is called if all are idle, or if the consumer
         waits: more threads compete with each other, and a consumer that does not wait needs no more.
         """
-        if self._idle and self._active_workers() < self._autotuner.size and self._available():
+        wanted = self._idle and self._active_workers() < self._autotuner.size
+        if wanted and (self._may_place_ahead() or self._unread_pieces() or self._may_open()):
             self._work.notify()
 
     def _active_workers(self) -> int:
         """Number of workers that run a task or look for one."""
         return self._workers - self._idle
-
-    def _available(self) -> bool:
-        return self._may_place_ahead() or self._unread_pieces() or self._may_open()
 
     def _unread_pieces(self) -> bool:
         """Whether there are pieces that no thread has taken."""
@@ -302,10 +301,6 @@ class PrefetchScheduler:
         if self._placing or not self._groups or len(self._ready) >= max(1, self._options.prefetch):
             return False
         return self._groups[0].unread == 0 and self._groups[0].error is None
-
-    def _reading(self, group: StepGroup) -> Task:
-        low, high = group.waiting.popleft()
-        return lambda: self._read(group, low, high)
 
     def _may_open(self) -> bool:
         if self._closed or (self._stop is not None and self._next >= self._stop):

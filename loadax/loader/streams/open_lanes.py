@@ -172,7 +172,7 @@ class OpenLanes:
         elif items:
             piece = self.opened.keep(read[read >= 0], items)
         else:
-            return lost, ended, _nothing
+            return lost, ended, lambda: None
         return lost, ended, lambda: self.opened.release(piece)
 
     def _read_lanes(
@@ -203,7 +203,10 @@ class OpenLanes:
             if not lane.stateless:
                 lane.take_state(consumed()[lane.number])
             if span != end - first or lane.row != begin + span:
-                there = first + self._select(lane, begin, items, before, turns + shift)
+                # Another process has the other rows. If the lane has ended, the last ones are missing.
+                wanted = turns[: np.searchsorted(turns, lane.row - shift)] - relative
+                items[before:] = self._choose(lane.number, begin, items[before:], wanted)
+                there = first + len(wanted)
                 if there < end:
                     ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"
             reached = end
@@ -223,15 +226,6 @@ class OpenLanes:
         """Writes items to the rows from `begin` to `end` of `out`."""
         if items and out is not None:
             self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
-
-    def _select(self, lane: Lane, row: int, items: list[Tree], begin: int, turns: Integers) -> int:
-        """Keeps those of the items from `begin` on that are wanted, and returns the number of their rows.
-
-        Another process has the others. If the lane has ended, the last ones are missing.
-        """
-        count = int(np.searchsorted(turns, lane.row))
-        items[begin:] = self._choose(lane.number, row, items[begin:], turns[:count] - row)
-        return count
 
     def _choose(self, number: int, row: int, got: list[Tree], places: Integers) -> list[Tree]:
         """Some of the rows that a lane gave: another process has the others, or the lane has ended.
@@ -306,12 +300,8 @@ class OpenLanes:
                 skipped.append(row - state.row)
                 stateless += state.state is None
         if skipped:
-            _log.warning(
-                "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state",
-                sum(skipped),
-                len(skipped),
-                stateless,
-            )
+            text = "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state"
+            _log.warning(text, sum(skipped), len(skipped), stateless)
 
     def _saved_state(self, number: int, row: int) -> LaneState:
         """The latest saved state of a lane before a row."""
@@ -323,7 +313,3 @@ class OpenLanes:
                 "state of get_state()"
             )
         return max(known, key=lambda state: state.row, default=BEGIN)
-
-
-def _nothing() -> None:
-    pass

@@ -136,12 +136,9 @@ class Job:
         """
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
-            if has_reader:
-                load = LoadJob(None, (), self._layout, self._key_seed, self._masking)
-                connection.send(load, (self._memory.descriptor,))
-            else:
-                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed, self._masking)
-                connection.send(load, (self._memory.descriptor, payload.descriptor))
+            message, *descriptors = (None,) if has_reader else (payload.message, payload.descriptor)
+            load = LoadJob(message, payload.arrays, self._layout, self._key_seed, self._masking)
+            connection.send(load, (self._memory.descriptor, *descriptors))
             answer, _ = connection.receive()
             if isinstance(answer, Loaded):
                 return

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
-from loadax.core.blame import RAISED, blame
 from loadax.core.tree import flatten
+from loadax.core.user_object import RAISED, blame
 from loadax.errors import LeafError, SourceError, StateError
 from loadax.protocols import Tree
 from loadax.sources.stream.blocks import BlockSpec

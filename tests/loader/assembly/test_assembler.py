@@ -14,8 +14,7 @@ from loadax.core.buffers import aligned_bytes
 from loadax.core.tree import flatten
 from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
-from loadax.loader.assembly.column_tiles import buffer_layout
-from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.assembly.host_shard import HostShard, buffer_layout
 from loadax.plan.batches import BatchPlan
 from tests.loader.oracle import BATCH, ELEMENTWISE, MAP, NONE, ColumnSource, Oracle, ReadSource, Recipe, arrays
 from tests.meshes import ZOO, MeshCase

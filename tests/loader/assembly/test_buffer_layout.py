@@ -11,8 +11,7 @@ from jax.sharding import PartitionSpec as P
 from loadax.core.buffers import aligned_bytes
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
-from loadax.loader.assembly.column_tiles import buffer_layout
-from loadax.loader.assembly.host_shard import batch_spec, resolve_shard
+from loadax.loader.assembly.host_shard import batch_spec, buffer_layout, resolve_shard
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 

@@ -117,7 +117,7 @@ def test_an_error_of_this_process_comes_before_those_of_others() -> None:
     data = from_arrays({"x": np.arange(32)}).map(broken)
     with iter(Dataloader(data, 8, num_workers=1)) as batches:
         next(batches)
-        scheduler = batches._scheduler
+        scheduler = batches._stretch.scheduler
         until(lambda: scheduler._groups and scheduler._groups[0].error is not None)
         scheduler.abort(HostError("process 1 ended before step 1 with ZeroDivisionError: row 9"))
         with pytest.raises(ZeroDivisionError, match="row 9"):

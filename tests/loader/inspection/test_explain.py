@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError
-from loadax.loader.assembly.column_tiles import buffer_layout
+from loadax.loader.assembly.host_shard import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread

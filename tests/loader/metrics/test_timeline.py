@@ -276,7 +276,7 @@ def test_a_trace_has_every_recorded_event(workers: int, tmp_path: Path) -> None:
     ).iterate() as batches:
         list(batches)
         batches.timeline(tmp_path / "run.json")
-        timeline = batches._monitor.timeline()
+        timeline = batches._stretch.monitor.timeline()
     assert len([event for event in timeline.events if event.kind == "taken"]) == 8
     assert_traced(tmp_path / "run.json", timeline)
 

@@ -17,7 +17,7 @@ from jax.errors import JaxRuntimeError
 from loadax import Dataloader, from_stream
 from loadax.core import patience
 from loadax.errors import ClosedError, HostError, SourceError, StallError
-from loadax.loader import iterator
+from loadax.loader import stretch
 from loadax.loader.iterator import DataIterator
 from loadax.loader.streams import agreement
 from loadax.loader.streams.agreement import EndAgreement, end_agreement
@@ -215,9 +215,9 @@ class Processes:
         self.iterators = [self._iterator(process) for process in range(2)]
 
     def _iterator(self, process: int) -> DataIterator:
-        self._patch.setattr(iterator, "key_value_store", lambda _: self._store)
-        self._patch.setattr(iterator, "this_process", lambda: SimpleNamespace(index=process, count=2))
-        self._patch.setattr(iterator, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
+        self._patch.setattr(stretch, "key_value_store", lambda _: self._store)
+        self._patch.setattr(stretch, "this_process", lambda: SimpleNamespace(index=process, count=2))
+        self._patch.setattr(stretch, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
         new_process(self._patch)
 
         def lane_of(lane: int, lanes: int) -> Iterator[Any]:

@@ -58,7 +58,7 @@ class Watching:
         self.ahead += seconds
 
         def looked() -> Any:
-            batches._watch.wake()
+            batches._stretch.guard.watch.wake()
             return then()
 
         until(looked)

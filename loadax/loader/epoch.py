@@ -1,0 +1,72 @@
+"""Epoch: one epoch of a run, with a length."""
+
+from collections.abc import Iterator
+from typing import final
+
+from loadax.errors import ClosedError
+from loadax.loader.host_rows import HostRows
+from loadax.loader.iterator import DataIterator
+from loadax.protocols import Tree
+
+
+@final
+class Epoch:
+    """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`.
+
+    Its `get_state`, `move_to`, `stats`, `report`, `timeline` and `ledger` are those of the run's `DataIterator`.
+    Statistics restart after an epoch that is left early.
+    """
+
+    def __init__(self, batches: DataIterator, number: int, stop: int):
+        self._batches, self._stop, self._left = batches, stop, False
+        self.number = number
+        """Number of the epoch, from 0."""
+        self.get_state, self.move_to, self.ledger = batches.get_state, batches.move_to, batches.ledger
+        self.stats, self.report, self.timeline = batches.stats, batches.report, batches.timeline
+
+    def __len__(self) -> int:
+        """Number of remaining batches of this epoch."""
+        return max(0, self._stop - self._batches.step)
+
+    def __iter__(self) -> Iterator[Tree]:
+        return self
+
+    def __next__(self) -> Tree:
+        """The next batch of the epoch.
+
+        Raises:
+            StopIteration: After its last batch.
+            ClosedError: If `epochs()` has continued with the next epoch before this one was over.
+        """
+        if self._left:
+            raise ClosedError(
+                f"epoch {self.number} was left before its end, when epochs() continued with the next one; finish each "
+                "epoch before the next, as in `for epoch in loader.epochs(): for batch in epoch: …`"
+            )
+        if self._batches.step >= self._stop:
+            raise StopIteration
+        return next(self._batches)
+
+    def leave(self) -> None:
+        """Skips the remaining batches of this epoch."""
+        if self._batches.step < self._stop:
+            self._left = True
+            self._batches.set_state(self._stop)
+
+    @property
+    def step(self) -> int:
+        """Next step of the run: number of batches handed out so far, in all epochs."""
+        return self._batches.step
+
+    @property
+    def host(self) -> HostRows:
+        """The host leaves of the latest batch; see `DataIterator.host`."""
+        return self._batches.host
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next global batch."""
+        return self._batches.batch_size
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}, {len(self)} batches left)"

@@ -1,0 +1,247 @@
+"""Stretch: all that is open while an iterator reads on from one step; RunGuard: what watches that run."""
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+from jax.sharding import Mesh
+
+from loadax.core.context import Caller
+from loadax.core.distributed import this_process
+from loadax.errors import ClosedError, HostError
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.execution.autotune import WorkerAutotuner
+from loadax.loader.execution.executor import open_executor
+from loadax.loader.execution.monitor import RunMonitor
+from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.execution.thread_pool import ThreadPool
+from loadax.loader.metrics.stats import Stats
+from loadax.loader.pipeline import Pipeline
+from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
+from loadax.loader.streams.run import StreamRun
+from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.watch.process_exit import process_exit
+from loadax.loader.watch.stalls import StallCheck
+from loadax.loader.watch.watch import RunWatch
+from loadax.sharding.key_value import key_value_store
+from loadax.sharding.mesh import grid_of
+
+JoinHosts: TypeAlias = Callable[
+    [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
+    RunHosts | None,
+]
+"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
+
+_STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
+
+
+@final
+class Ledger:
+    """Statistics and step of an iterator, for observers. References neither the iterator nor its batches."""
+
+    monitor: RunMonitor
+    """Latest monitor of the iterator, which continues the statistics of earlier ones."""
+
+    def stats(self) -> Stats:
+        """Statistics so far."""
+        return self.monitor.stats()
+
+    @property
+    def step(self) -> int:
+        """Next step."""
+        return self.monitor.step
+
+
+class Target(NamedTuple):
+    """Where the batches of an iterator go.
+
+    Args:
+        pipeline: Pipeline of the loader.
+        shard: Function of a step: this process's shard of its batch.
+        mesh: Mesh that batches are placed on. None: they are not placed.
+        mesh_given: Whether the user passed the mesh.
+        join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
+    """
+
+    pipeline: Pipeline
+    shard: Callable[[int], HostShard]
+    mesh: Mesh | None
+    mesh_given: bool
+    join_hosts: JoinHosts
+
+    def shape_step(self, step: int) -> int:
+        """The step whose shapes the present batches have: the last one, if the run is over."""
+        num_steps = self.pipeline.plan.num_steps
+        return step if num_steps is None else min(step, num_steps - 1)
+
+
+@final
+class RunGuard:
+    """Watches a run for one target: its stalls, the other hosts, and their agreement on the end of streams.
+
+    Args:
+        owner: Iterator of the run, whose garbage collection closes this.
+        target: Where its batches go.
+        step: First step.
+        streams: Lanes of the streams that it reads.
+        ledger: Counters of the iterator.
+    """
+
+    def __init__(self, owner: Any, target: Target, step: int, streams: StreamRun | None, ledger: Ledger):
+        pipeline, options = target.pipeline, target.pipeline.options
+        self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
+        shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
+        self.hosts = stalls.hosts = target.join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
+        """Exchange with the other hosts, if there are any."""
+        self.agreement = stalls.agreement = _agreement(target, streams, ledger)
+        """Agreement with the other processes on the end of the streams, if there are any of both."""
+        self.watch = RunWatch(stalls.needed * [stalls.check] + ([] if self.hosts is None else [self.hosts.check]))
+        self.waited_for = False
+        """Whether a consumer has asked for a batch."""
+        # Apart from the threads that read: a Ctrl-C may come while these are replaced.
+        self._finalizer = weakref.finalize(owner, self._close)
+
+    def begin(self, scheduler: PrefetchScheduler) -> None:
+        """Guards a scheduler from now on."""
+        self._stalls.scheduler = scheduler
+        if self.hosts is not None and self.hosts.error is not None:
+            scheduler.abort(self.hosts.error)
+
+    def first_batch(self) -> None:
+        """Starts watching, since a consumer waits from now on, when the hosts have agreed.
+
+        Raises:
+            HostError: If a host differs.
+        """
+        self.waited_for = True
+        self.watch.start()
+        if self.hosts is not None:
+            self.hosts.wait()
+
+    def tell_hosts(self, step: int, error: Exception) -> None:
+        """Tells the other hosts that this one can't go on."""
+        if isinstance(error, HostError | ClosedError):
+            return
+        if self.hosts is not None:
+            self.hosts.ended(step, error)
+        if self.agreement is not None:
+            self.agreement.fail(error)
+
+    def close(self) -> None:
+        """Ends all of it. Idempotent."""
+        if self._finalizer.alive:  # else at exit, when modules may be gone already
+            self._close()
+            self._finalizer.detach()
+
+    def _close(self) -> None:
+        self.watch.close()
+        if self.agreement is not None:
+            self.agreement.close()
+
+
+def _agreement(target: Target, streams: StreamRun | None, ledger: Ledger) -> EndAgreement | None:
+    store, options = key_value_store(_STREAM_LIMIT), target.pipeline.options
+    if store is None or streams is None or streams.endless:
+        return None
+    process, everyone = this_process().index, range(this_process().count)
+    owners = everyone if target.mesh is None else np.unique(grid_of(target.mesh).owners).tolist()
+    if list(owners) == [process] and options.shard is not None:
+        owners = everyone  # every process has a mesh of its own, and a part of each batch
+    if len(owners) == 1:
+        return None
+    process_exit.begin(lambda: ledger.step, options.abort_after)
+    return end_agreement(store, process, owners, streams.end_rule)
+
+
+@final
+class Stretch:
+    """Reads ahead from a step on, until the step is set, the mesh changes, or the shapes of batches do.
+
+    Args:
+        owner: Iterator, whose garbage collection closes this.
+        target: Where its batches go.
+        step: First step.
+        streams: Lanes of the streams that it reads.
+        guard: What watches the run.
+        before: Stretch that this one replaces, whose workers go on here. None: there is none.
+        earlier: Monitor of the previous steps, whose statistics continue. None: they start here.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        target: Target,
+        step: int,
+        streams: StreamRun | None,
+        guard: RunGuard,
+        before: "Stretch | None",
+        earlier: RunMonitor | None,
+    ):
+        options, like = target.pipeline.options, target.shape_step(step)
+        self.streams, self.guard = streams, guard
+        self.ended = False
+        """Whether the streams have ended."""
+        self.process = os.getpid()
+        self.caller = Caller() if before is None else before.caller
+        executor = open_executor(options) if before is None else before.executor
+        try:
+            if before is not None:
+                before.leave()
+            if executor.closed:
+                executor = open_executor(options)
+            producer = self.caller.run(target.pipeline.producer, target.shard(like), like, executor, streams)
+            # Later stretches keep its result.
+            tuner = WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
+            self.autotuner = tuner if before is None else before.autotuner
+            self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
+            self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
+            self.executor, self.end = executor, producer.end
+            """Step from which on batches have other shapes."""
+            self._threads = ThreadPool(self.scheduler, executor, self.caller)
+        except BaseException:
+            executor.close()
+            raise
+        guard.begin(self.scheduler)
+        self.start = self._threads.start
+        # Also runs at exit, before the interpreter clears modules that the threads use. First this, then the threads:
+        # none is left behind where a Ctrl-C comes.
+        self._finalizer = weakref.finalize(owner, self._threads.close)
+
+    @property
+    def open(self) -> bool:
+        """Whether it is not closed, nor replaced by a later stretch."""
+        return self._finalizer.alive
+
+    def goes_on(self, step: int, check: Callable[[], None]) -> bool:
+        """Whether a step that was read is part of the run: whether streams have not ended before it, on any process.
+
+        Args:
+            step: The step.
+            check: Raises an error if waiting for the other processes is in vain.
+        """
+        streams, agreement = self.streams, self.guard.agreement
+        if streams is None:
+            return True
+        if agreement is not None:
+            return agreement.goes_on(step, streams.progress, streams.ended_lane, check)
+        return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))
+
+    def leave(self) -> None:
+        """Ends the threads, and leaves the workers to the next stretch, unless they are busy for long."""
+        if self.open:
+            if not self._threads.pause():
+                self.executor.close()  # starting new workers is faster than waiting for useless tasks
+            # Detach last: after a Ctrl-C, the finalizer must still close the scheduler.
+            self._finalizer.detach()
+
+    def close(self) -> None:
+        """Stops all workers. Idempotent."""
+        self.guard.close()
+        if self.open:
+            ended = self._threads.close()
+            # Detach last: after a Ctrl-C, the next call must still close the threads.
+            self._finalizer.detach()
+            if ended and self.streams is not None:
+                self.streams.close()
