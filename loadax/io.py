@@ -12,7 +12,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
-from loadax.sources.base import UserSource, as_source
+from loadax.sources.adapt import ObjectSource, UserSource, as_source
 from loadax.sources.file_formats import other_formats_refused
 
 
@@ -287,7 +287,7 @@ def from_grain(
         _refuse_index(index, key)
         return from_source(data)
     source, presence = open_grain(data, unbatch)
-    dataset = Dataset(source, Sequential(len(source), source.own_epochs))
+    dataset = Dataset(source, Sequential(len(source), source.traits.own_epochs))
     if presence is None:
         _refuse_index(index, key)
         return dataset
@@ -768,7 +768,6 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         {'x': np.float64(2.0)}
     """
     from loadax.sources.adapters.unsupported import refuse_mapping
-    from loadax.sources.objects import ObjectSource
 
     dataset = _recognise(obj)
     if dataset is None:
@@ -896,7 +895,7 @@ def _recognise(data: Any) -> Dataset | None:
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
     source = as_source(data if known is None else known)
-    return Dataset(source, Sequential(len(source), source.own_epochs))
+    return Dataset(source, Sequential(len(source), source.traits.own_epochs))
 
 
 def _is_tree(data: Any) -> bool:
@@ -912,7 +911,6 @@ def _is_tree(data: Any) -> bool:
 
 def _from_objects(data: Any) -> Dataset:
     from loadax.sources.adapters.unsupported import refuse_unreadable
-    from loadax.sources.objects import ObjectSource
 
     refuse_unreadable(data)
     source = ObjectSource(data)

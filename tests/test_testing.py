@@ -964,16 +964,16 @@ def test_faults_reach_the_loop_with_their_row_and_nothing_gathers_on_them() -> N
 def test_a_faulty_source_is_what_it_wraps() -> None:
     inner = Parts(read_into=put, chunks=np.array([0, 9]), concurrent_reads=3, owns_memory=True)
     source = FaultySource(inner, {1: OSError("gone")})
-    assert (source.spec, len(source), source.concurrent_reads) == (SPEC, 40, 3)
+    assert (source.spec, len(source), source.traits.concurrent_reads) == (SPEC, 40, 3)
     assert source.chunks is inner.chunks
     out = np.zeros(1, np.int32)
-    assert source.reads_columns
+    assert source.traits.reads_columns
     source.read_into(np.array([2]), [None, ()], [None, out])
     assert out.tolist() == [9]
     with pytest.raises(OSError, match="gone"):
         source.read_into(np.array([1]), [None, ()], [None, out])
     assert len(source.reads) == 2
-    assert not FaultySource(Parts(), {}).reads_columns
+    assert not FaultySource(Parts(), {}).traits.reads_columns
     assert FaultySource(TupleSource(), {}).chunks is None
     assert repr(FaultySource(ArraySource(TREE), {3: OSError()})) == "arrays in memory with 1 faulty rows"
 

@@ -62,7 +62,7 @@ class Documents:
                 "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
             )
         check_fixed_rows(order, "pack()")
-        if reader.random:
+        if reader.traits.random:
             raise ArgumentError(
                 "pack() reads documents once, as in epoch 0, but a map before it is random; "
                 "call pack() first, then the random map"
@@ -74,8 +74,8 @@ class Documents:
                     "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
-        self.flat, self._key = reader.reads_parts and not by_leaf, key
-        self.depth = reader.depth
+        self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
+        self.depth = reader.traits.num_maps
         self.form = self._find_form()
         self.known: Integers | None = None
         """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
@@ -90,7 +90,7 @@ class Documents:
 
     @property
     def concurrent_reads(self) -> int:
-        return self._reader.concurrent_reads
+        return self._reader.traits.concurrent_reads
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)

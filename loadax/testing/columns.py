@@ -29,7 +29,7 @@ _KINDS = ("contiguous", "not contiguous", "not aligned")
 
 def check_columns(subject: Subject) -> None:
     """Checks the laws of `read_into`, if the source has it."""
-    if not subject.source.reads_columns:
+    if not subject.source.traits.reads_columns:
         return
     nothing: list[None] = [None] * len(subject.leaves)
     _read_into(subject, subject.draw(2), nothing, nothing, NOT_WANTED, "")

@@ -13,7 +13,8 @@ from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
 from loadax.protocols import Columns, Integers, Tree, Visits
-from loadax.sources.base import BaseSource, WrapperSource, as_source
+from loadax.sources.adapt import as_source
+from loadax.sources.base import BaseSource, WrapperSource
 
 
 @final

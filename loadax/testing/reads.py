@@ -57,7 +57,7 @@ def check_reads(subject: Subject) -> None:
 def check_claims(subject: Subject) -> None:
     """Checks the claims of a source about itself, except its spec."""
     _check_chunks(subject, subject.source.chunks)
-    wanted = subject.source.concurrent_reads
+    wanted = subject.source.traits.concurrent_reads
     if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
         raise CONCURRENT.broken(subject.name, f"it is {wanted!r}")
 
@@ -109,7 +109,7 @@ def _other_rows(subject: Subject, rows: Integers) -> Integers:
 
 def _check_fresh(subject: Subject) -> None:
     """Checks that results may be written to, if the source claims so; otherwise the reader copies them."""
-    if not subject.source.owns_memory:
+    if not subject.source.traits.owns_memory:
         return
     # Contiguous rows, because a source is most likely to return a view of those.
     for rows in (subject.sample, subject.sample[:1]):

@@ -41,7 +41,7 @@ class Subject:
         self.leaves, self.structure = flatten_spec(self.spec)
         self.sample = self._choose(rows)
         self.structures = dict.fromkeys(self.sample.tolist(), self.structure)
-        self.alike = not source.reads_examples or self._alike()
+        self.alike = not source.traits.reads_examples or self._alike()
         """Whether the rows of the sample can be stacked."""
         if self.alike:
             self._known = {
@@ -102,7 +102,7 @@ class Subject:
     def _find_spec(self) -> Tree:
         first = Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))
         with SPEC.during(self.name, "finding it"):
-            if self.source.reads_examples and self.source.spec is None:
+            if self.source.traits.reads_examples and self.source.spec is None:
                 spec = spec_of(self.source.read_examples(first)[0])
             else:
                 spec = Reader(self.source, (), first).spec

@@ -53,15 +53,15 @@ def check_wrapper(subject: Subject) -> None:
 def _check_claims(subject: Subject, child: Child) -> None:
     source, inner = subject.source, child.source
     name = f"{child.name or 'its source'} ({inner.type_name})"
-    if source.concurrent_reads < inner.concurrent_reads:
+    if source.traits.concurrent_reads < inner.traits.concurrent_reads:
         raise WRAPPER.broken(
-            subject.name, f"concurrent_reads is {source.concurrent_reads}, that of {name} {inner.concurrent_reads}"
+            subject.name, f"concurrent_reads is {source.traits.concurrent_reads}, that of {name} {inner.traits.concurrent_reads}"
         )
-    if source.num_maps < inner.num_maps or len(source.describe()) < bool(inner.describe()):
+    if source.traits.num_maps < inner.traits.num_maps or len(source.describe()) < bool(inner.describe()):
         raise WRAPPER.broken(subject.name, f"it describes {source.describe()}, and {name} {inner.describe()}")
     for claim, own, its in (
-        ("random", source.random, inner.random),
-        ("runs_python", source.runs_python, inner.runs_python),
+        ("random", source.traits.random, inner.traits.random),
+        ("runs_python", source.traits.runs_python, inner.traits.runs_python),
     ):
         if its and not own:
             raise WRAPPER.broken(subject.name, f"{claim} is {own}, that of {name} {its}")
@@ -75,13 +75,13 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
             subject.name,
             f"{child.name or 'its source'} has {len(inner)} rows from row {first} on, of {len(source)} in all",
         )
-    if len(inner) == len(source) and len(source.children) == 1 and source.num_maps == inner.num_maps:
+    if len(inner) == len(source) and len(source.children) == 1 and source.traits.num_maps == inner.traits.num_maps:
         own, its = (None if either.chunks is None else np.asarray(either.chunks).tolist() for either in (source, inner))
         if own != its:
             raise WRAPPER.broken(
                 subject.name, f"chunks are {show_rows(own or [])}, those of {inner.type_name} {show_rows(its or [])}"
             )
-        if inner.reads_examples and not source.reads_examples:
+        if inner.traits.reads_examples and not source.traits.reads_examples:
             raise WRAPPER.broken(
                 subject.name, f"it does not read rows one by one, but {inner.type_name} does, so they may differ"
             )

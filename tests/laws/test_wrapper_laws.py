@@ -13,7 +13,8 @@ from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, as_source, walk
+from loadax.sources.adapt import as_source
+from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
 from loadax.sources.wrappers.concat import ConcatenatedSource
@@ -224,10 +225,12 @@ def test_a_wrapper_that_forgets_something_is_told(tmp_path: Path) -> None:
         check_source(Forgetful(stored(tmp_path), {}), loader=False, pickled=False)
 
     class Stacked(FaultySource):  # type: ignore[misc]
-        reads_examples = False
+        def __init__(self, source: BaseSource):
+            super().__init__(source, {})
+            self.traits = self.traits._replace(reads_examples=False)
 
     with pytest.raises(ConformanceError, match=r"rows one by one|spec"):
-        check_source(Stacked(listed(tmp_path), {}), loader=False, pickled=False)
+        check_source(Stacked(listed(tmp_path)), loader=False, pickled=False)
 
 
 def test_examples_are_memory_of_their_own() -> None:
