@@ -146,8 +146,8 @@ class PackedSource(BaseSource):
         self.traits = Traits(
             reads_columns=flat,  # documents that are read whole cost the same for any columns
             owns_memory=True,
-            concurrent_reads=documents.concurrent_reads,
-            num_maps=documents.depth + 1,
+            concurrent_reads=documents.traits.concurrent_reads,
+            num_maps=documents.traits.num_maps + 1,
             runs_python=not flat or documents.source.traits.runs_python,  # whole documents are read one by one
         )
         self._by_leaf = groups[0].name != ALL

@@ -22,6 +22,9 @@ class Part(Protocol):
     def spec(self) -> Tree: ...
 
     @property
+    def first(self) -> Visits | None: ...
+
+    @property
     def source(self) -> BaseSource: ...
 
     @property

@@ -1,40 +1,16 @@
 """FlatMapSource: a fixed number of examples of each row of another source, as a function returns them."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
 from loadax.core.spec import own, spec_of, stack
 from loadax.errors import LeafError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild, Traits
+from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
-
-
-class Lists(Protocol):
-    """Reader of rows whose last map returns a list of examples for each."""
-
-    @property
-    def first(self) -> Visits | None: ...
-
-    @property
-    def source(self) -> BaseSource: ...
-
-    @property
-    def traits(self) -> Traits: ...
-
-    def with_source(self, source: BaseSource) -> "Lists":
-        """The same maps over another source."""
-        ...
-
-    def describe(self) -> list[Any]:
-        """The maps as JSON."""
-        ...
-
-    def examples(self, visits: Visits) -> list[Tree]:
-        """The results of the last map at `visits`."""
-        ...
+from loadax.sources.wrappers.concat import Part
 
 
 @final
@@ -50,7 +26,7 @@ class FlatMapSource(BaseSource):
         name: Name of the function that makes them, for messages.
     """
 
-    def __init__(self, reader: Lists, fan_out: int, name: str):
+    def __init__(self, reader: Part, fan_out: int, name: str):
         self._reader, self._fan_out, self._name = reader, fan_out, name
         self.traits = reader.traits._replace(reads_examples=True, attributes={})
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
 from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.wrappers.concat import Part
 
