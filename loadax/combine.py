@@ -194,7 +194,7 @@ def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
 
 def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
     """Warns if one number is the name of several categories, as where files of a table are opened apart."""
-    first, *others = [part.reader.attributes for part in parts]
+    first, *others = [part.reader.traits.attributes for part in parts]
     for path, known in first.items():
         own = known.get("classes", [])
         for theirs in (other.get(path, {}).get("classes", []) for other in others):

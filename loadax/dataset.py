@@ -204,7 +204,7 @@ class Dataset:
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
-        if self.reader.reads_examples:  # shapes may differ
+        if self.reader.traits.reads_examples:  # shapes may differ
             return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))
 
@@ -508,7 +508,7 @@ class Dataset:
 
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
-        if self.order.varies or self.reader.random:
+        if self.order.varies or self.reader.traits.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
@@ -746,7 +746,8 @@ class Dataset:
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         with_index = flag("with_index", with_index)
         checked = checked_function(fn, ("an example", "its row", "a generator"), with_index, rng)
-        return self._mapped(Map(checked, rng, checked_seed(seed, rng), self.reader.depth, _spec(spec), with_index))
+        index = self.reader.traits.num_maps
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, _spec(spec), with_index))
 
     def map_batch(
         self,
@@ -788,7 +789,8 @@ class Dataset:
         refuse_transform(fn, "map_batch")
         checked = checked_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
         seed = checked_seed(seed, rng)
-        return self._mapped(BatchMap(checked, rng, seed, self.reader.depth, _spec(spec), elementwise, with_index))
+        index = self.reader.traits.num_maps
+        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), elementwise, with_index))
 
     def flat_map(
         self,
@@ -867,7 +869,8 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = chunk_rows(self.source)
-        if rows is None or rows < _MANY_ROWS or not len(self) or self.source.kept_chunks * rows >= len(self.source):
+        fitting = self.source.traits.kept_chunks
+        if rows is None or rows < _MANY_ROWS or not len(self) or fitting * rows >= len(self.source):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:

@@ -12,7 +12,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
-from loadax.sources.base import UserSource, as_source
+from loadax.sources.adapt import ObjectSource, UserSource, as_source
 from loadax.sources.formats import other_formats_refused
 
 
@@ -740,7 +740,6 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         {'x': np.float64(2.0)}
     """
     from loadax.sources.adapters.unsupported import refuse_mapping
-    from loadax.sources.objects import ObjectSource
 
     dataset = _recognise(obj)
     if dataset is None:
@@ -873,7 +872,7 @@ def _recognise(data: Any) -> Dataset | None:
 
 def _opened(source: Any) -> Dataset:
     """The dataset of a source of loadax, in the order of its rows."""
-    return Dataset(source, Sequential(len(source), source.own_epochs))
+    return Dataset(source, Sequential(len(source), source.traits.own_epochs))
 
 
 def _is_tree(data: Any) -> bool:
@@ -889,7 +888,6 @@ def _is_tree(data: Any) -> bool:
 
 def _from_objects(data: Any) -> Dataset:
     from loadax.sources.adapters.unsupported import refuse_unreadable
-    from loadax.sources.objects import ObjectSource
 
     refuse_unreadable(data)
     return _opened(ObjectSource(data))

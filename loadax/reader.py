@@ -32,7 +32,7 @@ from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import Attributes, BaseSource, map_bottom
+from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
@@ -132,30 +132,28 @@ class Reader:
         """A reader whose innermost sources are replaced by `wrap(source, times)`."""
         return self.with_source(map_bottom(self.source, wrap))
 
-    @property
-    def reads_examples(self) -> bool:
-        """Whether rows are read one by one, so that their shapes may differ before they are stacked."""
-        return isinstance(self.maps[-1], Map | Pad) if self.maps else self.source.reads_examples
+    @cached_property
+    def traits(self) -> Traits:
+        """What mapped rows are like. Padding does not count as a map, since some sources pad as they read."""
+        traits = self.source.traits
+        if not self.maps:
+            return traits
+        counted = [transform for transform in self.maps if not isinstance(transform, Pad)]
+        return Traits(
+            reads_examples=isinstance(self.maps[-1], Map | Pad),
+            owns_memory=True,
+            concurrent_reads=traits.concurrent_reads,
+            random=traits.random or any(transform.rng for transform in self.maps),
+            own_epochs=traits.own_epochs,
+            num_maps=traits.num_maps + len(counted),
+            runs_python=True,
+            attributes={} if counted else traits.attributes,
+        )
 
     @property
     def ragged(self) -> bool:
         """Whether the shapes of rows may differ: they are read one by one, and no spec is given for them."""
-        return self.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
-
-    @property
-    def reads_columns(self) -> bool:
-        """Whether the source can read single columns of its rows, and no maps need whole rows."""
-        return not self.maps and self.source.reads_columns
-
-    @property
-    def reads_parts(self) -> bool:
-        """Whether the source can read parts of documents, and no maps need whole ones."""
-        return not self.maps and self.source.reads_parts
-
-    @property
-    def concurrent_reads(self) -> int:
-        """Number of reads that the source wants in flight at once."""
-        return int(self.source.concurrent_reads)
+        return self.traits.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
 
     @property
     def elementwise(self) -> bool:
@@ -165,25 +163,7 @@ class Reader:
     @property
     def maps_columns(self) -> bool:
         """Whether some columns of rows can be read and mapped without the others."""
-        return self.source.reads_columns and self.elementwise
-
-    @property
-    def random(self) -> bool:
-        """Whether the result for a row may differ between epochs."""
-        return any(transform.rng for transform in self.maps) or self.source.random
-
-    @property
-    def depth(self) -> int:
-        """Number of maps that a row goes through, including those inside a concatenation: the next map's index.
-
-        Padding does not count, since some sources do it as they read.
-        """
-        return self.source.num_maps + sum(not isinstance(transform, Pad) for transform in self.maps)
-
-    @property
-    def attributes(self) -> Attributes:
-        """What the numbers of leaves mean, as the source says; nothing if a map may have changed them."""
-        return self.source.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {}
+        return self.source.traits.reads_columns and self.elementwise
 
     def describe(self) -> list[Any]:
         """The maps as JSON, including those inside a concatenation."""
@@ -199,12 +179,12 @@ class Reader:
 
     def examples(self, visits: Visits) -> list[Tree]:
         """The examples at `visits` as a list, in memory that nothing else references. Their shapes may differ."""
-        if not self.maps and self.source.reads_examples:
+        if not self.maps and self.source.traits.reads_examples:
             return self._read_examples(visits).items
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
         if isinstance(mapped, Examples):
             return self._own(mapped, visits, len(self.maps))
-        owned = not self.maps and self.source.owns_memory
+        owned = not self.maps and self.source.traits.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
@@ -224,7 +204,7 @@ class Reader:
             )
         except LeafError as error:
             # A source of examples compares rows with the first one of the read, which may be the one that differs.
-            if self.source.reads_examples and not hasattr(error, "__notes__"):
+            if self.source.traits.reads_examples and not hasattr(error, "__notes__"):
                 self._stack(self._read_examples(visits), visits, 0)
             raise
 
@@ -301,11 +281,11 @@ class Reader:
 
     @property
     def _maps_examples_first(self) -> bool:
-        return self.source.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map | Pad)
+        return self.source.traits.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map | Pad)
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
-        return batch if not self.maps or self.source.owns_memory else map_leaves(np.array, batch)
+        return batch if not self.maps or self.source.traits.owns_memory else map_leaves(np.array, batch)
 
     def _read_examples(self, visits: Visits) -> Examples:
         examples = list(self._read_with_note(self.source.read_examples, visits))

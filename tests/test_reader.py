@@ -83,10 +83,10 @@ def test_a_map_may_change_what_it_is_given() -> None:
 
 def test_columns_can_be_read_only_where_no_map_stands_between() -> None:
     plain = from_arrays(VALUES)
-    assert plain.reader.reads_columns
-    assert not plain.map(lambda row: row).reader.reads_columns
-    assert plain.map(lambda row: row).reader.source.reads_columns
-    assert not from_source(Counting()).reader.source.reads_columns
+    assert plain.reader.traits.reads_columns
+    assert not plain.map(lambda row: row).reader.traits.reads_columns
+    assert plain.map(lambda row: row).reader.source.traits.reads_columns
+    assert not from_source(Counting()).reader.source.traits.reads_columns
 
 
 def test_elementwise_is_a_promise_of_all_maps_together() -> None:
@@ -106,13 +106,13 @@ def draw(row: Any, rng: np.random.Generator) -> Any:
 def test_random_and_depth_count_maps_within_a_concatenation_too() -> None:
     plain = from_arrays(VALUES * 1.0)
     drawn = plain.map(lambda row: row).map(draw, rng=True)
-    assert not plain.reader.random
-    assert drawn.reader.random
-    assert concat([plain, drawn]).reader.random
-    assert not concat([plain, plain]).reader.random
-    assert concat([plain, drawn]).reader.depth == 2
-    assert concat([plain, drawn]).map(lambda row: row).reader.depth == 3
-    assert concat([plain, plain]).reader.depth == 0
+    assert not plain.reader.traits.random
+    assert drawn.reader.traits.random
+    assert concat([plain, drawn]).reader.traits.random
+    assert not concat([plain, plain]).reader.traits.random
+    assert concat([plain, drawn]).reader.traits.num_maps == 2
+    assert concat([plain, drawn]).map(lambda row: row).reader.traits.num_maps == 3
+    assert concat([plain, plain]).reader.traits.num_maps == 0
 
 
 def test_describe_tells_the_maps_within_a_concatenation() -> None:

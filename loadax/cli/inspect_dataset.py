@@ -36,7 +36,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
         ],
     )
     yield f"{redact(repr(source))}\n"
-    if source.spec is None or source.rows_probed or (images and source.reads_examples):
+    if source.spec is None or source.rows_probed or (images and source.traits.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
     yield from _cost(opener.code, dataset)
 
@@ -51,9 +51,9 @@ def _cost(code: str, dataset: Dataset) -> Iterator[str]:
     sizes = np.diff(np.asarray(starts), append=len(source))
     rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else count_text(int(sizes[0]), "row")
     yield f"\n{count_text(len(starts), 'row group')} of {rows}, each decoded whole\n"
-    if source.kept_chunks >= len(starts):
+    if source.traits.kept_chunks >= len(starts):
         yield f"  .shuffle(0): all row groups fit in memory_bytes, each is decoded once\n  {code}.shuffle(0)\n"
     else:
-        fit = f"{count_text(source.kept_chunks, 'row group')} fit{'s' * (source.kept_chunks == 1)}"
+        fit = f"{count_text(source.traits.kept_chunks, 'row group')} fit{'s' * (source.traits.kept_chunks == 1)}"
         yield f"  .shuffle(0): {fit} in memory_bytes, others are decoded again\n"
         yield f'  .shuffle(0, block="chunks"): decodes each once\n  {code}.shuffle(0, block="chunks")\n'

@@ -364,7 +364,8 @@ class Dataloader:
         return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
-        if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
+        varies = self.dataset.order.varies or self.dataset.reader.traits.random
+        if self._used_up.is_set() and not self._warned and varies:
             self._warned = True
             warnings.warn(
                 "iter(loader) starts at step 0 again, so it repeats the batches of the first pass in the same order; "

@@ -76,7 +76,7 @@ class LoaderOptions:
 
 def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -> tuple[int, int]:
     """Largest and initial number of workers for a dataset."""
-    concurrent_reads = dataset.reader.concurrent_reads
+    concurrent_reads = int(dataset.reader.traits.concurrent_reads)
     in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
     if num_workers is not None:
         most = integer("num_workers", num_workers, 0)

@@ -62,7 +62,7 @@ class Documents:
                 "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
             )
         check_fixed_rows(order, "pack()")
-        if reader.random:
+        if reader.traits.random:
             raise ArgumentError(
                 "pack() reads documents once, as in epoch 0, but a map before it is random; "
                 "call pack() first, then the random map"
@@ -74,8 +74,8 @@ class Documents:
                     "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
-        self.flat, self._key = reader.reads_parts and not by_leaf, key
-        self.depth = reader.depth
+        self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
+        self.traits = reader.traits
         self.form = self._find_form()
         self.known: Integers | None = None
         """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
@@ -87,10 +87,6 @@ class Documents:
     @property
     def maps(self) -> Sequence[Transform]:
         return self._reader.maps
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._reader.concurrent_reads
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)
@@ -168,7 +164,7 @@ class Documents:
     def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty((self.size, self.num_lengths), np.int64)
         over, caller = threading.Event(), Caller()
-        workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
+        workers = max(self.traits.concurrent_reads, min(8, os.cpu_count() or 1))
 
         def measure(start: int) -> int:
             numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))

@@ -14,7 +14,7 @@ from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents, PartsRequest
 from loadax.plan.pack import ALL
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -128,7 +128,6 @@ class PackedSource(BaseSource):
     """
 
     spec: Tree = None
-    owns_memory = True
 
     def __init__(
         self,
@@ -143,6 +142,14 @@ class PackedSource(BaseSource):
         self._documents, self._groups, self._plan = documents, groups, groups[0].plan
         self._described, self._summary, self._value, self._bos = described, summary, value, bos
         self._given = given
+        flat = documents.flat
+        self.traits = Traits(
+            reads_columns=flat,  # documents that are read whole cost the same for any columns
+            owns_memory=True,
+            concurrent_reads=documents.traits.concurrent_reads,
+            num_maps=documents.traits.num_maps + 1,
+            runs_python=not flat or documents.source.traits.runs_python,  # whole documents are read one by one
+        )
         self._by_leaf = groups[0].name != ALL
         form = documents.form
         numbered = form.build(list(range(len(form.dtypes))))
@@ -225,18 +232,6 @@ class PackedSource(BaseSource):
         """Whether consecutive rows hold consecutive documents of `order`."""
         return self._plan.in_order
 
-    @property
-    def runs_python(self) -> bool:
-        return not self._documents.flat or self._documents.source.runs_python  # whole documents are read one by one
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._documents.concurrent_reads
-
-    @property
-    def num_maps(self) -> int:
-        return self._documents.depth + 1
-
     def describe(self) -> list[Any]:
         return [self._described]
 
@@ -295,10 +290,6 @@ class PackedSource(BaseSource):
         out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
         self.read_into(rows, [((0, spec.shape[0]),) for spec in self._specs], out)
         return self._structure.build(out)
-
-    @property
-    def reads_columns(self) -> bool:
-        return self._documents.flat  # documents that are read whole cost the same for any columns
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self))

@@ -94,7 +94,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         SourceError: When the index can't be read or written.
     """
     process = this_process()
-    if reader.random:
+    if reader.traits.random:
         raise ArgumentError(
             f"{question.verb}() reads each row once, but a map before it is random; "
             f"call {question.verb}() before the random map"

@@ -72,7 +72,7 @@ def _apart(batch: Tree) -> Iterator[Tree]:
 def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     """Reads rows as of epoch 0: one by one where that is not slower, so that documents may have any length."""
     visits = Visits(rows, np.zeros_like(rows))
-    if reader.reads_examples:
+    if reader.traits.reads_examples:
         return Run(rows, None, reader.examples(visits), over)
     return Run(rows, reader.read_visits(visits), [], over)
 
@@ -94,7 +94,7 @@ RowFunction = Callable[[Run], NDArray[Any]]
 
 def threads_for(reader: Reader, workers: int | None) -> int:
     """Number of reader threads: more than the cores of a small machine, since reads wait for disk and network."""
-    return workers or max(_WORKERS, min(reader.concurrent_reads, _MOST_WORKERS))
+    return workers or max(_WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS))
 
 
 def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
@@ -124,7 +124,7 @@ def _row_bytes(reader: Reader) -> int:
 
 def _needs_specs(reader: Reader) -> bool:
     """Whether rows are stacked or mapped; other rows may have no common spec."""
-    return bool(reader.maps) or not reader.reads_examples
+    return bool(reader.maps) or not reader.traits.reads_examples
 
 
 def scan(

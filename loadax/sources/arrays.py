@@ -14,7 +14,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.adapters.columns import column_array, is_column
 from loadax.sources.adapters.libraries import comes_from
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 
@@ -29,8 +29,7 @@ class ArraySource(BaseSource):
         SourceError: When there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
     """
 
-    owns_memory = True
-    reads_columns = True
+    traits = Traits(owns_memory=True, reads_columns=True)
     spec: Tree = None
 
     def __init__(self, tree: Tree):

@@ -76,6 +76,7 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
     else:
         good = (
             starts.dtype.kind in "iu"
+            and starts.ndim == 1
             and int(starts[0]) == 0
             and int(starts[-1]) < length
             and bool((np.diff(starts) > 0).all())

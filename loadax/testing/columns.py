@@ -1,25 +1,22 @@
-"""Laws of `Source.read_into`: it writes the requested columns of the requested leaves, and nothing else."""
+"""Law of `Source.read_into`: it writes the requested columns of the requested leaves, and nothing else."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import all_columns
 from loadax.protocols import ArraySpec, Columns, Integers
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_rows
-from loadax.testing.reads import absent_rows, check_absent
-from loadax.testing.subject import ROWS_STAY, Subject
+from loadax.testing.laws import Law
+from loadax.testing.reads import check_absent
+from loadax.testing.subject import Subject
 
 COLUMNS = Law(
     "read_into equals read",
-    "read_into must write the columns of each box, of every requested row, into its destination",
+    "read_into must write the columns of each box, of every requested row, to its destination and nothing beside it, "
+    "where other rows and other devices' columns are; a leaf whose box and destination are None must be left out",
 )
-OUTSIDE = Law(
-    "nothing beside the destination",
-    "read_into must write to its destination alone: other rows, and other devices' columns, surround it",
-)
-NOT_WANTED = Law("leaves that are not wanted", "a leaf whose box and destination are None must be left out")
 
 _TRIALS = 24
 _GUARD = 0xA5  # fill byte of each destination and its surroundings
@@ -28,20 +25,21 @@ _KINDS = ("contiguous", "not contiguous", "not aligned")
 
 
 def check_columns(subject: Subject) -> None:
-    """Checks the laws of `read_into`, if the source has it."""
-    if not subject.source.reads_columns:
+    """Checks the law of `read_into`, if the source has it."""
+    if not subject.source.traits.reads_columns:
         return
-    nothing: list[None] = [None] * len(subject.leaves)
-    _read_into(subject, subject.draw(2), nothing, nothing, NOT_WANTED, "")
-    full: list[Any] = [tuple((0, extent) for extent in leaf.shape) for leaf in subject.leaves]
+    full: list[Any] = [all_columns(leaf.shape) for leaf in subject.leaves]
     for trial in range(_TRIALS):
         rows = subject.sample if trial % 4 == 0 else subject.draw(trial * len(subject.sample) // 8)
-        # The first trials read all columns of all leaves, as every loader does; the last one no rows.
-        boxes = full if trial < len(_KINDS) else [_box(subject, leaf) for leaf in subject.leaves]
+        # The first trials read all columns of all leaves, as every loader does, and then none; the last one no rows.
+        boxes = full if trial < len(_KINDS) else [_box(subject, leaf, trial) for leaf in subject.leaves]
         _check(subject, rows[:0] if trial == _TRIALS - 1 else rows, boxes, _KINDS[trial % len(_KINDS)])
-    out = [np.empty((1, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
-    for row in absent_rows(subject):
-        check_absent(subject, [row], lambda rows: subject.source.read_into(rows, full, out), "read_into")
+
+    def read_into(rows: Integers) -> None:
+        out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in subject.leaves]
+        subject.source.read_into(rows, full, out)
+
+    check_absent(subject, read_into, "read_into")
 
 
 def _check(subject: Subject, rows: Integers, boxes: list[Columns | None], kind: str) -> None:
@@ -49,42 +47,29 @@ def _check(subject: Subject, rows: Integers, boxes: list[Columns | None], kind: 
         None if box is None else _guarded(kind, (len(rows), *(stop - start for start, stop in box)), leaf.dtype)
         for box, leaf in zip(boxes, subject.leaves, strict=True)
     ]
-    shown = f" with the boxes {boxes} and destinations that are {kind}"
-    _read_into(subject, rows, boxes, [None if pair is None else pair[0] for pair in guarded], COLUMNS, shown)
-    whole = subject.expected(rows) if len(rows) else [np.empty((0, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
-    for path, box, leaf, pair in zip(subject.paths, boxes, whole, guarded, strict=True):
+    with subject.watched(rows, COLUMNS, "read_into") as (asked, shown):
+        subject.source.read_into(asked, boxes, [None if pair is None else pair[0] for pair in guarded])
+    shown = f"{shown} with the boxes {boxes} and destinations that are {kind}"
+    for path, box, leaf, pair in zip(subject.structure.paths, boxes, subject.expected(rows), guarded, strict=True):
         if box is None or pair is None:
             continue
         array, memory = pair
         mismatch = difference([array], [leaf[(slice(None), *(slice(*column) for column in box))]], [path], rows)
-        if mismatch:
-            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {mismatch}")
         array[...] = np.frombuffer(bytes([_GUARD]) * array.itemsize, array.dtype) if len(memory) else array
-        if (memory != _GUARD).any():
-            beside = f"wrote beside the destination of leaf {path or 'given'}"
-            raise OUTSIDE.broken(subject.name, f"read_into({show_rows(rows)}){shown} {beside}")
+        if not mismatch and (memory != _GUARD).any():
+            mismatch = f"it wrote beside the destination of leaf {path or 'given'}"
+        if mismatch:
+            raise COLUMNS.broken(subject.name, f"in {shown} {mismatch}")
 
 
-def _read_into(subject: Subject, rows: Integers, boxes: list[Any], out: list[Any], law: Law, shown: str) -> None:
-    asked = rows.copy()
-    with law.during(subject.name, f"read_into({show_rows(asked)}){shown}"):
-        subject.source.read_into(rows, boxes, out)
-    if not np.array_equal(rows, asked):
-        raise ROWS_STAY.broken(subject.name, f"read_into({show_rows(asked)}) changed them to {show_rows(rows)}")
-
-
-def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
-    """None, all columns, one element, or any box."""
-    choice = subject.random.integers(5)
-    if choice == 0:
-        return None
-    if choice == 1 or 0 in leaf.shape:
-        return tuple((0, extent) for extent in leaf.shape)
-    starts = [int(subject.random.integers(extent)) for extent in leaf.shape]
-    return tuple(
-        (start, start + 1 if choice == 2 else int(subject.random.integers(start + 1, extent + 1)))
-        for start, extent in zip(starts, leaf.shape, strict=True)
-    )
+def _box(subject: Subject, leaf: ArraySpec, trial: int) -> Columns | None:
+    """None, all columns, or any box."""
+    choice = subject.random.integers(4) if trial > len(_KINDS) else 0
+    if choice < 2 or 0 in leaf.shape:
+        return all_columns(leaf.shape) if choice else None
+    starts = subject.random.integers(0, leaf.shape).tolist()
+    stops = subject.random.integers(starts, leaf.shape).tolist()
+    return tuple((start, stop + 1) for start, stop in zip(starts, stops, strict=True))
 
 
 def _guarded(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:

@@ -13,7 +13,8 @@ from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
 from loadax.protocols import Columns, Integers, Tree, Visits
-from loadax.sources.base import BaseSource, WrapperSource, as_source
+from loadax.sources.adapt import as_source
+from loadax.sources.base import BaseSource, WrapperSource
 
 
 @final
@@ -56,8 +57,7 @@ class FaultySource(WrapperSource):
                 raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, such as OSError('disk error')")
         if times is not None:
             integer("times", times, 1, remedy="1 or more, or None for all reads")
-        self._given = dict(failures), times
-        self._failures = dict(failures)
+        self._failures, self._times = dict(failures), times
         self._left = dict.fromkeys(failures, math.inf if times is None else times)
         self._lock = threading.Lock()
         self.reads: list[Integers] = []
@@ -65,16 +65,12 @@ class FaultySource(WrapperSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments: another process gets a new source with its own lock and its own `reads`."""
-        return FaultySource, (self._source, *self._given)
+        return FaultySource, (self._source, self._failures, self._times)
 
     def _over(self, source: BaseSource) -> "FaultySource":
-        other = copy.copy(self)  # shares `reads` and the counts
-        other._source = source  # noqa: SLF001
-        return other
-
-    def __copy__(self) -> "FaultySource":
-        other = object.__new__(FaultySource)
-        vars(other).update(vars(self))
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))  # shares `reads` and the counts
+        super(FaultySource, other).__init__(source)
         return other
 
     def __repr__(self) -> str:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from loadax.errors import ConformanceError
 
 
 @final
-@dataclass(frozen=True)
-class Law:
+class Law(NamedTuple):
     """A rule that every source or map must keep.
 
     Args:
@@ -46,5 +44,4 @@ def show_rows(rows: Any) -> str:
 
 def show_error(error: BaseException) -> str:
     """Type and message of an exception."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,10 +1,9 @@
 """`check_map`: checks that a batch map treats each row independently."""
 
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import function
 from loadax.core.formatting import name_of
@@ -16,23 +15,15 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_rows
 from loadax.transforms import BatchMap
 
-_ALONE = (
-    "map_batch gets any rows of a step, so each row's result must depend on that row alone; "
-    "operations across rows belong in the jitted step"
-)
 COUNT = Law("as many rows", "every leaf that a map returns must have as many rows as its input")
-AGAIN = Law(
-    "the same again",
-    "a map must give the same for the same rows: draw random numbers from the generators of rng=True only",
+ROWS = Law(
+    "each row by itself",
+    "map_batch gets any rows of a step, so each row's result must depend on that row alone (and on its generator, with "
+    "rng=True); operations across rows belong in the jitted step",
 )
-ONE = Law("one row", _ALONE)
-CUT = Law("cutting changes nothing", _ALONE)
-PERMUTED = Law("permuting changes nothing", _ALONE)
-REPEATED = Law("repeated rows", _ALONE)
 STAY = Law("results stay", "a map must not write to its earlier results: allocate a new array in every call")
 
-_CUTS = 4
-_PERMUTATIONS = 4
+_TRIALS = 4  # cuts, and permutations
 
 
 def check_map(
@@ -69,80 +60,45 @@ def check_map(
         >>> check_map(lambda batch: {"x": batch["x"] / batch["x"].max()}, examples)
         Traceback (most recent call last):
         ...
-        loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
+        loadax.errors.ConformanceError: <lambda> ... breaks the law 'each row by itself': ...
     """
     function("fn", fn, "a function of a batch", "batch", *["rows"] * with_index, *["rng"] * rng)
-    source = ArraySource(examples)
+    source, name = ArraySource(examples), name_of(fn)
     count = len(source)
     if count < 2:
         raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
-    check = _Check(BatchMap(fn, rng, seed, 0, None, False, with_index), source, rtol)
-    random = np.random.default_rng(seed)
-    every = np.arange(count, dtype=np.int64)
-    check.same(AGAIN, every)
-    for row in (0, count - 1):
-        check.same(ONE, every[row : row + 1])
-    for _ in range(_CUTS):
-        cuts = np.sort(random.choice(np.arange(1, count), min(count - 1, int(random.integers(1, 4))), replace=False))
-        check.same(CUT, *np.split(every, cuts))
-    for _ in range(_PERMUTATIONS):
-        check.same(PERMUTED, random.permutation(every))
-    check.same(REPEATED, random.choice(every, count + 1))
-    check.stays()
+    mapping = BatchMap(fn, rng, seed, 0, None, False, with_index)
 
-
-@final
-class _Check:
-    """Compares results of a map for some rows with its result for all rows at once."""
-
-    def __init__(self, function: BatchMap, source: ArraySource, rtol: float):
-        self._map = function
-        self._name = name_of(function.function)
-        self._source = source
-        self._rtol = rtol
-        self._every = np.arange(len(source), dtype=np.int64)
-        # An exception of the first call is the function's own, not a broken law.
-        first, self._structure = flatten(self._call(self._every))
-        self._first = [np.asarray(leaf) for leaf in first]
-        self._whole = [np.array(leaf) for leaf in first]
-        self._counted(self._whole, self._every)
-
-    def same(self, law: Law, *pieces: Integers) -> None:
-        """Checks that each piece's results equal those of the same rows in the whole batch."""
-        for rows in pieces:
-            expected = [leaf[rows] for leaf in self._whole]
-            mismatch = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
-            if mismatch:
-                raise law.broken(
-                    self._name, f"called with the rows {show_rows(rows)}, {mismatch}, its value among all rows"
-                )
-
-    def stays(self) -> None:
-        """Checks that later calls did not change the first call's result."""
-        mismatch = difference(self._first, self._whole, self._structure.paths, self._every)
-        if mismatch:
-            raise STAY.broken(self._name, f"after later calls, in the first call's result {mismatch}")
-
-    def _call(self, rows: Integers) -> Tree:
+    def call(rows: Integers) -> Any:
         # A new read for each call, because a map may write to its input.
-        return self._map.raw(self._source.read(rows), Visits(rows, np.zeros_like(rows)))
+        return flatten(mapping.raw(source.read(rows), Visits(rows, np.zeros_like(rows))))
 
-    def _result(self, law: Law, rows: Integers) -> list[NDArray[Any]]:
-        with law.during(self._name, f"the rows {show_rows(rows)} alone"):
-            leaves, structure = flatten(self._call(rows))
-        if structure != self._structure:
-            raise law.broken(
-                self._name,
-                f"for the rows {show_rows(rows)} it returned the leaves {structure.paths}, for all rows "
-                f"{self._structure.paths}",
-            )
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        self._counted(arrays, rows)
-        return arrays
+    every = np.arange(count)
+    first, structure = call(every)  # an exception of this call is the function's own, not a broken law
+    whole = [np.array(leaf) for leaf in first]
+    for path, leaf in zip(structure.paths, whole, strict=True):
+        if leaf.shape[:1] != (count,):
+            raise COUNT.broken(name, f"for {count} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}")
+    for rows in _pieces(every, np.random.default_rng(seed)):
+        called = f"called with the rows {show_rows(rows)}"
+        with ROWS.during(name, f"it was {called}, which"):
+            leaves, its_structure = call(rows)
+        if its_structure != structure:
+            raise ROWS.broken(name, f"{called} it returned the leaves {its_structure.paths}, else {structure.paths}")
+        expected = [leaf[rows] for leaf in whole]
+        mismatch = difference(list(map(np.asarray, leaves)), expected, structure.paths, rows, rtol)
+        if mismatch:
+            raise ROWS.broken(name, f"{called}, {mismatch}, its value among all rows")
+    mismatch = difference(list(map(np.asarray, first)), whole, structure.paths, every)
+    if mismatch:
+        raise STAY.broken(name, f"after later calls, in the first call's result {mismatch}")
 
-    def _counted(self, leaves: list[NDArray[Any]], rows: Integers) -> None:
-        for path, leaf in zip(self._structure.paths, leaves, strict=True):
-            if leaf.shape[:1] != (len(rows),):
-                raise COUNT.broken(
-                    self._name, f"for {len(rows)} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}"
-                )
+
+def _pieces(every: Integers, random: np.random.Generator) -> Iterator[Integers]:
+    """All rows again, single ones, those of cuts, permutations, and repeated ones."""
+    yield from (every, every[:1], every[-1:])
+    for _ in range(_TRIALS):
+        number = min(len(every) - 1, int(random.integers(1, 4)))
+        yield from np.split(every, np.sort(random.choice(every[1:], number, replace=False)))
+        yield random.permutation(every)
+    yield random.choice(every, len(every) + 1)

@@ -6,61 +6,49 @@ import pickle
 import signal
 import subprocess
 import sys
-from typing import Any
 
-from loadax.core.spec import check_batch
-from loadax.core.tree import flatten
-from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error
+from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import Subject
 
 PROCESS = Law(
     "fresh process",
-    "a pickled source must read the same rows in another process (reopen files in __setstate__); "
-    "pass pickled=False to skip this check",
+    "a pickled source must read the same rows in another process: define it at the top level of a module of its own, "
+    "and reopen files in __setstate__; or pass pickled=False to skip this check",
 )
 
 _ROWS = 16
-_REMEDIES = {
-    "__main__": "it is defined in the running script or notebook; move it to a module of its own, which another "
-    "process can import",
-    "local object": "it is defined inside a function; move it to the top level of a module",
-    "<locals>": "it is defined inside a function; move it to the top level of a module",
-}
 
 
 def check_process(subject: Subject, timeout: float) -> None:
     """Checks that a fresh process reads the same from the pickled source as this one."""
     rows = subject.draw(min(_ROWS, 2 * len(subject.sample)))
-    try:
-        parcel = pickle.dumps((subject.source, subject.spec, rows, subject.expected(rows)))
-    except Exception as error:
-        raise _broken(subject, f"pickling it raised {show_error(error)}") from error
-    failure = _ask(parcel, timeout)
+    with PROCESS.during(subject.name, "pickling it"):
+        parcel = pickle.dumps((subject.source, rows))
+    reply, failure = _ask(parcel, timeout)
     if failure:
-        raise _broken(subject, failure)
+        raise PROCESS.broken(subject.name, failure)
+    got = subject.read(rows, PROCESS, lambda _: pickle.loads(reply))  # noqa: S301 - written by `answer`
+    subject.compare(got, rows, PROCESS, f"in a fresh process, in read({show_rows(rows)})")
 
 
 def answer() -> None:
-    """Main function of the fresh process: unpickles the check from stdin, and writes its error, if any, to stdout."""
+    """Main function of the fresh process: unpickles a source and rows from stdin, and writes the rows to stdout."""
     # Prints of the source must not get into the reply.
     reply = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     doing = "unpickling it"
     try:
-        source, spec, rows, expected = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
+        source, rows = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
         doing = "reading"
-        got, structure = flatten(check_batch(source.read(rows), len(rows), spec, "read"))
-        differing = difference(got, expected, structure.paths, rows)
-        failure = f"in a fresh process, {differing}" if differing else ""
+        result = pickle.dumps(source.read(rows))
     except Exception as error:  # noqa: BLE001 - reported to the parent
-        failure = f"{doing} in a fresh process raised {show_error(error)}"
+        sys.exit(" ".join(f"{doing} in a fresh process raised {show_error(error)}".split()))
     with reply:
-        pickle.dump(failure, reply)
+        reply.write(result)
 
 
-def _ask(parcel: bytes, timeout: float) -> str:
-    """Sends the pickled check to a fresh process; returns its error, if any."""
+def _ask(parcel: bytes, timeout: float) -> tuple[bytes, str]:
+    """Sends the pickled check to a fresh process; returns its answer, and what failed."""
     # Not multiprocessing, which would run the caller's script again. The search path is this process's.
     program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.processes import answer; answer()"
     child = subprocess.Popen(  # noqa: S603 - the command is this interpreter and the line above
@@ -79,15 +67,9 @@ def _ask(parcel: bytes, timeout: float) -> str:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                return f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass a larger timeout)"
+                return b"", f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass another timeout)"
             raise
     if child.returncode or not reply:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:]
-        return ": ".join([f"a fresh process that read it ended with code {child.returncode}", *last])
-    failure: str = pickle.loads(reply)  # noqa: S301 - written by `answer`
-    return failure
-
-
-def _broken(subject: Subject, failure: str) -> Any:
-    remedy = next((f" ({remedy})" for sign, remedy in _REMEDIES.items() if sign in failure), "")
-    return PROCESS.broken(subject.name, f"{failure}{remedy}")
+        return b"", ": ".join([f"a fresh process that read it ended with code {child.returncode}", *last])
+    return reply, ""

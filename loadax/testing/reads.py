@@ -4,17 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.protocols import Integers
-from loadax.testing.comparison import difference
+from loadax.sources.checks import chunk_starts
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import LENGTH, Subject, measure
 
-BATCHED = Law("batched reads equal single ones", "entry i of read(rows) must be what read([rows[i]]) gives")
-ORDER = Law("rows in any order", "read must return rows in the requested order, even if another one is faster to read")
-REPEATS = Law("repeated rows", "read must return a row as often as it is requested")
-AGAIN = Law("the same again", "a row must be the same in every read: randomness belongs in a map with rng=True")
+READS = Law(
+    "reads equal single ones",
+    "entry i of read(rows) must be what read([rows[i]]) gives, for rows in any order, repeated rows and no rows, and "
+    "the same each time: randomness belongs in a map with rng=True",
+)
 STAY = Law(
     "results stay", "read must return memory that later reads don't write to: allocate a new array, or copy the buffer"
 )
@@ -22,42 +22,32 @@ FRESH = Law(
     "memory of its own",
     "owns_memory = True promises that maps may write to the result of read: copy it, or leave owns_memory out",
 )
-EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
-ABSENT = Law(
-    "rows out of range",
-    "read must raise an IndexError for each row below 0 or not below len()",
-)
-CHUNKS = Law(
-    "chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the first rows of chunks"
-)
+ABSENT = Law("rows out of range", "read must raise an IndexError for each row below 0 or not below len()")
+CHUNKS = Law("chunks", "chunks must be int64[m], or a range: the first rows of chunks, ascending from 0, below len()")
 CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: the best number of reads in flight")
 
 
 def check_reads(subject: Subject) -> None:
     """Checks the laws of `read`, the plain ones first."""
-    sample = subject.sample
-    for rows, law in (
-        (sample, BATCHED),
-        (sample[:1], BATCHED),
-        (sample[-1:], BATCHED),
-        (sample[::-1].copy(), ORDER),
-        (subject.random.permutation(sample), ORDER),
-        (np.repeat(subject.random.permutation(sample[:4]), 2), REPEATS),
-        (subject.draw(len(sample) + 2), REPEATS),
-    ):
-        subject.compare(subject.read(rows, law), rows, law)
-    _check_repetition(subject)
-    _check_fresh(subject)
-    subject.read(np.empty(0, np.int64), EMPTY)
-    for row in absent_rows(subject):
-        check_absent(subject, [row], subject.source.read, "read")
-        check_absent(subject, [0, row], subject.source.read, "read")
+    sample, mixed = subject.sample, subject.random.permutation(subject.sample)
+    first = subject.check(READS, sample)
+    for rows in (sample, sample[:1], sample[-1:], sample[::-1].copy(), mixed, np.repeat(mixed[:4], 2), sample[:0]):
+        subject.check(READS, rows)
+    rows = subject.draw(len(sample) + 2)
+    for _ in range(2):
+        subject.check(READS, rows)
+    subject.compare(first, sample, STAY, f"after later reads, in the first result of read({show_rows(sample)})")
+    # Contiguous rows, because a source is most likely to return a view of those.
+    for rows in (sample, sample[:1]) if subject.source.traits.owns_memory else ():
+        _check_fresh(subject, rows)
+    check_absent(subject, subject.source.read, "read")
 
 
 def check_claims(subject: Subject) -> None:
     """Checks the claims of a source about itself, except its spec."""
-    _check_chunks(subject, subject.source.chunks)
-    wanted = subject.source.concurrent_reads
+    with CHUNKS.during(subject.name, "using them"):
+        chunk_starts(subject.source)
+    wanted = subject.source.traits.concurrent_reads
     if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
         raise CONCURRENT.broken(subject.name, f"it is {wanted!r}")
 
@@ -69,90 +59,35 @@ def check_length_stays(subject: Subject) -> None:
         raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, but {after} after some reads")
 
 
-def absent_rows(subject: Subject) -> list[int]:
-    """Rows that are out of range."""
-    return [subject.length, -1, subject.length + 5]
-
-
-def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], method: str) -> None:
-    """Checks that `read(rows)` raises an IndexError."""
-    shown = f"{method}({show_rows(rows)}), with len() {subject.length},"
-    try:
-        result = read(np.array(rows, np.int64))
-    except IndexError:
-        return
-    except Exception as error:
-        raise ABSENT.broken(subject.name, f"{shown} raised {show_error(error)}") from error
-    raise ABSENT.broken(subject.name, f"{shown} returned {type(result).__name__}")
-
-
-def _check_repetition(subject: Subject) -> None:
-    rows = subject.draw(len(subject.sample))
-    first = subject.read(rows, AGAIN)
-    copies = [np.array(leaf) for leaf in first]
-    subject.compare(subject.read(rows, AGAIN), rows, AGAIN)
-    others = _other_rows(subject, rows)
-    subject.read(others, STAY)
-    mismatch = difference(first, copies, subject.paths, rows)
-    if mismatch:
-        raise STAY.broken(
-            subject.name,
-            f"after read({show_rows(others)}), in the earlier result of read({show_rows(rows)}) {mismatch}",
-        )
-
-
-def _other_rows(subject: Subject, rows: Integers) -> Integers:
-    """As many rows, each different from the one in `rows` if the sample has several."""
-    places = np.searchsorted(subject.sample, rows)
-    return subject.sample[(places + 1) % len(subject.sample)]
-
-
-def _check_fresh(subject: Subject) -> None:
-    """Checks that results may be written to, if the source claims so; otherwise the reader copies them."""
-    if not subject.source.owns_memory:
-        return
-    # Contiguous rows, because a source is most likely to return a view of those.
-    for rows in (subject.sample, subject.sample[:1]):
-        leaves = subject.read(rows, FRESH)
-        for path, leaf in zip(subject.paths, leaves, strict=True):
-            if not leaf.flags.writeable:
-                raise FRESH.broken(
-                    subject.name, f"leaf {path or 'given'} of read({show_rows(rows)}) can't be written to"
-                )
-        before = [leaf.copy() for leaf in leaves]
+def check_absent(subject: Subject, read: Callable[[Integers], Any], method: str) -> None:
+    """Checks that `read(rows)` raises an IndexError for rows that are out of range."""
+    length = subject.length
+    for rows in ([length], [0, length], [-1], [0, -1], [length + 5]):
         try:
-            for leaf in leaves:
-                _scribble(leaf)
-            mismatch = difference(subject.read(rows, FRESH), before, subject.paths, rows)
-        finally:  # the memory may be a mapped file of the user
-            for leaf, values in zip(leaves, before, strict=True):
-                leaf[...] = values
-        if mismatch:
-            raise FRESH.broken(
-                subject.name, f"after writing to the result of read({show_rows(rows)}), in the next read {mismatch}"
-            )
+            did = f"returned {type(read(np.array(rows, np.int64))).__name__}"
+        except IndexError:
+            continue
+        except Exception as error:  # noqa: BLE001 - its type and text are shown
+            did = f"raised {show_error(error)}"
+        raise ABSENT.broken(subject.name, f"{method}({show_rows(rows)}), with len() {length}, {did}")
 
 
-def _scribble(leaf: NDArray[Any]) -> None:
-    if leaf.dtype.kind == "b":
-        np.logical_not(leaf, out=leaf)
-    elif leaf.dtype.kind in "OSU":
-        leaf[...] = "written by loadax.testing"
-    else:
-        leaf[...] = np.full(leaf.dtype.itemsize, 0x5A, np.uint8).view(leaf.dtype)
-
-
-def _check_chunks(subject: Subject, chunks: Any) -> None:
-    if chunks is None:
-        return
-    if isinstance(chunks, range):
-        starts = np.array(chunks, np.int64)
-    elif isinstance(chunks, np.ndarray) and chunks.dtype == np.int64 and chunks.ndim == 1:
-        starts = chunks
-    else:
-        kind = f"{chunks.dtype}{list(chunks.shape)}" if isinstance(chunks, np.ndarray) else type(chunks).__name__
-        raise CHUNKS.broken(subject.name, f"they are {kind}")
-    if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= subject.length:
-        raise CHUNKS.broken(
-            subject.name, f"with len() {subject.length} they are {show_rows(starts)}, the last {starts[-1:]}"
+def _check_fresh(subject: Subject, rows: Integers) -> None:
+    """Checks that the result of a read may be written to; the reader copies those of other sources."""
+    leaves, shown = subject.read(rows, FRESH), f"read({show_rows(rows)})"
+    for path, leaf in zip(subject.structure.paths, leaves, strict=True):
+        if not leaf.flags.writeable:
+            raise FRESH.broken(subject.name, f"leaf {path or 'given'} of {shown} can't be written to")
+    before = [leaf.copy() for leaf in leaves]
+    try:
+        for leaf in leaves:
+            if leaf.dtype.kind in "bOSU":
+                leaf[...] = ~leaf if leaf.dtype.kind == "b" else "written by loadax.testing"
+            else:
+                leaf[...] = np.full(leaf.dtype.itemsize, 0x5A, np.uint8).view(leaf.dtype)
+        subject.compare(
+            subject.read(rows, FRESH), rows, FRESH, f"after writing to the result of {shown}, in the next read"
         )
+    finally:  # the memory may be a mapped file of the user
+        for leaf, values in zip(leaves, before, strict=True):
+            leaf[...] = values

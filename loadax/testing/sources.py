@@ -58,11 +58,8 @@ def check_source(
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
     name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__
     # Arrays and trees of them are not sequences of rows, and have their own errors.
-    if (
-        hasattr(source, "__len__")
-        and not isinstance(source, Dataset | dict | tuple)
-        and not hasattr(source, "__array__")
-    ):
+    plain = isinstance(source, Dataset | dict | tuple) or hasattr(source, "__array__")
+    if hasattr(source, "__len__") and not plain:
         measure(source, name)
     dataset = as_dataset(source)
     subject = Subject(dataset.source, name, seed, rows)

@@ -1,12 +1,14 @@
 """A source under test: what it is known to hold, and reads that are watched."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import check_batch, flatten_spec, spec_of
-from loadax.core.tree import flatten
+from loadax.core.spec import check_batch, flatten_spec, spec_of, spec_or_object, stack
+from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
@@ -19,6 +21,8 @@ SPEC = Law(
     "spec", "read([row]) must give a tree of arrays with one row, of the structure, shapes and dtypes that spec states"
 )
 ROWS_STAY = Law("rows stay as they are", "a source must not write to the rows it is given: copy them first")
+
+Leaves = Sequence[NDArray[Any]]
 
 
 @final
@@ -33,96 +37,106 @@ class Subject:
     """
 
     def __init__(self, source: BaseSource, name: str, seed: int, rows: int):
-        self.source = source
-        self.name = name
-        self.random = np.random.default_rng(seed)
+        self.source, self.name, self.random = source, name, np.random.default_rng(seed)
         self.length = measure(source, name)
         self.spec = self._find_spec()
         self.leaves, self.structure = flatten_spec(self.spec)
         self.sample = self._choose(rows)
-        self.structures = dict.fromkeys(self.sample.tolist(), self.structure)
-        self.alike = not source.reads_examples or self._alike()
+        self._known: dict[int, tuple[Leaves, Structure]] = {}
+        self.alike = not source.traits.reads_examples
         """Whether the rows of the sample can be stacked."""
+        if not self.alike:
+            self._known = dict(zip(self.sample.tolist(), self.examples(source, self.sample, SPEC), strict=True))
+            forms = [(one, [(leaf.shape, leaf.dtype) for leaf in leaves]) for leaves, one in self._known.values()]
+            self.alike = all(form == (self.structure, forms[0][1]) for form in forms)
         if self.alike:
-            self._known = {
-                int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample
-            }
+            for row in self.sample.tolist():
+                self._known[row] = list(map(np.array, self.read(np.array([row]), SPEC))), self.structure
 
-    @property
-    def paths(self) -> list[str]:
-        """Paths of the leaves."""
-        return self.structure.paths
-
-    def read(self, rows: Integers, law: Law) -> list[NDArray[Any]]:
-        """Leaves of `source.read(rows)`, checked against the spec; any error breaks `law`."""
-        asked = rows.copy()
-        shown = f"read({show_rows(asked)})"
-        with law.during(self.name, shown):
-            batch = self.source.read(rows)
-        if not np.array_equal(rows, asked):
-            raise ROWS_STAY.broken(self.name, f"{shown} changed them to {show_rows(rows)}")
+    def read(self, rows: Integers, law: Law, read: Callable[[Integers], Tree] | None = None) -> Leaves:
+        """Leaves of `read(rows)`, by default of the source's, checked against the spec; any error breaks `law`."""
+        with self.watched(rows, law, "read") as (asked, shown):
+            batch = (read or self.source.read)(asked)
         try:
-            return flatten(check_batch(batch, len(asked), self.spec, shown))[0]
+            return flatten(check_batch(batch, len(rows), self.spec, shown))[0]
         except LeafError as error:
             raise law.broken(self.name, str(error)) from error
 
-    def expected(self, rows: Integers) -> list[NDArray[Any]]:
+    @contextmanager
+    def watched(self, rows: Integers, law: Law, method: str) -> Iterator[tuple[Integers, str]]:
+        """Copy of the rows for a read, and its text; checks that the read neither fails nor writes to them."""
+        asked, shown = rows.copy(), f"{method}({show_rows(rows)})"
+        with law.during(self.name, shown):
+            yield asked, shown
+        if not np.array_equal(rows, asked):
+            raise ROWS_STAY.broken(self.name, f"{shown} changed them to {show_rows(asked)}")
+
+    def check(self, law: Law, rows: Integers) -> Leaves:
+        """Checks that `read(rows)` gives the expected leaves, and returns them."""
+        got = self.read(rows, law)
+        self.compare(got, rows, law, f"in read({show_rows(rows)})")
+        return got
+
+    def compare(self, got: Leaves, rows: Integers, law: Law, how: str) -> None:
+        """Checks that `got` are the expected leaves of `rows`."""
+        structure = self._known[rows.tolist()[0]][1] if len(rows) else self.structure
+        mismatch = difference(got, self.expected(rows), structure.paths, rows)
+        if mismatch:
+            raise law.broken(self.name, f"{how} {mismatch}, the value of that row when it is read alone")
+
+    def expected(self, rows: Integers) -> Leaves:
         """Expected leaves of `read(rows)`, for rows of the sample."""
-        known = [self._known[int(row)] for row in rows]
+        known = [self._known[row][0] for row in rows.tolist()] or [[leaf[:0] for leaf in self._known[0][0]]]
         return [np.concatenate(leaves) for leaves in zip(*known, strict=True)]
 
-    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, method: str = "read") -> None:
-        """Checks that `got` are the expected leaves of `rows`."""
-        paths = self.structures[int(rows[0])].paths if len(rows) else self.paths
-        mismatch = difference(got, self.expected(rows), paths, rows)
-        if mismatch:
-            raise law.broken(
-                self.name, f"in {method}({show_rows(rows)}) {mismatch}, the value of that row when it is read alone"
-            )
+    def examples(self, source: BaseSource, rows: Integers, law: Law) -> list[tuple[Leaves, Structure]]:
+        """Rows that are read one by one, each as a batch of one row. Writes to them, which later reads must not see."""
+        with self.watched(rows, law, "examples") as (asked, shown):
+            examples = source.read_examples(Visits(asked, np.zeros_like(rows)))
+            if len(examples) != len(rows):
+                raise law.broken(self.name, f"{shown} gave {len(examples)} examples for {len(rows)} rows")
+        batches: list[tuple[Leaves, Structure]] = []
+        for row, example in zip(rows.tolist(), examples, strict=True):
+            with law.during(self.name, f"writing to row {row} of {shown}"):
+                batches.append(flatten(stack([example], spec_or_object(example), [row])))
+                for leaf in flatten(example)[0] if self._known else ():  # written to once their values are known
+                    if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+                        leaf[...] = np.zeros((), leaf.dtype)
+        return batches
+
+    def check_examples(self, source: BaseSource, rows: Integers, law: Law, how: str) -> None:
+        """Checks that rows of a source that are read one by one are the expected ones."""
+        for row, (leaves, structure) in zip(rows.tolist(), self.examples(source, rows, law), strict=True):
+            expected, known = self._known[row]
+            if structure == known:
+                got = [
+                    one.astype(object) if other.dtype.hasobject else one
+                    for one, other in zip(leaves, expected, strict=True)
+                ]
+                self.compare(got, np.array([row]), law, how)
+            elif not any(leaf.dtype.hasobject for leaf in self.leaves):  # an object may be a container with leaves
+                raise law.broken(
+                    self.name, f"{how} row {row} has the leaves {structure.paths}, but {known.paths} at first"
+                )
 
     def draw(self, count: int) -> Integers:
         """Rows of the sample in random order, with repeats."""
         return self.random.choice(self.sample, count)
 
-    def _alike(self) -> bool:
-        """Whether all rows have one structure, shape and dtype; if not, records the expected leaves of each."""
-        with SPEC.during(self.name, f"examples({show_rows(self.sample)})"):
-            examples = self.source.read_examples(Visits(self.sample, np.zeros_like(self.sample)))
-        flattened = [flatten(example) for example in examples]
-        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in flattened]
-        if all(structure == self.structure for _, structure in flattened) and all(form == forms[0] for form in forms):
-            return True
-        rows = self.sample.tolist()
-        self._known = {
-            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, flattened, strict=True)
-        }
-        self.structures = {row: structure for row, (_, structure) in zip(rows, flattened, strict=True)}
-        return False
-
     def _find_spec(self) -> Tree:
         first = Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))
         with SPEC.during(self.name, "finding it"):
-            if self.source.reads_examples and self.source.spec is None:
-                spec = spec_of(self.source.read_examples(first)[0])
-            else:
-                spec = Reader(self.source, (), first).spec
-        return spec
+            if self.source.traits.reads_examples and self.source.spec is None:
+                return spec_of(self.source.read_examples(first)[0])
+            return Reader(self.source, (), first).spec
 
     def _choose(self, count: int) -> Integers:
         """The first and the last rows, contiguous as for a sequential reader, and random ones between, ascending."""
         if self.length <= count:
-            return np.arange(self.length, dtype=np.int64)
+            return np.arange(self.length)
         edge = max(1, count // 4)
-        ends = np.concatenate([np.arange(edge), np.arange(self.length - edge, self.length)])
-        return np.unique(np.concatenate([ends, self.random.integers(0, self.length, max(0, count - 2 * edge))])).astype(
-            np.int64
-        )
-
-
-def _form(leaf: Any) -> Any:
-    """Shape and kind of dtype, which must be equal to stack leaves."""
-    dtype = np.asarray(leaf).dtype
-    return np.shape(leaf), "object" if dtype.kind in "OSU" else dtype.newbyteorder("=")
+        between = self.random.integers(0, self.length, max(0, count - 2 * edge))
+        return np.unique(np.concatenate([np.arange(edge), np.arange(self.length - edge, self.length), between]))
 
 
 def measure(items: Any, name: str) -> int:

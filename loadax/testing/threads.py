@@ -5,15 +5,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
-from loadax.testing.laws import Law
+from loadax.protocols import Integers
+from loadax.testing.laws import Law, show_rows
 from loadax.testing.subject import Subject
 
 THREADS = Law(
-    "threads",
-    "workers read concurrently: reads must not share state (file positions, buffers) without a lock",
+    "threads", "workers read concurrently: reads must not share state (file positions, buffers) without a lock"
 )
 
 _THREADS = 4
@@ -24,25 +25,20 @@ _CERTAIN = 32  # calls of a read, and returns from them, that let other threads 
 def check_threads(subject: Subject, timeout: float) -> None:
     """Checks that four concurrent threads read the same as one."""
     barrier = threading.Barrier(_THREADS)
-    # Drawn in advance, because a generator is not thread-safe.
-    asked = [[subject.draw(1 + len(subject.sample) // 2) for _ in range(_READS)] for _ in range(_THREADS)]
 
-    def reader(thread: int) -> Callable[[], None]:
-        def read() -> None:
-            barrier.wait(timeout)
-            for rows in asked[thread]:
-                with _interleaved():
-                    got = subject.read(rows, THREADS)
-                subject.compare(got, rows, THREADS)
+    def read(asked: Sequence[Integers]) -> None:
+        barrier.wait(timeout)
+        for rows in asked:
+            with _interleaved():
+                got = subject.read(rows, THREADS)
+            subject.compare(got, rows, THREADS, f"in read({show_rows(rows)})")
 
-        return read
-
-    if not run_beside([reader(thread) for thread in range(_THREADS)], timeout):
-        raise THREADS.broken(
-            subject.name,
-            f"{_THREADS} threads of {_READS} reads were not done after {timeout:g} s (a deadlock, "
-            "or pass a larger timeout)",
-        )
+    # Rows are drawn in advance, because a generator is not thread-safe.
+    count = 1 + len(subject.sample) // 2
+    jobs = [partial(read, [subject.draw(count) for _ in range(_READS)]) for _ in range(_THREADS)]
+    if not run_beside(jobs, timeout):
+        hung = f"{_THREADS} threads of {_READS} reads were not done after {timeout:g} s"
+        raise THREADS.broken(subject.name, f"{hung} (a deadlock, or pass a larger timeout)")
 
 
 @contextmanager
@@ -82,10 +78,7 @@ def run_beside(jobs: Sequence[Callable[[], None]], timeout: float) -> bool:
         except BaseException as error:  # noqa: BLE001 - raised below, on the calling thread
             errors.append(error)
 
-    threads = [
-        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{index}", daemon=True)
-        for index, job in enumerate(jobs)
-    ]
+    threads = [threading.Thread(target=run, args=(job,), name="loadax-testing", daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     deadline = monotonic() + timeout

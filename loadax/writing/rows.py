@@ -58,7 +58,7 @@ class Written:
 
     @property
     def attributes(self) -> Attributes:
-        return self.reader.attributes
+        return self.reader.traits.attributes
 
     def __len__(self) -> int:
         return self.order.size

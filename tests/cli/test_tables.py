@@ -46,7 +46,7 @@ def test_inspect_shows_columns_and_row_groups(folder: Path, path: str, lines: li
 def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource.kept_chunks", 1)
+    monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource._fitting", lambda _: 1)
     assert main(["inspect", str(folder / "parts")]) == 0
     shown = capsys.readouterr().out
     assert "1 row group fits in memory_bytes" in shown

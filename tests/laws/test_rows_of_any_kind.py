@@ -344,7 +344,7 @@ def test_joined_documents_pack(join: str, second: str, tmp_path: Path) -> None:
     rows = packs.read(range(len(packs)))["tokens"].reshape(-1)
     assert rows[: len(stream)].tolist() == stream.tolist()
     assert not rows[len(stream) :].any()
-    assert packs.source.reads_columns == (second == "flat")
+    assert packs.source.traits.reads_columns == (second == "flat")
 
 
 def test_a_trace_of_joined_packs_names_the_dataset(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Every wrapper around every kind of source answers for what it wraps, and reads what it wraps."""
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,14 @@ import numpy as np
 import pytest
 
 import loadax
+import loadax.sources
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, as_source, walk
+from loadax.sources.adapt import as_source
+from loadax.sources.base import BaseSource, Traits, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
 from loadax.sources.wrappers.concat import ConcatenatedSource
@@ -224,10 +228,24 @@ def test_a_wrapper_that_forgets_something_is_told(tmp_path: Path) -> None:
         check_source(Forgetful(stored(tmp_path), {}), loader=False, pickled=False)
 
     class Stacked(FaultySource):  # type: ignore[misc]
-        reads_examples = False
+        def __init__(self, source: BaseSource):
+            super().__init__(source, {})
+            self.traits = self.traits._replace(reads_examples=False)
 
     with pytest.raises(ConformanceError, match=r"rows one by one|spec"):
-        check_source(Stacked(listed(tmp_path), {}), loader=False, pickled=False)
+        check_source(Stacked(listed(tmp_path)), loader=False, pickled=False)
+
+
+def test_no_source_has_a_trait_as_a_member_of_its_own() -> None:
+    """Such a member would be read by nobody: what a source is like is said in its `traits` alone."""
+    for module in pkgutil.walk_packages(loadax.sources.__path__, "loadax.sources."):
+        importlib.import_module(module.name)
+    kinds = [BaseSource]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("loadax."):
+            assert set(Traits._fields).isdisjoint(vars(kind)), kind
+    assert len(kinds) > 25
 
 
 def test_examples_are_memory_of_their_own() -> None:

@@ -98,7 +98,7 @@ def test_bos_is_an_entry_before_every_document(lengths: list[int], method: Any, 
         assert got_rows[name].dtype == leaf.dtype
     half = seq_len // 2
     out = [np.full((len(got), seq_len - half), 7, leaf.dtype) for leaf in got_rows.values()]
-    if got.source.reads_columns and half:
+    if got.source.traits.reads_columns and half:
         got.source.read_into(np.arange(len(got)), [((half, seq_len),)] * len(out), out)
         for name, leaf in zip(sorted(got_rows), out, strict=True):
             np.testing.assert_array_equal(leaf, got_rows[name][:, half:], err_msg=name)

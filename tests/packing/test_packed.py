@@ -146,7 +146,7 @@ def test_columns_are_read_alone(method: Any, tmp_path: Path) -> None:
     only_added: list[Any] = [None, np.empty((4, 10), np.int32), None, None]
     source.read_into(rows, [None, ((0, 10),), None, None], only_added)
     np.testing.assert_array_equal(only_added[1], whole["positions"][rows])
-    assert not as_objects(documents(), tmp_path).pack(10).source.reads_columns
+    assert not as_objects(documents(), tmp_path).pack(10).source.traits.reads_columns
 
 
 def test_documents_of_several_leaves() -> None:
@@ -217,8 +217,8 @@ def test_remote_documents_are_the_local_ones(cached: bool, tmp_path: Path, http_
             assert_packed(data.pack(10, method=method), given, 10)
     source: Any = pairs.source
     assert source.locate(0)[0][0] == f"{base}/0.bin"
-    assert source.concurrent_reads == 4
-    assert pairs.pack(10).source.concurrent_reads == 4
+    assert source.traits.concurrent_reads == 4
+    assert pairs.pack(10).source.traits.concurrent_reads == 4
 
 
 TOKENS = np.arange(10, dtype=np.uint16)

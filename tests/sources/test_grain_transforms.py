@@ -64,7 +64,7 @@ def test_they_are_what_their_methods_are() -> None:
         assert mapped.read(range(20), epoch)["x"].tolist() == oracle
         same = DATA.map(Scale(3.0)).map(Jitter(2.0).random_map, rng=True, seed=7)
         assert mapped.describe() == same.describe()
-    assert DATA.map(DuckOfChance()).reader.random
+    assert DATA.map(DuckOfChance()).reader.traits.random
 
 
 @pytest.mark.processes

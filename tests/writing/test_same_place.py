@@ -12,7 +12,7 @@ import loadax
 from loadax.cli.program import main
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.sources.base import as_source
+from loadax.sources.adapt import as_source
 from loadax.sources.io import path_overlap
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}

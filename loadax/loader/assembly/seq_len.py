@@ -34,7 +34,7 @@ def cut_to(dataset: Dataset, length: int | None) -> Dataset:
     )
     if not dataset.maps:
         return Dataset(CroppedSource(dataset.source, cut), dataset.order)
-    cropped = Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
+    cropped = Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.traits.num_maps)))
     return cropped.probed_at(dataset.reader.first)
 
 

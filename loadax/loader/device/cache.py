@@ -53,7 +53,7 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
     """
     remedy = "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
     check_fixed_rows(dataset.order, "keep_on_device", remedy)
-    if dataset.reader.random:
+    if dataset.reader.traits.random:
         raise ArgumentError(
             "keep_on_device: a map is random, so rows differ between epochs and can't be cached; leave "
             "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"

@@ -58,7 +58,7 @@ def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator
         f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, "
         f"though their devices hold {wanted.sum() / read.sum():.0%} of that"
     )
-    if not reader.source.reads_columns:
+    if not reader.source.traits.reads_columns:
         yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
     else:
         which = next(name_of(row_map.function) for row_map in reader.maps if not row_map.elementwise)

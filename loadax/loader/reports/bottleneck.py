@@ -50,7 +50,7 @@ def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: boo
     """The properties of a loader; `cached`: all rows are in device memory; `mesh` None: batches are not placed."""
     copied = not cached and mesh is not None and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(row_map.function) for row_map in reader.maps)
-    return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
+    return LoaderInfo(maps, reader.source.traits.runs_python, copied and wide(batch))
 
 
 def wide(batch: BatchSpec) -> bool:

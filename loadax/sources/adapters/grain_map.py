@@ -12,10 +12,10 @@ from loadax.core.tree import flatten
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
+from loadax.sources.adapt import ObjectSource, all_with_arrays
 from loadax.sources.adapters.libraries import comes_from
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
-from loadax.sources.objects import ObjectSource, all_with_arrays
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Grain's datasets, by the names of their classes without "MapDataset".
@@ -45,8 +45,14 @@ class GrainSource(BaseSource):
         self._dataset, self._object = dataset, UserObject(dataset)
         self._size = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
-        self._own_epochs = not kinds <= _SAME_RECORDS
-        self._random = self._own_epochs or not kinds.isdisjoint(_RANDOM)
+        own_epochs = not kinds <= _SAME_RECORDS
+        self.traits = Traits(
+            reads_examples=True,
+            owns_memory=True,
+            random=own_epochs or not kinds.isdisjoint(_RANDOM),
+            own_epochs=own_epochs,
+            runs_python=True,
+        )
         # Of an endless dataset that was cut, Grain's next epoch begins behind 2**63 - 1 rows.
         self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
         self._spec: Tree | None = None
@@ -61,26 +67,6 @@ class GrainSource(BaseSource):
     def spec(self) -> Tree | None:
         """None until the first read, whose first example decides it."""
         return self._spec
-
-    @property
-    def owns_memory(self) -> bool:
-        return True
-
-    @property
-    def own_epochs(self) -> bool:
-        return self._own_epochs
-
-    @property
-    def random(self) -> bool:
-        return self._random
-
-    @property
-    def reads_examples(self) -> bool:
-        return True
-
-    @property
-    def runs_python(self) -> bool:
-        return True
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows` in epoch 0."""
@@ -151,7 +137,7 @@ class UnbatchedSource(BaseSource):
     """
 
     def __init__(self, batches: GrainSource):
-        self._batches = batches
+        self._batches, self.traits = batches, batches.traits._replace(reads_examples=False)
         if not len(batches):
             raise ArgumentError("unbatch=True: the Grain dataset has no batches; hand over one that has")
         first, last = (_batch_rows(self._batch(number, 0), number) for number in (0, len(batches) - 1))
@@ -171,24 +157,8 @@ class UnbatchedSource(BaseSource):
         return self._structure.build(self._specs)
 
     @property
-    def owns_memory(self) -> bool:
-        return True
-
-    @property
     def chunks(self) -> range:
         return range(0, self._size, self._rows)
-
-    @property
-    def own_epochs(self) -> bool:
-        return self._batches.own_epochs
-
-    @property
-    def random(self) -> bool:
-        return self._batches.random
-
-    @property
-    def runs_python(self) -> bool:
-        return True
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, self._size)
@@ -221,6 +191,7 @@ class UnbatchedSource(BaseSource):
 class PresenceSource(BaseSource):
     """Whether each element of a `grain.MapDataset` is there: a filter leaves None in place of others."""
 
+    traits = Traits(runs_python=True)
     spec = ArraySpec((), np.dtype(bool))
 
     def __init__(self, dataset: Any):
@@ -229,10 +200,6 @@ class PresenceSource(BaseSource):
 
     def __len__(self) -> int:
         return self._size
-
-    @property
-    def runs_python(self) -> bool:
-        return True
 
     def read(self, rows: Integers) -> Tree:
         return np.array([self._dataset[row] is not None for row in rows.tolist()], bool)

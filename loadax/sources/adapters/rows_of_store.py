@@ -12,7 +12,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.arrays import ArraySource
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 
 
@@ -25,15 +25,13 @@ class StoreSource(BaseSource):
     """
 
     spec: Tree = None
-    concurrent_reads = 1
-    owns_memory = True
 
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree, is_leaf=is_stored)
         self._arrays = [_open(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays)
-        self.concurrent_reads = max(array.reads for array in self._arrays)
+        self.traits = Traits(owns_memory=True, concurrent_reads=max(array.reads for array in self._arrays))
 
     def __len__(self) -> int:
         return self._length

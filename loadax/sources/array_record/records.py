@@ -11,7 +11,7 @@ from loadax.core.formatting import with_article
 from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 
 DATA, LENGTH = "data", "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
@@ -25,8 +25,7 @@ class BytesRecords(BaseSource):
         files: Files of the records.
     """
 
-    owns_memory = True
-    reads_examples = True
+    traits = Traits(owns_memory=True, reads_examples=True)
     spec = ArraySpec((), np.dtype(object))
 
     def __init__(self, files: RecordFiles):
@@ -68,8 +67,7 @@ class PaddedRecords(BaseSource):
         value: Value of the padding, of that dtype.
     """
 
-    owns_memory = True
-    reads_columns = True
+    traits = Traits(owns_memory=True, reads_columns=True)
     spec: Tree = None
     chunks: Integers | None = None
 
@@ -150,9 +148,7 @@ class AlikeRecords(BaseSource):
         dtype: Stored dtype of the entries.
     """
 
-    owns_memory = True
-
-    reads_examples = True
+    traits = Traits(owns_memory=True, reads_examples=True)
     chunks: Integers | None = None
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any]):

@@ -12,6 +12,7 @@ from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
 from loadax.sources.arrow.columns import Column, Lists, Numbers, Objects, Run, runs_of
+from loadax.sources.base import Traits
 
 _KINDS = Numbers, Lists, Objects
 
@@ -67,14 +68,20 @@ class ColumnTree:
         """Whether every row of a column has the same shape and dtype, so that `fill` writes rows into place."""
         return all(isinstance(column, Numbers) for column in self.columns)
 
+    @property
+    def traits(self) -> Traits:
+        """What a source of these rows is like, but for the meaning of its numbers."""
+        return Traits(
+            reads_examples=self.is_ragged,
+            reads_columns=self.is_numeric,
+            reads_parts=self.reads_parts,
+            owns_memory=True,
+            runs_python=any(isinstance(column, Objects) for column in self.columns),  # rows are built as objects
+        )
+
     @cached_property
     def _numbers(self) -> list[Numbers]:
         return [column for column in self.columns if isinstance(column, Numbers)]
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether rows are built as Python objects."""
-        return any(isinstance(column, Objects) for column in self.columns)
 
     @cached_property
     def reads_parts(self) -> bool:

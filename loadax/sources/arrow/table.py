@@ -36,7 +36,6 @@ class ArrowSource(BaseSource):
         classes: Names of categories by column that the user states; see `stated_classes`.
     """
 
-    owns_memory = True
     addresses: Sequence[str] = ()
 
     def __init__(
@@ -63,6 +62,7 @@ class ArrowSource(BaseSource):
         columns = columns_of(self.leaves, batches, filler, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)
+        self.traits = self._tree.traits._replace(attributes=attributes_of(self.leaves))
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -71,30 +71,14 @@ class ArrowSource(BaseSource):
         return f"Arrow columns ({leaves_text(self.leaves)})"
 
     @property
-    def attributes(self) -> Attributes:
-        return attributes_of(self.leaves)
-
-    @property
     def spec(self) -> Tree | None:
         return self._tree.spec
-
-    @property
-    def reads_columns(self) -> bool:
-        return self._tree.is_numeric
-
-    @property
-    def reads_examples(self) -> bool:
-        return self._tree.is_ragged
-
-    @property
-    def runs_python(self) -> bool:
-        return self._tree.runs_python
 
     def read(self, rows: Integers) -> Tree:
         return self._tree.read(check_rows(rows, len(self)), allocate=self._buffers.lease)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        if self.reads_columns:
+        if self.traits.reads_columns:
             self._tree.fill(check_rows(rows, len(self)), boxes, out)
         else:
             super().read_into(rows, boxes, out)
@@ -104,10 +88,6 @@ class ArrowSource(BaseSource):
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._tree.lengths(check_rows(rows, len(self)))
-
-    @property
-    def reads_parts(self) -> bool:
-        return self._tree.reads_parts
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

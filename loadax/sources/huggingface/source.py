@@ -14,7 +14,7 @@ from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.arrow.columns import Numbers, column_of, runs_of
 from loadax.sources.arrow.layout import without_views
-from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 
 
@@ -40,13 +40,10 @@ class HuggingFaceSource(BaseSource):
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(tree, starts, sum(map(len, batches)))
         self._mapping = mapping_of(data)
-
-    @property
-    def attributes(self) -> Attributes:
-        features = self._data.features
-        return {
-            name: {"classes": list(features[name].names)} for name in self._names if hasattr(features[name], "names")
-        }
+        classes = {name: features[name].names for name in self._names if hasattr(features[name], "names")}
+        self.traits = self._tree.traits._replace(
+            attributes={name: {"classes": list(names)} for name, names in classes.items()}
+        )
 
     def __len__(self) -> int:
         return len(self._data)
@@ -60,29 +57,13 @@ class HuggingFaceSource(BaseSource):
         """None if the rows of a column may differ in shape: lists of any length, images."""
         return self._tree.spec
 
-    @property
-    def owns_memory(self) -> bool:
-        return True
-
-    @property
-    def reads_columns(self) -> bool:
-        return self._tree.is_numeric
-
-    @property
-    def reads_examples(self) -> bool:
-        return self._tree.is_ragged
-
-    @property
-    def runs_python(self) -> bool:
-        return self._tree.runs_python
-
     def read(self, rows: Integers) -> Tree:
         """The rows, stacked; lists and images must be alike."""
         rows = check_rows(rows, len(self))
         return self._tree.read(self._mapped(rows), rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        if not self.reads_columns:
+        if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
         self._tree.fill(self._mapped(check_rows(rows, len(self))), boxes, out)
@@ -93,10 +74,6 @@ class HuggingFaceSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         """Entries of the lists at `rows`, where all columns are flat lists that are equally long."""
         return self._tree.lengths(self._mapped(check_rows(rows, len(self))))
-
-    @property
-    def reads_parts(self) -> bool:
-        return self._tree.reads_parts
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.images.decode import FAILURES, Rendering
 from loadax.sources.images.files import ImageFiles
@@ -31,27 +31,24 @@ class ImageSource(BaseSource):
         rendering: Decoder. If it has no size, the images must be as large as the first, or a map must resize them.
     """
 
-    owns_memory = True
-    reads_columns = True
-    reads_examples = False
-    concurrent_reads = 1
     spec: Tree = None
 
     def __init__(self, files: ImageFiles, rendering: Rendering):
         self._files, self._rendering, self._remote = files, rendering, RemoteFiles()
-        self.concurrent_reads = 1 if files.sizes is None else 4  # they wait for the network
         size = rendering.size or self._first_size()
-        self.reads_examples = rendering.size is None  # then each image has a size of its own
+        self.traits = Traits(
+            owns_memory=True,
+            reads_columns=True,
+            reads_examples=rendering.size is None,  # then each image has a size of its own
+            concurrent_reads=1 if files.sizes is None else 4,  # they wait for the network
+            attributes={"label": {"classes": list(files.classes)}} if files.classes != ("",) else {},
+        )
         self.spec = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes: `classes[label]`."""
         return self._files.classes
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"label": {"classes": list(self.classes)}} if self.classes != ("",) else {}
 
     def __len__(self) -> int:
         return len(self._files)
@@ -93,7 +90,7 @@ class ImageSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
-        images = self._images(rows) if self.reads_examples else self._checked(rows)
+        images = self._images(rows) if self.traits.reads_examples else self._checked(rows)
         # Pillow's pixels are read-only.
         return [
             {"image": np.require(image, requirements="W"), "label": label}

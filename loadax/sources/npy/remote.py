@@ -10,7 +10,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.disk_cache import DiskCache
@@ -41,11 +41,8 @@ class NpyRanges(BaseSource):
         SourceError: When a file is missing, cut short or not readable by rows, or lengths differ; names it.
     """
 
-    owns_memory = True
-    reads_columns = True
+    traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4)  # reads wait for the network
     spec: Tree = None
-
-    concurrent_reads = 4  # they wait for the network
 
     def __init__(self, tree: Tree, cache: DiskCache | None):
         locations, self._structure = flatten(tree)

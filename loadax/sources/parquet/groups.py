@@ -16,7 +16,7 @@ from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.columns import Numbers, runs_of
 from loadax.sources.arrow.leaves import Leaf, columns_of
 from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.parquet.files import ParquetFiles, RowGroup
 
@@ -32,8 +32,7 @@ class RowGroups(BaseSource):
         nulls: What nulls become.
     """
 
-    owns_memory = True
-    reads_columns = True
+    traits = Traits(owns_memory=True, reads_columns=True)
 
     def __init__(self, files: ParquetFiles, schema: Any, tree: Tree, nulls: Nulls):
         self.files, self.nulls = files, nulls

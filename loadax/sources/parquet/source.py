@@ -12,7 +12,7 @@ from loadax.core.tree import map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
-from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
 from loadax.sources.parquet.groups import RecentGroups, RowGroups
@@ -29,15 +29,18 @@ class ParquetSource(BaseSource):
         open_groups: Number of row groups to keep even if they take more.
     """
 
-    owns_memory = True
-
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
         self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
         self._empty = groups.empty
+        self.traits = self._empty.traits._replace(
+            concurrent_reads=4 if groups.files.far else 1,
+            kept_chunks=self._fitting(),
+            attributes=attributes_of(groups.leaves),
+        )
         self._cache: ChunkCache | None = None
         self._recent: RecentGroups | None = None
         if self._empty.is_numeric and chunk_starts(groups) is not None:
-            self._cache = ChunkCache(groups, groups.spec, self.kept_chunks, math.inf)
+            self._cache = ChunkCache(groups, groups.spec, self.traits.kept_chunks, math.inf)
         else:
             self._recent = RecentGroups(groups, memory_bytes, open_groups)
 
@@ -49,10 +52,6 @@ class ParquetSource(BaseSource):
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         return f"Parquet columns ({leaves_text(self._groups.leaves)}) of {where}"
 
-    @property
-    def attributes(self) -> Attributes:
-        return attributes_of(self._groups.leaves)
-
     def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
         return stated_names(self._groups.leaves)
 
@@ -61,27 +60,10 @@ class ParquetSource(BaseSource):
         return self._empty.spec
 
     @property
-    def reads_columns(self) -> bool:
-        return self._empty.is_numeric
-
-    @property
-    def reads_examples(self) -> bool:
-        return self._empty.is_ragged
-
-    @property
-    def runs_python(self) -> bool:
-        return self._empty.runs_python
-
-    @property
     def chunks(self) -> Integers | range | None:
         return self._groups.chunks if len(self._groups.starts) > 1 else None
 
-    @property
-    def concurrent_reads(self) -> int:
-        return 4 if self._groups.files.far else 1
-
-    @property
-    def kept_chunks(self) -> int:
+    def _fitting(self) -> int:
         """Number of row groups that fit into memory."""
         number = len(self._groups.starts)
         if self._empty.is_numeric and number:
@@ -94,7 +76,7 @@ class ParquetSource(BaseSource):
         return min(number, max(1, fitting, self._open_groups))
 
     def keep_chunks(self, count: int) -> BaseSource:
-        if count <= self.kept_chunks:
+        if count <= self.traits.kept_chunks:
             return self
         return ParquetSource(self._groups, self._memory_bytes, count)
 
@@ -128,7 +110,7 @@ class ParquetSource(BaseSource):
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         if self._cache is not None:
             self._cache.read_into(rows, boxes, out)
-        elif self.reads_columns:
+        elif self.traits.reads_columns:
             self._groups.read_into(rows, boxes, out)
         else:
             super().read_into(rows, boxes, out)
@@ -137,10 +119,6 @@ class ParquetSource(BaseSource):
         if self._cache is not None:
             return super().read_examples(visits)
         return self._examples(check_rows(visits.rows, len(self)))
-
-    @property
-    def reads_parts(self) -> bool:
-        return self._empty.reads_parts
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

@@ -10,7 +10,7 @@ import numpy as np
 from loadax.core.spec import spec_of
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
@@ -41,13 +41,9 @@ class TFRecordSource(BaseSource):
         features: Features to parse, by name; None: rows are the bytes of the records.
     """
 
-    owns_memory = True
-    reads_examples = True
-    concurrent_reads = 1
-
     def __init__(self, records: Records, begins: Integers, sizes: Integers, features: dict[str, Feature] | None):
         self._records, self._begins, self._sizes, self._features = records, begins, sizes, features
-        self.concurrent_reads = records.concurrent_reads
+        self.traits = Traits(owns_memory=True, reads_examples=True, concurrent_reads=records.concurrent_reads)
 
     def __len__(self) -> int:
         return len(self._begins)

@@ -11,7 +11,7 @@ from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.formats import FORMATS
 from loadax.sources.images.folder import open_rendering
@@ -35,18 +35,17 @@ class WebDatasetSource(BaseSource):
         keyed: Whether to add the name of each example.
     """
 
-    owns_memory = True
-    reads_examples = True
-    reads_columns = False
-    concurrent_reads = 1
-
     def __init__(self, records: Records, examples: Examples, leaves: dict[str, Leaf], keyed: bool):
         self._records, self._examples, self._leaves, self._keyed = records, examples, leaves, keyed
         self._columns = list(leaves.items())
         # Examples of one form are read straight into a batch, each column by itself.
-        self.reads_columns = not keyed and all(leaf.spec and leaf.spec.dtype != OBJECT for leaf in leaves.values())
-        self.reads_examples = not self.reads_columns
-        self.concurrent_reads = records.concurrent_reads
+        alike = not keyed and all(leaf.spec and leaf.spec.dtype != OBJECT for leaf in leaves.values())
+        self.traits = Traits(
+            owns_memory=True,
+            reads_columns=alike,
+            reads_examples=not alike,
+            concurrent_reads=records.concurrent_reads,
+        )
 
     def __len__(self) -> int:
         return len(self._examples.begins)
@@ -95,7 +94,7 @@ class WebDatasetSource(BaseSource):
         return self._read(check_rows(visits.rows, len(self)))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        if not self.reads_columns:
+        if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
         rows = check_rows(rows, len(self))

@@ -14,7 +14,7 @@ from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.stream.blocks import BlockSpec
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows, state_methods
 
@@ -38,13 +38,11 @@ class StreamSource(BaseSource):
         name: Name of what opens the lanes, for messages.
     """
 
-    owns_memory = True
-    runs_python = True
-
     def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, batched: bool, name: str):
         self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = None if spec is None else normalise_spec(spec, "spec")
         self._name = name
+        self.traits = Traits(reads_examples=not batched, owns_memory=True, runs_python=True)
         # Rows of lane 0 since its first one, whose iterator `_first` has opened: for the first run, since what a live
         # generator has yielded does not come again.
         self._opened: list[Iterator[Any]] = []
@@ -66,10 +64,6 @@ class StreamSource(BaseSource):
     def row_spec(self) -> Tree:
         """Spec of a row. Reads the first one unless it is given."""
         return spec_of(self._first) if self._spec is None else self._spec
-
-    @property
-    def reads_examples(self) -> bool:
-        return not self.batched
 
     def read(self, rows: Integers) -> Tree:
         self._check_first(rows)
@@ -159,11 +153,9 @@ class OpenStream(BaseSource):
         stream: The stream.
     """
 
-    owns_memory = True
-    runs_python = True
-
     def __init__(self, stream: StreamSource):
         self._stream = stream
+        self.traits = stream.traits._replace(reads_columns=True)  # rows are stacked into their place, without a copy
         self._pieces: list[_Read] = []
 
     def __len__(self) -> int:
@@ -175,10 +167,6 @@ class OpenStream(BaseSource):
     @property
     def spec(self) -> Tree | None:
         return self._stream.spec
-
-    @property
-    def reads_examples(self) -> bool:
-        return self._stream.reads_examples
 
     def keep(self, rows: Integers, items: list[Tree] | None, columns: Sequence[NDArray[Any]] = ()) -> _Read:
         """Keeps rows that were read until `release`; see `_Read`."""
@@ -212,10 +200,6 @@ class OpenStream(BaseSource):
         """Number of rows to stack at once: they fit into the caches of a core."""
         row_bytes = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._stream.flat_spec[0])
         return max(1, _STACKED_BYTES // max(1, row_bytes))
-
-    @property
-    def reads_columns(self) -> bool:
-        return True  # rows are stacked into their place, without a copy in between
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         found = self._find(rows) if len(rows) else None

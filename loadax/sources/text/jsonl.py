@@ -22,7 +22,7 @@ from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
-from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
@@ -61,8 +61,6 @@ class JsonlSource(BaseSource):
         nulls: What nulls become.
     """
 
-    owns_memory = True
-
     def __init__(
         self,
         records: Records,
@@ -77,6 +75,9 @@ class JsonlSource(BaseSource):
         self._schema, self._inferred, self._nulls = schema, inferred, nulls
         self._leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
         self._empty = self._tree_of(schema.empty_table(), None)
+        self.traits = self._empty.traits._replace(
+            reads_columns=False, concurrent_reads=records.concurrent_reads, attributes=attributes_of(self._leaves)
+        )
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -84,28 +85,12 @@ class JsonlSource(BaseSource):
     def __repr__(self) -> str:
         return f"JSON lines ({leaves_text(self._leaves)}) of {self._records.addresses[0]}"
 
-    @property
-    def attributes(self) -> Attributes:
-        return attributes_of(self._leaves)
-
     def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
         return stated_names(self._leaves)
 
     @property
     def spec(self) -> Tree | None:
         return self._empty.spec
-
-    @property
-    def reads_examples(self) -> bool:
-        return self._empty.is_ragged
-
-    @property
-    def runs_python(self) -> bool:
-        return self._empty.runs_python
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._records.concurrent_reads
 
     @property
     def addresses(self) -> list[str]:
@@ -125,10 +110,6 @@ class JsonlSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         rows = check_rows(visits.rows, len(self))
         return self._tree(rows).examples(np.arange(len(rows)))
-
-    @property
-    def reads_parts(self) -> bool:
-        return self._empty.reads_parts
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

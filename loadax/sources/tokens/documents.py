@@ -13,7 +13,7 @@ from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrays import some_rows
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.disk_cache import DiskCache, open_cache
 from loadax.sources.io.remote_stream import open_stream
@@ -33,16 +33,12 @@ class DocumentSource(BaseSource):
         ends: End of each document, int64[n].
     """
 
-    owns_memory = True
-    reads_examples = True
-    reads_parts = True
-    concurrent_reads = 1
-
     def __init__(self, tree: Tree, begins: Integers, ends: Integers):
         flats, self._structure = flatten(tree)
         self._flats: Sequence[Flat] = flats
         self._begins, self._ends = begins, ends
-        self.concurrent_reads = 4 if any(flat.far for flat in self._flats) else 1
+        reads = 4 if any(flat.far for flat in self._flats) else 1
+        self.traits = Traits(reads_examples=True, reads_parts=True, owns_memory=True, concurrent_reads=reads)
 
     def __len__(self) -> int:
         return len(self._begins)

@@ -10,7 +10,7 @@ from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.io.byte_stream import Ends
 from loadax.sources.io.disk_cache import open_cache
@@ -43,10 +43,7 @@ class TokenSource(BaseSource):
         SourceError: When the stream is shorter than one row.
     """
 
-    owns_memory = True
-    reads_columns = True
     spec: Tree = None
-    concurrent_reads = 1
 
     def __init__(
         self, token_files: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
@@ -73,7 +70,7 @@ class TokenSource(BaseSource):
             self._documents = Documents(
                 token_files.files, [str(entry.index_file) for entry in token_files.entries], offsets
             )
-        self.concurrent_reads = 4 if reader.far else 1
+        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if reader.far else 1)
         native = self._stored.newbyteorder("=")
         self.spec = {
             leaf.name: ArraySpec((leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else native)

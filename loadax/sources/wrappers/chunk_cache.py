@@ -55,8 +55,6 @@ class ChunkCache(WrapperSource):
         boxes: Columns that will be requested of each leaf (None: none), as far as they are known.
     """
 
-    owns_memory = True
-    reads_columns = True
     spec: Tree = None
     chunks: Integers | range = range(0)
 
@@ -69,6 +67,7 @@ class ChunkCache(WrapperSource):
         boxes: Sequence[Columns | None] | None = None,
     ):
         super().__init__(source)
+        self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
         self._specs, self._structure = flatten_spec(spec)
         self._slots, self._times = slots, times
@@ -103,11 +102,11 @@ class ChunkCache(WrapperSource):
         return self._structure.build(out)
 
     def read_visits(self, visits: Visits) -> Tree:
-        return self._source.read_visits(visits) if self.random else self.read(visits.rows)
+        return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads past the cache where shapes may differ, since cached rows have one shape."""
-        if self.reads_examples or self.random:
+        if self.traits.reads_examples or self.traits.random:
             return self._source.read_examples(visits)
         return split_rows(self.read(visits.rows), len(visits.rows))
 

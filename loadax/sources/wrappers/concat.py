@@ -10,7 +10,7 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import Attributes, BaseSource, Child, MapChild
+from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -22,7 +22,13 @@ class Part(Protocol):
     def spec(self) -> Tree: ...
 
     @property
+    def first(self) -> Visits | None: ...
+
+    @property
     def source(self) -> BaseSource: ...
+
+    @property
+    def traits(self) -> Traits: ...
 
     @property
     def maps(self) -> Sequence[Any]: ...
@@ -31,31 +37,11 @@ class Part(Protocol):
     def num_rows(self) -> int: ...
 
     @property
-    def concurrent_reads(self) -> int: ...
-
-    @property
     def probed(self) -> int: ...
-
-    @property
-    def reads_columns(self) -> bool: ...
-
-    @property
-    def reads_examples(self) -> bool: ...
 
     @property
     def ragged(self) -> bool: ...
 
-    @property
-    def reads_parts(self) -> bool: ...
-
-    @property
-    def random(self) -> bool: ...
-
-    @property
-    def depth(self) -> int: ...
-
-    @property
-    def attributes(self) -> Attributes: ...
     def describe(self) -> list[Any]: ...
     def with_source(self, source: BaseSource) -> "Part": ...
     def lengths(self, rows: Integers) -> Integers | None: ...
@@ -91,13 +77,18 @@ class ConcatenatedSource(BaseSource):
             specs.append(flatten_spec(part.spec) if below is None else ([], None))
             self._difference = self._difference or below or self._compare(index, specs[0], specs[-1])
         self._structure = specs[0][1]
+        joined = joint_traits([part.traits for part in self._parts])
         if self._difference is None:
             self.spec = self._parts[0].spec
-        elif not self.reads_examples:
+        elif not joined.reads_examples:
             raise LeafError(self._difference)
         # Documents may differ in length, but in nothing else.
         kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
-        self._documents_alike = len(kinds) == 1 and self._structure is not None
+        alike = len(kinds) == 1 and self._structure is not None
+        self.traits = joined._replace(
+            reads_columns=joined.reads_columns and self._difference is None,
+            reads_parts=joined.reads_parts and alike,
+        )
         self._dtypes = [spec.dtype for spec in specs[0][0]]
 
     def __len__(self) -> int:
@@ -105,12 +96,6 @@ class ConcatenatedSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
-
-    @property
-    def attributes(self) -> Attributes:
-        """Those on which all parts agree."""
-        first, *others = [part.attributes for part in self._parts]
-        return {path: each for path, each in first.items() if all(other.get(path) == each for other in others)}
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -130,32 +115,12 @@ class ConcatenatedSource(BaseSource):
         return ConcatenatedSource(parts, self._verb, self._names)
 
     @property
-    def concurrent_reads(self) -> int:
-        return max(part.concurrent_reads for part in self._parts)
-
-    @property
     def rows_probed(self) -> int:
         return sum(part.probed if _difference_within(part) is None else part.source.rows_probed for part in self._parts)
-
-    @property
-    def random(self) -> bool:
-        return any(part.random for part in self._parts)
-
-    @property
-    def num_maps(self) -> int:
-        return max(part.depth for part in self._parts)
 
     def describe(self) -> list[Any]:
         described = [part.describe() for part in self._parts]
         return [["concat", described]] if any(described) else []
-
-    @property
-    def runs_python(self) -> bool:
-        return any(part.maps or part.source.runs_python for part in self._parts)
-
-    @property
-    def owns_memory(self) -> bool:
-        return all(part.maps or part.source.owns_memory for part in self._parts)
 
     @property
     def chunks(self) -> Integers | None:
@@ -213,10 +178,6 @@ class ConcatenatedSource(BaseSource):
                 destination[positions] = leaf
         return self._structure.build(out or [np.empty((0, *spec.shape), spec.dtype) for spec in specs])
 
-    @property
-    def reads_examples(self) -> bool:
-        return any(part.reads_examples for part in self._parts)
-
     def read_examples(self, visits: Visits) -> list[Tree]:
         out: list[Tree] = [None] * len(visits.rows)
         for part, positions, inner in self._owned(visits.rows):
@@ -226,13 +187,9 @@ class ConcatenatedSource(BaseSource):
                 out[position] = example
         return out
 
-    @property
-    def reads_columns(self) -> bool:
-        return self._difference is None and all(part.reads_columns for part in self._parts)
-
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self))
-        if not self.reads_columns:
+        if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
         for part, positions, inner in self._owned(rows):
@@ -247,10 +204,6 @@ class ConcatenatedSource(BaseSource):
             for destination, values in zip(out, scratch, strict=True):
                 if destination is not None and values is not None:
                     destination[positions] = values
-
-    @property
-    def reads_parts(self) -> bool:
-        return self._documents_alike and all(part.reads_parts for part in self._parts)
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

@@ -23,10 +23,10 @@ class CroppedSource(WrapperSource):
     """
 
     spec: Tree = None
-    reads_parts = False
 
     def __init__(self, source: BaseSource, spec: Tree):
         super().__init__(source)
+        self.traits = source.traits._replace(reads_parts=False)
         self.spec = spec
         self._specs, self._structure = flatten_spec(spec)
 

@@ -1,7 +1,7 @@
 """FlatMapSource: a fixed number of examples of each row of another source, as a function returns them."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -10,37 +10,7 @@ from loadax.errors import LeafError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
-
-
-class Lists(Protocol):
-    """Reader of rows whose last map returns a list of examples for each."""
-
-    @property
-    def first(self) -> Visits | None: ...
-
-    @property
-    def source(self) -> BaseSource: ...
-
-    @property
-    def concurrent_reads(self) -> int: ...
-
-    @property
-    def random(self) -> bool: ...
-
-    @property
-    def depth(self) -> int: ...
-
-    def with_source(self, source: BaseSource) -> "Lists":
-        """The same maps over another source."""
-        ...
-
-    def describe(self) -> list[Any]:
-        """The maps as JSON."""
-        ...
-
-    def examples(self, visits: Visits) -> list[Tree]:
-        """The results of the last map at `visits`."""
-        ...
+from loadax.sources.wrappers.concat import Part
 
 
 @final
@@ -56,12 +26,9 @@ class FlatMapSource(BaseSource):
         name: Name of the function that makes them, for messages.
     """
 
-    owns_memory = True
-    reads_examples = True
-    runs_python = True
-
-    def __init__(self, reader: Lists, fan_out: int, name: str):
+    def __init__(self, reader: Part, fan_out: int, name: str):
         self._reader, self._fan_out, self._name = reader, fan_out, name
+        self.traits = reader.traits._replace(reads_examples=True, attributes={})
 
     def __len__(self) -> int:
         return len(self._reader.source) * self._fan_out
@@ -75,22 +42,6 @@ class FlatMapSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "FlatMapSource":
         return FlatMapSource(self._reader.with_source(wrap(self.children[0])), self._fan_out, self._name)
-
-    @property
-    def concurrent_reads(self) -> int:
-        return self._reader.concurrent_reads
-
-    @property
-    def random(self) -> bool:
-        return self._reader.random
-
-    @property
-    def own_epochs(self) -> bool:
-        return self._reader.source.own_epochs
-
-    @property
-    def num_maps(self) -> int:
-        return self._reader.depth
 
     def describe(self) -> list[Any]:
         return [["flat_map", self._fan_out, self._reader.describe()]]

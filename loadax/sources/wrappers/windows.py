@@ -47,6 +47,7 @@ class WindowSource(BaseSource):
         targets: int,
     ):
         self._source = source
+        self.traits = source.traits._replace(reads_examples=False, reads_parts=False, kept_chunks=0, attributes={})
         self._within = within
         self._row_spec = normalise_spec(spec, "spec")
         self._specs, self._structure = flatten_spec(self._row_spec)
@@ -86,22 +87,6 @@ class WindowSource(BaseSource):
     def map_children(self, wrap: MapChild) -> "WindowSource":
         return WindowSource(wrap(self.children[0]), self._row_spec, self._within, *self._arguments)
 
-    @property
-    def concurrent_reads(self) -> int:
-        return self._source.concurrent_reads
-
-    @property
-    def rows_probed(self) -> int:
-        return self._source.rows_probed
-
-    @property
-    def random(self) -> bool:
-        return self._source.random
-
-    @property
-    def num_maps(self) -> int:
-        return self._source.num_maps
-
     def describe(self) -> list[Any]:
         return self._source.describe()
 
@@ -131,14 +116,6 @@ class WindowSource(BaseSource):
         begins = self._within[0] + visits.rows * self._stride
         built = [self._source.read_runs(Visits(begins + first, visits.epochs), count) for first, count in self._parts]
         return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
-
-    @property
-    def owns_memory(self) -> bool:
-        return self._source.owns_memory
-
-    @property
-    def reads_columns(self) -> bool:
-        return self._source.reads_columns
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         begins = self._within[0] + check_rows(rows, self._length) * self._stride

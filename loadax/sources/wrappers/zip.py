@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
 from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
-from loadax.sources.base import Attributes, BaseSource, Child, MapChild
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.wrappers.concat import Part
 
@@ -40,6 +40,19 @@ class ZippedSource(BaseSource):
 
     def __init__(self, parts: Sequence[ZipPart], structure: Structure):
         self._parts, self._structure = list(parts), structure
+        own_epochs = any(part.order.varies for part in self._parts)
+        joined = joint_traits([part.reader.traits for part in self._parts])
+        self.traits = joined._replace(
+            reads_columns=joined.reads_columns and not own_epochs,
+            reads_parts=False,
+            random=own_epochs or joined.random,
+            own_epochs=own_epochs,
+            attributes={
+                ".".join(filter(None, (name, path))): each
+                for name, part in zip(structure.names, self._parts, strict=True)
+                for path, each in part.reader.traits.attributes.items()
+            },
+        )
 
     def __len__(self) -> int:
         return self._parts[0].order.size
@@ -60,14 +73,6 @@ class ZippedSource(BaseSource):
         return np.cumsum([len(flatten_spec(part.reader.spec)[0]) for part in self._parts]).tolist()
 
     @property
-    def attributes(self) -> Attributes:
-        return {
-            ".".join(filter(None, (name, path))): each
-            for name, part in zip(self._structure.names, self._parts, strict=True)
-            for path, each in part.reader.attributes.items()
-        }
-
-    @property
     def children(self) -> Sequence[Child]:
         return [
             Child(name, reader.source, None, order.size / max(1, reader.num_rows))
@@ -82,36 +87,12 @@ class ZippedSource(BaseSource):
         return ZippedSource(list(parts), self._structure)
 
     @property
-    def own_epochs(self) -> bool:
-        return any(part.order.varies for part in self._parts)
-
-    @property
-    def random(self) -> bool:
-        return self.own_epochs or any(part.reader.random for part in self._parts)
-
-    @property
     def rows_probed(self) -> int:
         readers = [part.reader for part in self._parts]
         return sum(reader.source.rows_probed if reader.ragged else reader.probed for reader in readers)
 
-    @property
-    def concurrent_reads(self) -> int:
-        return max(part.reader.concurrent_reads for part in self._parts)
-
-    @property
-    def num_maps(self) -> int:
-        return max(part.reader.depth for part in self._parts)
-
     def describe(self) -> list[Any]:
         return [["zip", [[part.order.describe(), part.reader.describe()] for part in self._parts]]]
-
-    @property
-    def runs_python(self) -> bool:
-        return any(part.reader.maps or part.reader.source.runs_python for part in self._parts)
-
-    @property
-    def owns_memory(self) -> bool:
-        return all(part.reader.maps or part.reader.source.owns_memory for part in self._parts)
 
     @cached_property
     def chunks(self) -> Integers | range | None:
@@ -148,21 +129,13 @@ class ZippedSource(BaseSource):
     def read_visits(self, visits: Visits) -> Tree:
         return self._structure.build(_read(part.reader, below) for part, below in self._below(visits))
 
-    @property
-    def reads_examples(self) -> bool:
-        return any(part.reader.reads_examples for part in self._parts)
-
     def read_examples(self, visits: Visits) -> list[Tree]:
         columns = [part.reader.examples(below) for part, below in self._below(visits)]
         return self._structure.build_all(columns, len(visits.rows))
 
-    @property
-    def reads_columns(self) -> bool:
-        return not self.own_epochs and all(part.reader.reads_columns for part in self._parts)
-
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self))
-        if not self.reads_columns:
+        if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
         first = 0

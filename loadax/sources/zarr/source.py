@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -13,7 +12,7 @@ from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
-from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, empty_rows
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
@@ -48,11 +47,8 @@ class TensorStoreSource(BaseSource):
         SourceError: When a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
     """
 
-    owns_memory = True
-    reads_columns = True
     spec: Tree = None
     addresses: Sequence[str] = ()
-    attributes: Attributes = MappingProxyType({})
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
         choice(
@@ -70,7 +66,7 @@ class TensorStoreSource(BaseSource):
         reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
-        self.attributes = {
+        attributes = {
             name: known
             for name, spec in zip(self._structure.names, stored, strict=True)
             if (known := _attributes(spec.get("metadata", {}).get("attributes", {})))
@@ -83,6 +79,9 @@ class TensorStoreSource(BaseSource):
             error.add_note(f"loadax: the leaves are those of {', '.join(names[:2])}{' and more' * (len(names) > 2)}")
             raise
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
+        # Several reads wait for disk, network and TensorStore's threads; one if all arrays are mapped.
+        reads = 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
+        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=reads, attributes=attributes)
         self._process = os.getpid()
 
     def __len__(self) -> int:
@@ -90,11 +89,6 @@ class TensorStoreSource(BaseSource):
 
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
-
-    @property
-    def concurrent_reads(self) -> int:
-        """Several, because reads wait for disk, network and TensorStore's threads; one if all arrays are mapped."""
-        return 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
 
     @property
     def chunks(self) -> range | Integers | None:

@@ -237,7 +237,7 @@ class TestWhatIsDecoded:
         assert data.order.shuffle.blocks is not None
         found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
         reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._shard()))
-        assert reader.source.reads_columns
+        assert reader.source.traits.reads_columns
         out = np.empty((4, 4), np.int32)
         for step in range(8):
             for rows in loader.rows(step).reshape(-1, 4):

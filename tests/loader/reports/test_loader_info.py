@@ -48,7 +48,7 @@ IN_PYTHON: dict[str, tuple[Dataset, bool]] = {
 @pytest.mark.parametrize("case", IN_PYTHON)
 def test_whose_code_reads(case: str) -> None:
     dataset, ours = IN_PYTHON[case]
-    assert dataset.reader.source.runs_python == ours
+    assert dataset.reader.source.traits.runs_python == ours
 
 
 @pytest.mark.parametrize(

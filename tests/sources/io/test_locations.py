@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from loadax.errors import SourceError
 from loadax.protocols import Location
+from loadax.sources.adapt import ObjectSource
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.locations import joined, mapped_file
 from loadax.sources.npy.source import open_npy
-from loadax.sources.objects import ObjectSource
 from loadax.sources.wrappers.windows import WindowSource
 from loadax.sources.zarr.source import TensorStoreSource, open_zarr
 from tests.writing.rows import made_up

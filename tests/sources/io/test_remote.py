@@ -248,7 +248,7 @@ def test_remote_tokens_are_the_local_ones(targets: bool, tmp_path: Path, http_pr
     urls = [f"{http_proxy.url}/{name}" for name in names]
     remote = open_tokens(urls, 100, dtype="int32", stride=70, targets=targets)
     assert (len(remote), remote.spec) == (len(local), local.spec)
-    assert (local.concurrent_reads, remote.concurrent_reads) == (1, 4)
+    assert (local.traits.concurrent_reads, remote.traits.concurrent_reads) == (1, 4)
     rows = np.random.default_rng(0).integers(0, len(local), 50)
     http_proxy.clear()
     one, other = local.read(rows), remote.read(rows)

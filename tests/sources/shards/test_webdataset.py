@@ -143,7 +143,7 @@ def test_images_of_different_sizes_are_stacked_after_a_map_or_a_size(tmp_path: P
     cropped = data.map(lambda example: example["jpg"][:8, :8])
     assert cropped.read(np.arange(4)).shape == (4, 8, 8, 3)
     sized = loadax.from_webdataset(tmp_path / "x.tar", decode=True, size=(8, 12))
-    assert sized.source.reads_columns
+    assert sized.source.traits.reads_columns
     out = np.zeros((3, 4, 12, 3), np.uint8)
     rows = np.array([3, 0, 3])
     sized.source.read_into(rows, [((2, 6), (0, 12), (0, 3))], [out])
@@ -172,7 +172,7 @@ class TestTheContractOfASource:
         local = loadax.from_webdataset(shards).read(rows)
         for name in ("cls", "txt"):
             assert batch[name].tolist() == local[name].tolist()
-        assert again.source.concurrent_reads == 4
+        assert again.source.traits.concurrent_reads == 4
         check_source(data.map_batch(lambda batch: batch["cls"].astype("S2").astype(np.int32)))
 
 

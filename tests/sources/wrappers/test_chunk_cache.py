@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from loadax.errors import RowIndexError
 from loadax.protocols import Integers
-from loadax.sources.base import as_source
+from loadax.sources.adapt import as_source
 from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
 from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
@@ -250,6 +250,7 @@ def test_those_that_waited_for_a_read_that_failed_read_by_themselves() -> None:
     fails = FailsOnce(13, may_fail)
     source = ChunkedSource(values, 8, before=fails)
     cache = cached(source)
+    cache.read(np.array([16]))  # until the first read of a user's object is over, others wait
     with ThreadPoolExecutor(8) as pool:
         failing = pool.submit(cache.read, np.array([8, 0]))
         assert fails.reached.wait(HANG)
@@ -358,11 +359,11 @@ def test_what_it_says_of_itself() -> None:
     source = ChunkedSource(numbered(10), 4)
     cache = cached(source, 3)
     assert repr(cache) == "chunked arrays, 3 chunks open"
-    assert cache.concurrent_reads == 1
-    assert cache.owns_memory
+    assert cache.traits.concurrent_reads == 1
+    assert cache.traits.owns_memory
     assert cache.chunks == range(0, 10, 4)
     source.concurrent_reads = 4  # type: ignore[attr-defined]
-    assert cache.concurrent_reads == 4
+    assert cached(source, 3).traits.concurrent_reads == 4
 
 
 def test_boxes() -> None:

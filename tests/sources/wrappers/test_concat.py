@@ -50,7 +50,7 @@ def test_rows_are_numbered_on_from_part_to_part() -> None:
 @pytest.mark.parametrize("box", [(0, 6), (2, 5)])
 def test_columns_are_what_reading_whole_rows_gives(rows: list[int], box: tuple[int, int]) -> None:
     source = ConcatenatedSource(parts())
-    assert source.reads_columns
+    assert source.traits.reads_columns
     where = np.array(rows, np.int64)
     within = np.full((len(rows) + 1, box[1] - box[0] + 1), -1, np.int32)
     source.read_into(where, [(box,), None], [within[1:, 1:], None])
@@ -61,9 +61,9 @@ def test_columns_are_what_reading_whole_rows_gives(rows: list[int], box: tuple[i
 
 def test_columns_can_be_read_only_when_every_part_can() -> None:
     readable = from_arrays({"x": WHOLE})
-    assert ConcatenatedSource([readable.reader, readable.reader]).reads_columns
-    assert not ConcatenatedSource([readable.reader, from_source(ReadOnly(WHOLE)).reader]).reads_columns
-    assert not ConcatenatedSource([readable.reader, readable.map(lambda row: row).reader]).reads_columns
+    assert ConcatenatedSource([readable.reader, readable.reader]).traits.reads_columns
+    assert not ConcatenatedSource([readable.reader, from_source(ReadOnly(WHOLE)).reader]).traits.reads_columns
+    assert not ConcatenatedSource([readable.reader, readable.map(lambda row: row).reader]).traits.reads_columns
 
 
 def test_parts_of_every_kind_go_together() -> None:
@@ -105,8 +105,8 @@ def test_reads_under_way_are_those_of_the_part_that_waits_most() -> None:
         concurrent_reads = 7
 
     near = from_arrays({"x": WHOLE})
-    assert ConcatenatedSource([near.reader, from_source(Remote(WHOLE)).reader]).concurrent_reads == 7
-    assert ConcatenatedSource([near.reader]).concurrent_reads == 1
+    assert ConcatenatedSource([near.reader, from_source(Remote(WHOLE)).reader]).traits.concurrent_reads == 7
+    assert ConcatenatedSource([near.reader]).traits.concurrent_reads == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_row_that_is_not_there(row: int) -> None:
     source = ConcatenatedSource(parts())
     with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
         source.read(np.array([row]))
-    assert source.reads_columns
+    assert source.traits.reads_columns
     with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
         source.read_into(np.array([row]), [((0, 6),), None], [np.zeros((1, 6), np.int32), None])
 

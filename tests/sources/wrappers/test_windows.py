@@ -14,7 +14,8 @@ from loadax import Dataloader, Dataset, from_arrays, from_source
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.loader.state import OrderHash
 from loadax.protocols import ArraySpec, Source
-from loadax.sources.base import BaseSource, Child, as_source
+from loadax.sources.adapt import as_source
+from loadax.sources.base import BaseSource, Child
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.windows import WindowSource
 from tests.limits import examples
@@ -242,8 +243,8 @@ def test_what_it_says_of_itself() -> None:
     source = counting()
     source.concurrent_reads = 4  # type: ignore[attr-defined]
     windows = from_source(source).windows(3).source
-    assert windows.concurrent_reads == 4
-    assert not from_source(counting(into=False)).windows(3).reader.source.reads_columns
+    assert windows.traits.concurrent_reads == 4
+    assert not from_source(counting(into=False)).windows(3).reader.source.traits.reads_columns
 
 
 def test_pickled_it_reads_the_same() -> None:

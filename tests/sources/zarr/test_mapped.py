@@ -363,7 +363,7 @@ def test_it_pickles_as_a_path(mapped: TensorStoreSource) -> None:
 def test_what_it_says_of_itself(mapped: TensorStoreSource) -> None:
     """Rows of mapped files are read one by one at no extra cost: there are no chunks to keep, and no waits."""
     assert mapped.chunks is None
-    assert mapped.concurrent_reads == 1
+    assert mapped.traits.concurrent_reads == 1
     (array,) = mapped._arrays
     assert isinstance(array, MappedChunks)
     assert (array.shape, array.dtype, array.chunk_starts) == (SHAPE, np.dtype(np.uint16), range(0, 37, 8))
@@ -374,7 +374,7 @@ def test_beside_arrays_that_are_decoded(tmp_path: Path) -> None:
     write_zarr(np.arange(37), tmp_path / "label", chunk_rows=4, shard_rows=8, progress=False)
     source = open_zarr(tmp_path, ["image", "label"])
     assert repr(source) == f"zarr3 and {MAPPED} arrays"
-    assert source.concurrent_reads == 4
+    assert source.traits.concurrent_reads == 4
     assert source.chunks == range(0, 37, 4)
     rows = np.array([36, 0, 9])
     batch = source.read(rows)

@@ -1,6 +1,8 @@
-"""ObjectSource: rows of any Python object with `__len__` and `__getitem__`: lists, torch datasets."""
+"""as_source: adapters of users' objects: sources of theirs, and any object with `__len__` and `__getitem__`."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, final
 
@@ -8,15 +10,153 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
-from loadax.core.spec import leaf_arrays, own_all, same_memory, spec_of, stack
+from loadax.core.spec import leaf_arrays, own_all, refuse_masked, same_memory, spec_of, stack, unmasked
 from loadax.core.tree import flatten, too_deep, with_values
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Integers, Tree, Visits
-from loadax.sources.base import BaseSource
+from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows
 
+_READS = ("examples", "read_into")  # optional members of a user's source that read rows
 _MOST_HELD = 1 << 16  # examples of a list that go into its fingerprint
+
+
+def as_source(given: Any) -> BaseSource:
+    """Adapts a user's object to `BaseSource`; a `BaseSource` is returned as it is.
+
+    Args:
+        given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with
+            `__len__` and `__getitem__`.
+
+    Raises:
+        ArgumentError: When it is none of these.
+    """
+    if isinstance(given, BaseSource):
+        return given
+    if hasattr(given, "read") and hasattr(given, "__len__"):
+        return UserSource(given)
+    return ObjectSource(given)
+
+
+@final
+class UserSource(BaseSource):
+    """Adapter of a user's object with `__len__` and `read`; looks up the optional members.
+
+    Args:
+        given: Object with the members of `loadax.protocols.Source`.
+        thread_safe: Whether several threads may call it at once; None: if it holds no handles.
+    """
+
+    def __init__(self, given: Any, thread_safe: bool | None = None):
+        reads = getattr(given, "concurrent_reads", None)
+        if thread_safe is None and isinstance(reads, int) and reads > 1:
+            thread_safe = True  # it says so
+        self._given, self._object = given, UserObject(given, thread_safe)
+        self.traits = Traits(
+            reads_examples=getattr(given, "examples", None) is not None,
+            reads_columns=getattr(given, "read_into", None) is not None,
+            reads_parts=getattr(given, "read_parts", None) is not None,
+            owns_memory=bool(getattr(given, "owns_memory", False)),
+            concurrent_reads=1 if reads is None else reads,
+            runs_python=True,
+        )
+
+    def when_called(self, thread_safe: bool | None) -> "UserSource":
+        """The same source, called by several threads at once or not."""
+        return UserSource(self._given, thread_safe)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        text = repr(self._given)
+        return self.type_name if " object at 0x" in text else text  # the default repr
+
+    @property
+    def type_name(self) -> str:
+        return type(self._given).__name__
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._optional("spec")
+
+    def read(self, rows: Integers) -> Tree:
+        return refuse_masked(self._object.call(self._given.read, rows), f"{self.type_name}.read: leaf")
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        examples = self._optional("examples")
+        if examples is None:
+            return super().read_examples(visits)
+        return own_all(list(examples(visits.rows)), visits.rows.tolist())
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        into = self._optional("read_into") or super().read_into
+        into(rows, list(boxes), list(out))
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        return self._optional("chunks")
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        lengths = self._optional("lengths")
+        return None if lengths is None else lengths(rows)
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        parts = self._object.call(self._given.read_parts, rows, starts, lengths, wanted)
+        return [unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts]
+
+    def locate(self, row: int) -> list[Location]:
+        locate = self._optional("locate")
+        return [] if locate is None else [Location(*location) for location in locate(row) or ()]
+
+    def documents(self, row: int) -> list[Any] | None:
+        documents = self._optional("documents")
+        return None if documents is None else list(documents(row) or ()) or None
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        given = self._optional("addresses")
+        return [os.fspath(address) for address in ([given] if isinstance(given, str | os.PathLike) else given or ())]
+
+    def some_files(self, most: int) -> Sequence[str] | None:
+        some_files = self._optional("some_files")
+        return None if some_files is None else some_files(most)
+
+    def held(self, most: int) -> Iterable[NDArray[Any]]:
+        arrays = self._optional("held")
+        return arrays(most) if callable(arrays) else ()  # `held` is a common attribute name
+
+    @cached_property
+    def children(self) -> Sequence[Child]:  # cached so that each child keeps its identity
+        map_children, children = self._optional("map_children"), []
+
+        def look(source: Any, times: float) -> Any:
+            children.append(Child("", as_source(source), None, times))
+            return source
+
+        if map_children is not None:
+            map_children(look)
+        return tuple(children)
+
+    def map_children(self, wrap: MapChild) -> BaseSource:
+        if not self.children:
+            return self
+        children = iter(self.children)
+
+        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - called as `wrap(source, times)`
+            wrapped = wrap(next(children))
+            return wrapped._given if isinstance(wrapped, UserSource) else wrapped  # noqa: SLF001
+
+        return as_source(self._given.map_children(put))
+
+    def _optional(self, name: str) -> Any:
+        member = getattr(self._given, name, None)
+        # Until the first read, the others don't tell whether it opens a handle.
+        in_turn = name in _READS or self._object.handle is not None or self._object.thread_safe is False
+        return partial(self._object.call, member) if in_turn and callable(member) else member
 
 
 @final
@@ -30,9 +170,7 @@ class ObjectSource(BaseSource):
         thread_safe: Whether several threads may call it at once; None: if it holds no handles.
     """
 
-    owns_memory = True
-    reads_examples = True
-    runs_python = True
+    traits = Traits(reads_examples=True, owns_memory=True, runs_python=True)
 
     def __init__(self, items: Any, thread_safe: bool | None = None):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]

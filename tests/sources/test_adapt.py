@@ -9,7 +9,7 @@ import pytest
 from loadax import from_source
 from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
 from loadax.protocols import Source
-from loadax.sources.objects import ObjectSource
+from loadax.sources.adapt import ObjectSource
 
 
 class Squares:
