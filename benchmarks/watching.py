@@ -29,7 +29,7 @@ from workloads.jpegs import SIZE, Jpegs
 
 from loadax import Dataloader, Dataset, from_images, from_tokens
 from loadax.loader.iterator import DataIterator
-from loadax.loader.watch import start
+from loadax.loader.watch import hosts
 
 _WARMUP = 10  # batches
 _WATCHED: dict[str, Any] = {"on_error": "mask", "stall_after": 60, "abort_after": 600}
@@ -79,7 +79,7 @@ def compare(data: Dataset, batch_size: int, steps: int, turns: int) -> dict[str,
     options: dict[str, Any] = {"num_epochs": None, "num_workers": 0, "remainder": "pad"}
     shuffled = data.shuffle(seed=0)
     watched = Dataloader(shuffled, batch_size, **options, **_WATCHED).iterate()
-    with patch.object(start, "key_value_store", lambda: None):
+    with patch.object(hosts, "key_value_store", lambda *_: None):
         plain = Dataloader(shuffled, batch_size, **options, stall_after=None).iterate()
     with watched, plain:
         for batches in (watched, plain):
