@@ -13,7 +13,7 @@ from loadax.core.distributed import this_process
 from loadax.errors import ClosedError, HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.autotune import WorkerAutotuner
-from loadax.loader.execution.executor import open_executor
+from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
@@ -184,8 +184,8 @@ class Stretch:
         self.ended = False
         """Whether the streams have ended."""
         self.process = os.getpid()
-        self.caller = Caller() if before is None else before.caller
-        executor = open_executor(options) if before is None else before.executor
+        self.caller: Caller = Caller() if before is None else before.caller
+        executor: PieceExecutor = open_executor(options) if before is None else before.executor
         try:
             if before is not None:
                 before.leave()
@@ -194,10 +194,11 @@ class Stretch:
             producer = self.caller.run(target.pipeline.producer, target.shard(like), like, executor, streams)
             # Later stretches keep its result.
             tuner = WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
-            self.autotuner = tuner if before is None else before.autotuner
+            self.autotuner: WorkerAutotuner = tuner if before is None else before.autotuner
             self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
-            self.executor, self.end = executor, producer.end
+            self.executor: PieceExecutor = executor
+            self.end = producer.end
             """Step from which on batches have other shapes."""
             self._threads = ThreadPool(self.scheduler, executor, self.caller)
         except BaseException:
