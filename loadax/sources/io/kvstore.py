@@ -7,6 +7,7 @@ All backends share `key_value_spec` (from a path or URL to a store), `new_contex
 import os
 import re
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import tensorstore as ts
@@ -130,15 +131,17 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: When the read fails or times out; the message ends with a remedy.
     """
-    waiting = Patience(NOTICE, patience)
+    began, timeout, waiting = perf_counter(), min(NOTICE, patience), None
     try:
         while True:
             try:
-                return future.result(timeout=waiting.rest)
+                return future.result(timeout=timeout)
             except TimeoutError:
+                waiting = waiting or Patience(NOTICE, patience, began)
                 if waiting.over:
                     future.cancel()
                 waiting.check_storage(name)
+                timeout = waiting.rest
     except (NotImplementedError, StorageError):
         raise  # the caller handles operations that a store does not support
     except (ValueError, IndexError, OSError) as error:

@@ -2,7 +2,7 @@
 
 from tests.scripts.benchmarks.scripts import run
 
-MOST = 40
+MOST = 41
 
 
 def test_few_calls_cross_from_file_to_file() -> None:

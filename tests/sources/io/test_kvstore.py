@@ -246,6 +246,7 @@ class TestWaiting:
         """The seconds by which waiting is measured."""
         now = [1000.0]
         monkeypatch.setattr(patience, "perf_counter", lambda: now[0])
+        monkeypatch.setattr(kvstore, "perf_counter", lambda: now[0])
         return now
 
     def test_for_what_is_there(self, caplog: pytest.LogCaptureFixture) -> None:
