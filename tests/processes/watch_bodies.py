@@ -56,7 +56,7 @@ def impatient() -> Iterator[None]:
 def first_leaves_and_stops(folder: str) -> None:
     """Process 0 leaves a loop early, which process 1 tells; then it stops, and process 1 waits for data, and for it."""
     first, lines = jax.process_index() == 0, list[str]()
-    named = Path(folder, "named")
+    named, read = Path(folder, "named"), Path(folder, "read")
     with impatient(), log_to(lines.append):
         with loader().iterate() as batches:
             for _ in range(3 + (not first)):
@@ -77,7 +77,9 @@ def first_leaves_and_stops(folder: str) -> None:
                 next(batches)
             next(others)
             if first:
+                until(read.exists)  # or process 1 would wait for a coordinator that is stopped
                 os.kill(os.getpid(), signal.SIGSTOP)
+            read.touch()
             BLOCKED.set()
             with pytest.raises(StallError, match=r"step \d+ has not come .* in map read(.|\n)*time.sleep\(ENDLESS\)"):
                 list(batches)
