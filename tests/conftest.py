@@ -47,8 +47,8 @@ LONG = ("test_language_model.py", "test_run.py", "test_docs.py", "test_digits.py
 # `soak` takes hours.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("dev", hypothesis.settings.get_profile("ci"), max_examples=25)
-hypothesis.settings.register_profile("fresh", deadline=None)
-hypothesis.settings.register_profile("soak", deadline=None, max_examples=10_000)
+hypothesis.settings.register_profile("fresh", deadline=None, derandomize=False)
+hypothesis.settings.register_profile("soak", deadline=None, derandomize=False, max_examples=10_000)
 hypothesis.settings.load_profile("ci")
 
 
