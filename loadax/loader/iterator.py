@@ -300,8 +300,8 @@ class DataIterator:
             self._check_shards(target, partition is not None)
             stretch, interrupted, self._interrupted = self._stretch, self._interrupted, True
             stretch.scheduler.close()
-            if not interrupted and not stretch.ended:
-                # Another thread may be about to return a batch that is not counted here yet.
+            if not interrupted:
+                # Another thread may be about to return a batch that is not counted here yet, even the last one.
                 for step in range(self._step, stretch.monitor.step):
                     if not stretch.goes_on(step, lambda: None):
                         stretch.ended = True

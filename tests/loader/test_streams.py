@@ -13,6 +13,7 @@ import loadax
 from loadax import Dataloader, from_stream, write_zarr
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
 from loadax.loader.execution import thread_pool
+from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterator import DataIterator
 from loadax.sharding import data_parallel
 from tests.limits import HANG, until
@@ -94,6 +95,33 @@ def test_a_run_moves_to_another_mesh() -> None:
             assert batch["x"].sharding.num_devices == 2
             given.append(np.asarray(batch["x"]).tolist())
     assert given == expected
+
+
+def test_a_run_moves_while_a_thread_holds_its_last_batch_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, held, moved = [8, 8], threading.Event(), threading.Event()
+    next_batch = PrefetchScheduler.next_batch
+
+    def next_batch_held_at_the_end(scheduler: PrefetchScheduler) -> Any:
+        step, *rest = next_batch(scheduler)
+        if step == 1 and not held.is_set():
+            held.set()
+            assert moved.wait(HANG)
+        return step, *rest
+
+    monkeypatch.setattr(PrefetchScheduler, "next_batch", next_batch_held_at_the_end)
+    loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=2), BATCH, num_workers=2)
+    with iter(loader) as batches, ThreadPoolExecutor(1) as pool:
+        first = next(batches)
+        last = pool.submit(next, batches)
+        assert held.wait(HANG)
+        try:
+            with pytest.raises(StopIteration):
+                next(batches)
+            batches.move_to(data_parallel(jax.devices()[:2]))
+        finally:
+            moved.set()
+        rows = [np.asarray(batch["x"]).tolist() for batch in (first, last.result(HANG), *batches)]
+    assert sorted(rows) == sorted(expected_steps(lengths, BATCH, "drop"))
 
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
