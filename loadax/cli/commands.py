@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify
+from loadax.cli.errors import is_interrupt, is_of_output, say
 from loadax.cli.functions import place_of
 from loadax.cli.options import code_advice, error_text
-from loadax.cli.program import is_interrupt, is_of_output, say
 from loadax.errors import LoadaxError
 from loadax.redaction import redact
 

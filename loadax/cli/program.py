@@ -5,12 +5,10 @@ import select
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from loadax.redaction import redact
+from loadax.cli.errors import discard, is_interrupt, is_of_output, say
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
@@ -46,36 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _INTERRUPTED
         if not is_of_output(error):
             raise
-        _discard(sys.stdout)
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return _BROKEN_PIPE
         say(f"loadax: error: the output can't be written: {getattr(error, 'strerror', error)}")
         return _WRONG
-
-
-def say(*lines: str) -> None:
-    """Writes lines to stderr."""
-    try:
-        sys.stderr.write("".join(f"{redact(line)}\n" for line in lines))
-        sys.stderr.flush()
-    except OSError:
-        _discard(sys.stderr)
-
-
-def _discard(stream: IO[str]) -> None:
-    """Discards what a stream still holds, which Python would write at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def is_interrupt(error: BaseException | None) -> bool:
-    """Whether a Ctrl-C is the cause, which may strike anywhere and make other exceptions follow, as of a lock."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
-
-
-def is_of_output(error: BaseException) -> bool:
-    """Whether stdout could not be written: the only file that modules of this folder write without looking after it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, OSError) and Path(frames[-1].filename).parent == Path(__file__).parent
 
 
 def _end_after_interrupt(told: threading.Event) -> None:
