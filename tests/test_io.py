@@ -25,6 +25,7 @@ import xarray
 import xbatcher
 import zarr
 from flax.core import FrozenDict
+from PIL import Image
 from pyarrow import dataset as arrow_dataset
 from pyarrow import feather, parquet
 
@@ -237,13 +238,17 @@ def test_the_line_for_a_path_opens_it(ending: str, kind: Any, tmp_path: Path) ->
 
 
 def test_other_paths_name_the_functions(tmp_path: Path) -> None:
-    for name, function in {
-        "x.array_record": "from_array_record(",
-        "x.bin": "from_tokens(",
-        "x.what": "from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, or what",
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    others = "from_parquet, from_jsonl, .*, or what another library makes of it"
+    for path, functions in {
+        tmp_path / "x.array_record": r"from_array_record\(",
+        tmp_path / "x.bin": r"from_tokens\(",
+        tmp_path / "x.what": others,
+        "s3://bucket/folder": others,
     }.items():
-        assert function in str(refused(tmp_path / name, "is a path; open it: loadax"))
-    assert f"loadax.from_images({str(tmp_path)!r})" in str(refused(tmp_path, "is a path"))
+        refused(path, rf"is a path; open it: loadax\..*{functions}")
+    (data,) = follow(refused(tmp_path, "is a path; open it: loadax"))
+    assert data.source.addresses == [str(tmp_path)]
 
 
 def test_splits_are_named() -> None:

@@ -11,6 +11,7 @@ from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
+from loadax.sources.formats import FORMATS
 
 _HEADER = ("leaf", "shape", "dtype")
 
@@ -23,8 +24,8 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     """
     dataset = opener.open()
     source, name = dataset.source, opener.path or opener.function
-    images = opener.function == "from_images"
-    kind = "folder" if images else "file"
+    is_folder = opener.path is not None and FORMATS[opener.function].is_folder
+    kind = "folder" if is_folder else "file"
     files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
@@ -36,7 +37,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
         ],
     )
     yield f"{redact(repr(source))}\n"
-    if source.spec is None or source.rows_probed or (images and source.traits.reads_examples):
+    if source.spec is None or source.rows_probed or (is_folder and source.traits.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
     yield from _cost(opener.code, dataset)
 

@@ -59,7 +59,7 @@ _DATASET = {
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
     "train_test_split random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
     "with_format set_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
-    "save_to_disk": "loadax.write_zarr(data, 'train.zarr')",
+    "save_to_disk": "loadax.write_zarr(data, 'train')",
     "state_dict get_state": "the state of a run is that of a loader's iterator: iter(loader).get_state()",
 }
 _LOADER = {

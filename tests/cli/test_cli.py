@@ -23,6 +23,7 @@ from loadax.core import arguments
 from loadax.core.formatting import size_text
 from loadax.errors import ArgumentError, LeafError, LoadaxError, PartitionError, SourceError
 from loadax.io import from_npy, from_zarr
+from loadax.sources.formats import FORMATS
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
 from tests.writing.rows import TreeRows, made_up, tree_of
@@ -196,7 +197,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
             "nowhere does not exist; pass the path or URL of a zarr array or group (a folder",
         ),
         (("words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
-        (("corpus.bin", "out"), "corpus.bin is a file of tokens: pass --seq-len, the number of tokens per row"),
+        (("corpus.bin", "out"), "corpus.bin is a file of tokens: pass --seq-len too"),
         (
             ("corpus.bin", "out", "--seq-len", "9", "--columns", "a"),
             "is opened by from_tokens, which takes no --columns",
@@ -473,7 +474,7 @@ def test_inspect_what_is_not_a_store(
 @pytest.mark.parametrize("name", ["convert", "inspect", "index", "plan", "bench"])
 def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
     ending = " ".join(command(name, "--help").out.rpartition("SRC is ")[2].split())
-    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):
+    for kind in (*(one.noun for one in FORMATS.values()), "MODULE:FUNCTION"):
         assert kind in ending
 
 

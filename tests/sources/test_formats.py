@@ -1,6 +1,7 @@
 """A function that is given a file of another format names the call that opens it."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import SourceError
+from loadax.sources.formats import FORMATS
 from tests.sources.advice import follow
 from tests.sources.shards.corpora import write_tar, write_tfrecord
 
@@ -99,3 +101,11 @@ def test_tfrecord_files_of_any_name_are_found(name: str, folder: Path, tmp_path:
     shutil.copy(folder / "a.tfrecord", tmp_path / name)
     (tmp_path / f"{name}.idx").write_text("0 17\n17 17\n")
     assert len(loadax.from_tfrecord(tmp_path)) == ROWS["a.tfrecord"]
+
+
+def test_guide_to_the_command_line_has_the_options_of_every_format() -> None:
+    guide = (Path(loadax.__file__).parents[1] / "docs/guides/command_line.md").read_text()
+    rows = re.findall(r"^\|.*\| `(from_\w+)` \| (.*) \|$", guide, re.MULTILINE)
+    assert {function: set(re.findall("[a-z-]{2,}", options)) for function, options in rows} == {
+        function: {"--" + option.replace("_", "-") for option in one.options} for function, one in FORMATS.items()
+    }

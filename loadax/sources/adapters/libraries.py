@@ -26,6 +26,5 @@ def require_pyarrow(what: str) -> None:
         import pyarrow as pa  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
-            f"{what} is read by pyarrow, which can't be imported ({error}): pip install pyarrow, or, in a clone of "
-            "loadax, pip install -e '.[parquet]'"
+            f"{what} is read by pyarrow, which can't be imported ({error}): pip install pyarrow"
         ) from error

@@ -11,14 +11,12 @@ from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering, require_decoders
 from loadax.sources.images.files import ImageFiles
+from loadax.sources.images.format import ENDINGS
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.neighbours import is_litter
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
-
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-"""File extensions of images, in any case."""
 
 
 def open_images(

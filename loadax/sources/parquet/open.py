@@ -14,11 +14,11 @@ from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, s
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
 from loadax.sources.arrow.table import categories, category_leaves
 from loadax.sources.arrow.unify import unified_schema
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
 from loadax.sources.parquet.files import Names, ParquetFiles, encrypted_text
+from loadax.sources.parquet.format import FORMAT
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.partitions import partition_columns
 from loadax.sources.parquet.source import ParquetSource
@@ -47,7 +47,7 @@ def open_parquet(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     try:
-        locations = expand(paths, FORMATS["from_parquet"], files)
+        locations = expand(paths, FORMAT, files)
     except SourceError:
         refuse_tables(paths, (), files)
         raise

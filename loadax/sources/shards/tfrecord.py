@@ -12,7 +12,6 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
@@ -22,6 +21,7 @@ from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c, require_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
+from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 
 _HEADER = struct.Struct("<QI")
@@ -135,7 +135,7 @@ def open_tfrecord(
         example_class()
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = expand(paths, FORMATS["from_tfrecord"], files)
+    locations = expand(paths, TFRECORD, files)
     entry = index_files("tfrecord 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
@@ -152,7 +152,7 @@ def features_in(paths: Any) -> dict[str, Any]:
         SourceError: When a file is missing or can't be read; names it.
     """
     files = Files()
-    locations = expand(paths, FORMATS["from_tfrecord"], files)
+    locations = expand(paths, TFRECORD, files)
     filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
     for location in filled[:1]:
         (header,) = files.read_starts([location], _HEADER.size)

@@ -24,7 +24,6 @@ from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
@@ -34,6 +33,7 @@ from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 from loadax.sources.text.encoding import BOM, encoding_of
+from loadax.sources.text.format import JSONL
 from loadax.sources.text.integers import refuse_rounded
 
 _log = logging.getLogger("loadax")
@@ -165,7 +165,7 @@ def open_jsonl(
     types = arrow_types(dtypes, text=False)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = decompressed(files, expand(paths, FORMATS["from_jsonl"], files), cache, progress)
+    locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
     entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
