@@ -117,7 +117,7 @@ def _format_of(options: argparse.Namespace) -> Format:
     needed = (one for one in FORMATS.values() if one.needs and getattr(options, one.needs) is not None)
     found = next(needed, None) or find_format(path, guess=True)
     local = None if "|" in path else local_path(path)
-    if local is not None and not local.exists() and not (found is not None and found.pattern):  # it may be a pattern
+    if local is not None and not local.exists() and not re.search(r"[*?\[{]", path):
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {_NOUNS}")
     if found is None or found.function not in FORMATS:
         raise ArgumentError(f"{path} is of an unknown kind; pass {_NOUNS}, or MODULE:FUNCTION")

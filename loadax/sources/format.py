@@ -19,7 +19,6 @@ class Format(NamedTuple):
         opener: `module:function` that `function` calls; empty if another library opens the files.
         given: Code of the function's arguments, where `{0}` is the path.
         lacks: What a folder without such files lacks; empty if files are not looked for in folders.
-        pattern: Example of a pattern that finds files with other names.
         argument: Name of the argument that takes the paths.
         requires: Packages that are needed to read such files.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
@@ -40,7 +39,6 @@ class Format(NamedTuple):
     opener: str = ""
     given: str = "{0}"
     lacks: str = ""
-    pattern: str = ""
     argument: str = "paths"
     requires: tuple[str, ...] = ()
     local_only: str | None = None

@@ -140,7 +140,7 @@ def _of_folder(folder: Entry, kind: Format, files: Files, within: bool = False) 
     _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
-        instead = f"pass the files, or a pattern such as {kind.pattern}"
+        instead = f"pass the files, or a pattern such as {shown}/**/*"
         raise SourceError(f"{shown}: the folder has no {kind.lacks}, but {names}; {instead}")
     return sorted(found)
 

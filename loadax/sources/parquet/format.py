@@ -9,7 +9,6 @@ FORMAT = Format(
     rb"PAR1",
     "loadax.sources.parquet.open:open_parquet",
     lacks=".parquet file",
-    pattern="folder/**/*.parquet",
     requires=("pyarrow",),
     lists=True,
     options=("columns", "cache"),

@@ -31,7 +31,6 @@ WEBDATASET = Format(
     rb"(?s).{257}ustar",
     "loadax.sources.shards.webdataset:open_webdataset",
     lacks=".tar file in it",
-    pattern="*.shard",
     options=("columns", "size", "cache"),
     command=lambda _, given: {**given, "decode": True},
 )
@@ -41,7 +40,6 @@ TFRECORD = Format(
     r"\.tfrec",  # as `train.tfrecord-00000-of-00008`, or Kaggle's `0.tfrec`
     opener="loadax.sources.shards.tfrecord:open_tfrecord",
     lacks="file with .tfrecord in its name",
-    pattern="*.records",
     requires=("google-crc32c", "protobuf"),
     options=("columns", "cache"),
     columns="features",

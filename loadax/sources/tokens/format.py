@@ -9,7 +9,6 @@ FORMAT = Format(
     opener="loadax.sources.tokens.windows:open_tokens",
     given="{0}, seq_len=…",
     lacks=".bin or .npy file in it",
-    pattern="*.tokens",
     argument="path",
     accepted=("from_npy", "from_jsonl"),  # .npy files of tokens; the bytes of a text are tokens too
     any_bytes=True,
