@@ -117,9 +117,9 @@ def from_arrow(
         >>> from_arrow(table, nulls={"x": -1})[2]
         {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
     """
-    from loadax.sources.adapters.libraries import require_pyarrow
+    from loadax.sources.adapters.libraries import require
 
-    require_pyarrow("a table")
+    require("a table", {"pyarrow": "pyarrow"})
     from loadax.sources.arrow.open import open_arrow
 
     return _opened(open_arrow(data, columns, nulls, classes))
@@ -263,19 +263,25 @@ def from_grain(
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
     flag("unbatch", unbatch)
-    if not is_grain(data):
+    presence = None
+    if is_grain(data):
+        source, presence = open_grain(data, unbatch)
+        dataset = _opened(source)
+    else:
         refuse_grain(data)
         if unbatch:
             raise ArgumentError(
                 f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
                 "leave unbatch out"
             )
-        _refuse_index(index, key)
-        return from_source(data)
-    source, presence = open_grain(data, unbatch)
-    dataset = _opened(source)
+        dataset = from_source(data)
     if presence is None:
-        _refuse_index(index, key)
+        for name, value in (("index", index), ("key", key)):
+            if value is not None:
+                raise ArgumentError(
+                    f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no "
+                    f"filter; leave {name} out"
+                )
         return dataset
     if index is not None and key is None:
         raise ArgumentError(
@@ -286,17 +292,8 @@ def from_grain(
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
     remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
-    return Dataset(source, keep(dataset.order, Dataset(presence, dataset.order).reader, is_there, key, options, remedy))
-
-
-def _refuse_index(index: Any, key: Any) -> None:
-    """Refuses arguments about the filter of a Grain dataset that has none."""
-    for name, value in (("index", index), ("key", key)):
-        if value is not None:
-            raise ArgumentError(
-                f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no filter; "
-                f"leave {name} out"
-            )
+    present = Dataset(presence, dataset.order).reader
+    return Dataset(dataset.source, keep(dataset.order, present, is_there, key, options, remedy))
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:

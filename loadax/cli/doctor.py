@@ -29,7 +29,7 @@ _NEEDS_CHANGE = 1  # exit code
 _DESCRIPTORS = 4096  # enough for remote reads, worker processes and mapped files of large datasets
 _MEMORY = 4 << 30  # bytes: below this, the default of prefetch_bytes and what is read crowd out training
 _PACKAGES = ("jax", "jaxlib", "numpy", "tensorstore", "grain", "obstore", "cloudpickle")
-_OPTIONAL = ("datasets", "orbax-checkpoint", "matplotlib", "prometheus-client", "shtab")
+_OPTIONAL = ("datasets", "protobuf", "orbax-checkpoint", "matplotlib", "prometheus-client", "shtab")
 
 
 class Machine(NamedTuple):

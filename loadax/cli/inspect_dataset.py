@@ -72,7 +72,7 @@ def shuffle_lines(code: str, dataset: Dataset) -> Iterator[str]:
         if not spec.dtype.hasobject
     )
     yield "  .shuffle(0): decodes a chunk for each row that it returns\n"
-    yield f'  .shuffle(0, block="chunks"): decodes each chunk once; keeps {count_text(open_rows, "row")} open '
-    yield f"({size_text(open_rows * row_bytes)} of numbers), shared by all hosts\n"
+    yield f'  .shuffle(0, block="chunks"): decodes each once; keeps {count_text(open_rows, "row")} open '
+    yield f"({size_text(open_rows * row_bytes)} of numbers), over all hosts\n"
     yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})\n"
     yield f'  {code}.shuffle(0, block="chunks")\n'

@@ -1,8 +1,9 @@
 """The record of a format of files: its names and first bytes, what opens it, and its options on the command line."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from loadax.sources.io.neighbours import is_companion
@@ -20,7 +21,7 @@ class Format(NamedTuple):
         given: Code of the function's arguments, where `{0}` is the path.
         lacks: What a folder without such files lacks; empty if files are not looked for in folders.
         argument: Name of the argument that takes the paths.
-        requires: Packages that are needed to read such files.
+        requires: A module of each package that reads such files, by the name that pip knows.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
         accepted: Functions for formats that this one opens too, or refuses by itself.
         any_bytes: Whether almost any bytes are data, so that files of other formats are recognised first.
@@ -40,7 +41,7 @@ class Format(NamedTuple):
     given: str = "{0}"
     lacks: str = ""
     argument: str = "paths"
-    requires: tuple[str, ...] = ()
+    requires: Mapping[str, str] = MappingProxyType({})
     local_only: str | None = None
     accepted: tuple[str, ...] = ()
     any_bytes: bool = False

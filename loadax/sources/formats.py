@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from loadax.errors import LoadaxError, SourceError, StorageError
-from loadax.sources.adapters.libraries import require_pyarrow
+from loadax.sources.adapters.libraries import require
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS
@@ -82,11 +82,10 @@ def open_files(function: str, paths: Any, *arguments: Any, **named: Any) -> Any:
     Raises:
         SourceError: When the files can't be opened. If the first one is local and has another format, names the call
             that opens it.
-        UnsupportedError: When pyarrow is needed and not installed.
+        UnsupportedError: When a package that reads them is not installed.
     """
     one = FORMATS[function]
-    if "pyarrow" in one.requires:
-        require_pyarrow(one.noun)
+    require(one.noun, one.requires)
     if one.any_bytes:
         _refuse_other(one, paths)
     try:

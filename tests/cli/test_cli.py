@@ -363,7 +363,7 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
         f"{label}\n"
         "\n"
         "cost of shuffling\n"
-        "  .shuffle(0): decodes only the rows that it returns (array 'image' has most bytes)\n"
+        "  .shuffle(0): decodes only the rows that it returns\n"
         "  loadax.from_zarr('s').shuffle(0)\n"
     )
 
@@ -375,8 +375,9 @@ def test_inspect_what_others_wrote(fields: Path, command: Any) -> None:
     assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
     assert lines[8:] == [
         "cost of shuffling",
-        "  .shuffle(0): decodes 20 rows for each row that it returns (array 't2m' has most bytes)",
-        '  .shuffle(0, block="chunks"): decodes each chunk once; keeps 400 KiB open, shared by all hosts',
+        "  5 chunks of 20 rows, each decoded whole",
+        "  .shuffle(0): decodes a chunk for each row that it returns",
+        '  .shuffle(0, block="chunks"): decodes each once; keeps 100 rows open (400 KiB of numbers), over all hosts',
         "    (5 lanes x 4 blocks of 20 rows)",
         f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(0, block="chunks")""",
     ]
@@ -387,8 +388,8 @@ def test_inspect_counts_the_chunks_that_are_open(tmp_path: Path, command: Any) -
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert lines[0] == f"{tmp_path}/a: zarr3 array of 100,000 rows"
     assert lines[4].startswith("(itself)  100000 x 100  float32  50 rows (20 KiB)  none   zstd    NO        38 MiB")
-    assert "keeps 9.8 MiB open" in lines[8]  # 512 chunks of 50 rows of 400 bytes
-    assert lines[9] == "    (128 lanes x 4 blocks of 50 rows)"
+    assert "keeps 25,600 rows open (9.8 MiB of numbers)" in lines[9]  # 512 chunks of 50 rows of 400 bytes
+    assert lines[10] == "    (128 lanes x 4 blocks of 50 rows)"
 
 
 def test_inspect_small_chunks_and_chunks_of_some_columns(tmp_path: Path, command: Any) -> None:
@@ -396,8 +397,8 @@ def test_inspect_small_chunks_and_chunks_of_some_columns(tmp_path: Path, command
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert re.match(r"\(itself\) +1000 x 10 +float32 +50 x 5 \(1000 B\) +none +none +NO", lines[4])
     assert lines[7:] == [
-        "  .shuffle(0): decodes 50 rows for each row that it returns",
-        "  but its chunks are small, so this is cheap",
+        "  20 chunks of 50 rows, each decoded whole",
+        "  .shuffle(0): its chunks are small, so this is cheap",
         f"  loadax.from_zarr('{tmp_path}/a').shuffle(0)",
     ]
 

@@ -46,8 +46,11 @@ def refuse_known(data: Any) -> None:
             raise ArgumentError(
                 f"the data is {type_text(data)}, which can't be read by rows; make arrays of it: {line}"
             )
-    if isinstance(data, Mapping):
-        _refuse_splits(data)
+    if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
+        raise ArgumentError(
+            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
+            f"hand over one of them: loadax.as_dataset(data[{next(iter(data))!r}])"
+        )
 
 
 def refuse_unreadable(data: Any) -> None:
@@ -91,15 +94,6 @@ def refuse_mapping(data: Any) -> None:
         raise ArgumentError(
             f"the data is {type_text(data)} with the keys {some(map(repr, data), 5)}, so its entries are no "
             "rows; of arrays, one row an entry of each: loadax.from_arrays(data)"
-        )
-
-
-def _refuse_splits(data: Mapping[Any, Any]) -> None:
-    if data and all(map(_is_dataset, data.values())):
-        first = next(iter(data))
-        raise ArgumentError(
-            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
-            f"hand over one of them: loadax.as_dataset(data[{first!r}])"
         )
 
 

@@ -9,9 +9,10 @@ from urllib.parse import unquote
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
-from loadax.sources.images.decode import Rendering, require_decoders
+from loadax.sources.adapters.libraries import require
+from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
-from loadax.sources.images.format import ENDINGS
+from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.neighbours import is_litter
@@ -49,7 +50,7 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     choice("quality", quality, ("high", "fast"))
     choice("damaged", damaged, ("error", "accept"))
     wanted = None if size is None else _size(size)
-    require_decoders()
+    require("an image", FORMAT.requires)
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 

@@ -9,7 +9,7 @@ FORMAT = Format(
     "from_images",
     "a folder of images",
     opener="loadax.sources.images.folder:open_images",
-    requires=("simplejpeg",),
+    requires={"opencv-python-headless": "cv2", "pillow": "PIL.Image", "simplejpeg": "simplejpeg"},
     is_folder=True,
     options=("size",),
 )

@@ -9,7 +9,7 @@ FORMAT = Format(
     rb"PAR1",
     "loadax.sources.parquet.open:open_parquet",
     lacks=".parquet file",
-    requires=("pyarrow",),
+    requires={"pyarrow": "pyarrow"},
     lists=True,
     options=("columns", "cache"),
 )

@@ -1,6 +1,6 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -28,13 +28,7 @@ _NAMED = 100  # files in a message
 
 
 def open_parquet(
-    paths: Any,
-    columns: Sequence[str] | str | None = None,
-    nulls: Any = None,
-    classes: Any = None,
-    memory_bytes: int = 1 << 30,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
+    paths: Any, columns: Any, nulls: Any, classes: Any, memory_bytes: int, cache: Any, cache_bytes: int
 ) -> ParquetSource:
     """Opens Parquet files; see `loadax.from_parquet`.
 

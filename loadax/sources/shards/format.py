@@ -40,7 +40,7 @@ TFRECORD = Format(
     r"\.tfrec",  # as `train.tfrecord-00000-of-00008`, or Kaggle's `0.tfrec`
     opener="loadax.sources.shards.tfrecord:open_tfrecord",
     lacks="file with .tfrecord in its name",
-    requires=("google-crc32c", "protobuf"),
+    requires={"google-crc32c": "google_crc32c"},
     options=("columns", "cache"),
     columns="features",
     command=_features,

@@ -18,7 +18,7 @@ from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
-from loadax.sources.shards.crc import masked_crc32c, require_crc32c
+from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
 from loadax.sources.shards.format import TFRECORD
@@ -114,14 +114,7 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(
-    paths: Any,
-    index: Any = None,
-    features: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-) -> TFRecordSource:
+def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes: int, progress: Any) -> TFRecordSource:
     """Opens TFRecord files; see `loadax.from_tfrecord`.
 
     Raises:
@@ -129,7 +122,6 @@ def open_tfrecord(
         SourceError: When a file is missing, damaged, compressed or has no records; names it.
         UnsupportedError: When google-crc32c, or protobuf for `features`, is not installed.
     """
-    require_crc32c()
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()

@@ -10,7 +10,7 @@ JSONL = Format(
     rb'\s*\{[ \t]*("[^\n]*":|\}[ \t\r]*(\n|$))',
     "loadax.sources.text.jsonl:open_jsonl",
     lacks=".jsonl file",
-    requires=("pyarrow",),
+    requires={"pyarrow": "pyarrow"},
     lists=True,
     options=("columns", "cache"),
 )
@@ -20,7 +20,7 @@ CSV = Format(
     rf"(?i)\.(csv|tsv){_PACKED}",
     opener="loadax.sources.text.csv:open_csv",
     lacks=".csv file",
-    requires=("pyarrow",),
+    requires={"pyarrow": "pyarrow"},
     any_bytes=True,
     lists=True,
     options=("columns",),
