@@ -1,7 +1,7 @@
 """`loadax inspect`: show the leaves of a dataset, and the cost of shuffling it.
 
 Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, and the cost of reading rows in
-random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and row groups.
+random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and chunks.
 
 example:
   loadax inspect train.zarr
