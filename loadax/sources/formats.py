@@ -19,17 +19,14 @@ from loadax.sources.io.neighbours import is_hidden
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.format import FORMAT as _NPY
 from loadax.sources.parquet.format import FORMAT as _PARQUET
-from loadax.sources.shards.format import FORMATS as _SHARDS
-from loadax.sources.text.format import FORMATS as _TEXT
+from loadax.sources.shards.format import TFRECORD, WEBDATASET
+from loadax.sources.text.format import CSV, JSONL
 from loadax.sources.tokens.format import FORMAT as _TOKENS
 from loadax.sources.zarr.format import FORMAT as _ZARR
 
-FORMATS = MappingProxyType(
-    {
-        one.function: one
-        for one in (_ZARR, _PARQUET, *_TEXT, *_SHARDS, _ARRAY_RECORD, _NPY, _IMAGES, _TOKENS)  # found in this order
-    }
-)
+# A name of several formats is one of the first of these, such as `.npy`.
+_OWN = (_ZARR, _PARQUET, JSONL, CSV, WEBDATASET, TFRECORD, _ARRAY_RECORD, _NPY, _IMAGES, _TOKENS)
+FORMATS = MappingProxyType({one.function: one for one in _OWN})
 """The formats that loadax reads, by the names of the functions that open them."""
 
 _REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
@@ -65,7 +62,7 @@ _OTHERS = (
 )
 """Formats that other libraries read. They are recognised first: references are JSON too."""
 
-_KNOWN = (*_OTHERS, *FORMATS.values())
+_KNOWN = (*_OTHERS, *_OWN)
 _HEAD = 4096  # bytes that are looked at
 _MOST_FOLDERS = 1000  # that are looked into
 
@@ -115,7 +112,7 @@ def find_format(path: str, *, guess: bool = False) -> Format | None:
 
 def _format_in(folder: Path) -> Format | None:
     """The format of the files in a folder, or in the first folder below it that has files of a known format."""
-    listed = [one for one in FORMATS.values() if one.lacks and not one.needs]
+    listed = [one for one in _OWN if one.lacks and not one.needs]
     found = (
         [one for one in listed if any(one.belongs(name) for name in names if one is _ZARR or not is_hidden(name))]
         for names in _names_in(folder)
@@ -135,15 +132,16 @@ def _names_in(folder: Path) -> Iterator[list[str]]:
 
 
 def _refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> None:
-    """Refuses a file of another format, by its first bytes, or by its name if opening it failed."""
-    path = _first(paths)
-    if path is None:
-        return
+    """Refuses a first file of another format, by its first bytes, or by its name if opening it failed."""
+    first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
     try:
+        path = local_path(first) if isinstance(first, str | os.PathLike) else None
+        if path is None or not path.is_file():
+            return
         with path.open("rb") as file:
             head = file.read(_HEAD)
-    except OSError:
-        head = b""
+    except (LoadaxError, OSError):
+        return
     content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
     other = content or next((other for other in _KNOWN if other.belongs(path.name)), None)
     if other is None or other.function in (one.function, *one.accepted):
@@ -153,13 +151,3 @@ def _refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> 
     if error is not None:
         instead = f"if the file is what its name says, open it with {other.call(str(path))}"
         raise SourceError(f"{error}; {instead}") from error
-
-
-def _first(paths: Any) -> Path | None:
-    """The first file of an argument, if it is on this machine."""
-    first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
-    try:
-        path = local_path(first) if isinstance(first, str | os.PathLike) else None
-        return path if path is not None and path.is_file() else None
-    except (LoadaxError, OSError):
-        return None

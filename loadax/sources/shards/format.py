@@ -45,4 +45,3 @@ TFRECORD = Format(
     columns="features",
     command=_features,
 )
-FORMATS = (WEBDATASET, TFRECORD)

@@ -25,4 +25,3 @@ CSV = Format(
     lists=True,
     options=("columns",),
 )
-FORMATS = (JSONL, CSV)
