@@ -90,6 +90,8 @@ class DataIterator:
             earlier: Monitor of the previous steps, whose statistics continue. None: they start here.
         """
         self._interrupted = True  # until it is open
+        if before is not None:
+            before.replaced_at = self._step
         if self._streams is not None:
             self._streams.consumed = self._step
         self._stretch = Stretch(self, self._target, self._step, self._streams, guard, before, earlier)
@@ -139,6 +141,8 @@ class DataIterator:
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
                 step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
+                    if stretch.replaced_at is not None and step >= stretch.replaced_at:
+                        continue  # another thread has moved or set the iterator: a later stretch reads this step
                     if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
                         stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
@@ -298,15 +302,8 @@ class DataIterator:
             shard = partial(pipeline.shard, resolve_mesh(mesh))
             target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
             self._check_shards(target, partition is not None)
-            stretch, interrupted, self._interrupted = self._stretch, self._interrupted, True
+            stretch, self._interrupted = self._stretch, True
             stretch.scheduler.close()
-            if not interrupted:
-                # Another thread may be about to return a batch that is not counted here yet, even the last one.
-                for step in range(self._step, stretch.monitor.step):
-                    if not stretch.goes_on(step, lambda: None):
-                        stretch.ended = True
-                        break
-                    self._step = step + 1
             before, self._target, self._error = self._target, target, None
             try:
                 self._streams = self._same_streams()
