@@ -124,15 +124,7 @@ class DataIterator:
             if self._is_over():
                 self._finish()
             self._check_mesh()
-            with self._lock:
-                before = self._stretch
-                if self._interrupted:
-                    # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self._host, before.ended, self._streams = None, False, self._same_streams()
-                    self._open(before.guard, before)
-                elif self._step == before.end and before.open:  # the next batches have other shapes
-                    self._open(before.guard, before, before.monitor)
-                stretch = self._stretch
+            stretch = self._present_stretch()
             step: int | None = None
             try:
                 if not stretch.guard.waited_for:
@@ -141,9 +133,10 @@ class DataIterator:
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
                 step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
+                    # Another thread has moved or set the iterator: the stretch that is open now reads this step.
                     if stretch.replaced_at is not None and step >= stretch.replaced_at:
-                        continue  # another thread has moved or set the iterator: a later stretch reads this step
-                    if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
+                        continue
+                    if not stretch.goes_on(step, stretch.scheduler.check):
                         stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
                     if stretch is self._stretch:
@@ -162,6 +155,18 @@ class DataIterator:
                 self._interrupt(step)
                 raise
             return batch
+
+    def _present_stretch(self) -> Stretch:
+        """The stretch to read from: another one after a Ctrl-C, or where batches get other shapes."""
+        with self._lock:
+            before = self._stretch
+            if self._interrupted:
+                # A Ctrl-C may have left the scheduler in any state: restart from this step.
+                self._host, before.ended, self._streams = None, False, self._same_streams()
+                self._open(before.guard, before)
+            elif self._step == before.end and before.open:
+                self._open(before.guard, before, before.monitor)
+            return self._stretch
 
     def _interrupt(self, step: int | None) -> None:
         """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""

@@ -29,7 +29,7 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
         "store": content("cache/loadax.json")["version"],
         "certificate": content("certificate.json")["version"],
     }
-    assert dict(re.findall(r"^\| (\w+) \| (\d+) \|", PAGE.read_text(), re.M)) == {
+    assert dict(re.findall(r"^\| (\w+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)) == {
         name: str(number) for name, number in written.items()
     }
     assert f"`{FILE}`" in PAGE.read_text()
