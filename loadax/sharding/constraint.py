@@ -36,32 +36,35 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         >>> with_sharding_constraint("anything", PartitionSpec("data"))
         'anything'
     """
-    given = jax.tree.leaves(shardings, is_leaf=_is_sharding)
-    for sharding in given:
-        if not isinstance(sharding, PartitionSpec | Sharding):
-            raise ArgumentError(
-                f"shardings contains {sharding!r}: pass a PartitionSpec or a NamedSharding; P() replicates"
-            )
-    context = _context_mesh()
-    if all(_on_one_device(sharding, context) for sharding in given):
+    # The mesh of `jax.set_mesh` (abstract, so it works inside jit too), else the mesh of `with mesh:`.
+    abstract = jax.sharding.get_abstract_mesh()
+    context = legacy_mesh() if abstract.empty else abstract
+    given = jax.tree.leaves(shardings, is_leaf=lambda node: node is None)
+    if all(isinstance(each, PartitionSpec | Sharding) and _on_one_device(each, context) for each in given):
         return x
-    try:
-        leaf_shardings = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
-    except ValueError as error:
-        raise ArgumentError(f"shardings={shardings!r} is not a pytree prefix of x: {error}") from None
+    leaf_shardings = broadcast_shardings("shardings", shardings, x, PartitionSpec, Sharding)
     leaves, structure = jax.tree.flatten(x)
     constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, leaf_shardings, strict=True)]
     return jax.tree.unflatten(structure, constrained)
 
 
-def _is_sharding(node: Any) -> bool:
-    return node is None or isinstance(node, PartitionSpec | Sharding)
+def broadcast_shardings(argument: str, prefix: Any, tree: Any, *kinds: type) -> list[Any]:
+    """Broadcasts a pytree prefix of specs or shardings: one for every leaf of `tree`.
 
+    Raises:
+        ArgumentError: If the prefix contains anything but `kinds`, or is not a prefix of the tree.
+    """
 
-def _context_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh of `jax.set_mesh` (abstract, so it works inside jit too), else the mesh of `with mesh:`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return legacy_mesh() if mesh.empty else mesh
+    def is_leaf(node: Any) -> bool:
+        return node is None or isinstance(node, kinds)
+
+    for sharding in jax.tree.leaves(prefix, is_leaf=is_leaf):
+        if not isinstance(sharding, kinds):
+            raise ArgumentError(f"{argument} contains {sharding!r}: pass a PartitionSpec; P() replicates")
+    try:
+        return jax.tree.leaves(jax.tree.broadcast(prefix, tree, is_leaf=is_leaf), is_leaf=is_leaf)
+    except ValueError as error:
+        raise ArgumentError(f"{argument}={prefix!r} is not a pytree prefix of the arrays: {error}") from None
 
 
 def _on_one_device(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
