@@ -182,11 +182,9 @@ class Certificate:
             raise SourceError(
                 f"{path} can't be read: {error.strerror}; pass a file written by loader.certificate().save(path)"
             ) from error
-        except ArgumentError as error:
-            raise SourceError(f"{path}: {error}") from error
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also an ArgumentError
             raise SourceError(
-                f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
+                f"{path} is not a certificate ({error}); write it with loader.certificate().save(path)"
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,9 +201,10 @@ class Certificate:
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version not in (1, _VERSION):
-            other = f"has version {shown(version)}, but this loadax reads 1 and {_VERSION}"
-            hint = "is not a certificate" if version is None else other
-            raise ArgumentError(f"this {hint}; make one with loader.certificate()")
+            raise ArgumentError(
+                f"this certificate has version {shown(version)}, but this loadax reads 1 and {_VERSION}; "
+                "make one with loader.certificate()"
+            )
         try:
             return Certificate(str(values["run"]), tuple(_span(span, version) for span in values["spans"]))
         except (KeyError, TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ def spread_of(values: ArrayLike) -> Spread:
 
 @final
 @dataclass(frozen=True)
-class Batches:
+class BatchFigures:
     """How epochs become batches.
 
     Args:
@@ -139,7 +139,7 @@ class Explanation:
 
     data: str
     order: tuple[str, ...]
-    batches: Batches
+    batches: BatchFigures
     mesh: dict[str, int]
     hosts: int
     devices: int
@@ -155,14 +155,9 @@ class Explanation:
         shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "partition_picture"}
         return {name: _plain(value) for name, value in shown.items()}
 
-    def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
-        """Draws the hosts that hold each part of the largest leaf, for the terminal.
-
-        Args:
-            width: Characters per line.
-            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
-        """
-        return self.partition_picture.text(width, colour)
+    def text_picture(self, width: int = 100) -> str:
+        """Draws the hosts that hold each part of the largest leaf, for a terminal of `width` characters per line."""
+        return self.partition_picture.text(width)
 
     def __str__(self) -> str:
         facts = [
@@ -179,7 +174,7 @@ class Explanation:
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def _repr_html_(self) -> str:
-        return "<pre>" + escape(f"{self}\n{self.text_picture(colour=False)}") + "</pre>"
+        return "<pre>" + escape(f"{self}\n{self.text_picture()}") + "</pre>"
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"
@@ -212,16 +207,11 @@ class Explanation:
         epochs = "infinitely many epochs" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
-        left = (
-            f"{batches.dropped:,} rows dropped"
-            if batches.dropped
-            else f"{batches.padded:,} rows of padding"
-            if batches.padded
-            else ""
-        )
+        dropped = f", {batches.dropped:,} rows dropped" if batches.dropped else ""
+        padded = f", {batches.padded:,} rows of padding" if batches.padded else ""
         endless = batches.rows_per_epoch >= ENDLESS
         size = "endless" if endless else f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
-        yield f"an epoch: {size}" + f", {left}" * bool(left)
+        yield f"an epoch: {size}{dropped}{padded}"
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
             last = "the end" if batches.last is None else f"{batches.last:,}"
             yield f"these figures: steps {batches.first:,} to {last}"

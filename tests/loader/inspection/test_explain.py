@@ -13,7 +13,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
+from loadax.core.buffers import aligned_bytes
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError
+from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
@@ -38,11 +41,8 @@ def spread(values: Any) -> Spread:
 
 def loaders(case: MeshCase, data: Any, partition: Any, **options: Any) -> list[Dataloader]:
     """One for each host."""
-    made = (
-        Dataloader(data, BATCH, mesh=case.planned(host), partition=partition, **options)
-        for host in range(case.processes)
-    )
-    return list(made)
+    meshes = map(case.planned, range(case.processes))
+    return [Dataloader(data, BATCH, mesh=mesh, partition=partition, **options) for mesh in meshes]
 
 
 def partitions(case: MeshCase) -> list[Any]:
@@ -73,11 +73,7 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
 
 
 def read_step(loader: Dataloader, step: int) -> None:
-    """Reads what this host reads of a step, without placing it."""
-    from loadax.core.buffers import aligned_bytes
-    from loadax.loader.assembly.assembler import Assembler, Piece
-    from loadax.loader.assembly.buffer_layout import BatchBuffers
-
+    """Reads this host's part of a step, without placing it."""
     shard = loader._shard()
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
@@ -85,7 +81,7 @@ def read_step(loader: Dataloader, step: int) -> None:
     Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(shard.positions), buffers))
 
 
-def test_whole_rows_are_counted_whole_and_warned_of() -> None:
+def test_whole_rows_are_counted_with_a_warning() -> None:
     mesh, partition = plan_mesh({"data": 2, "seq": 4}, hosts=8), {"x": P("data", "seq"), "y": P("data")}
     mapped = from_arrays(TREE).map_batch(_same)
     for data, why in (
@@ -95,10 +91,8 @@ def test_whole_rows_are_counted_whole_and_warned_of() -> None:
         found = Dataloader(data, BATCH, mesh=mesh, partition=partition).explain()
         assert found.reading.nbytes == Spread(8 * 68, 8.0 * 68, 8 * 68)
         assert found.reading.times == 4
-        assert len(found.warnings) == 1
-        assert re.search(
-            rf"hosts read 544 B of whole rows a step, though their devices hold 29% of that: {why}", found.warnings[0]
-        )
+        (warning,) = found.warnings
+        assert re.match(f"hosts read 544 B of whole rows a step, though their devices hold 29% of that: {why}", warning)
     cut = from_arrays(TREE).map_batch(_same, elementwise=True)
     assert Dataloader(cut, BATCH, mesh=mesh, partition=partition).explain().warnings == ()
     assert Dataloader(mapped, BATCH, mesh=mesh, partition=P("data")).explain().reading.nbytes.most == 8 * 68
@@ -150,26 +144,23 @@ def test_padding_lies_in_no_chunk() -> None:
     assert "20 rows, 2 steps, 12 rows of padding" in str(found)
 
 
-def test_only_some_hosts_are_looked_at_when_there_are_many() -> None:
+def test_chunk_reads_samples_hosts() -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
     held = AllHosts(loader._shard(), BATCH).rows
-    for most, looked_at in ((4, 4), (0, 1), (100, 16)):
+    for most, sampled in ((4, 4), (0, 1), (100, 16)):
         found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
         assert found is not None
-        assert found.hosts.tolist() == [1] * looked_at
+        assert found.hosts.tolist() == [1] * sampled
 
 
-def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
+def test_warnings_about_coarse_chunks() -> None:
     data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64))
-    options: dict[str, Any] = {"mesh": plan_mesh({"data": 8}, hosts=8)}
-    full = Dataloader(data.shuffle(0), 64, **options).explain()
+    mesh = plan_mesh({"data": 8}, hosts=8)
+    full = Dataloader(data.shuffle(0), 64, mesh=mesh).explain()
     assert "rows are shuffled individually; shuffle(seed, block='chunks')" in full.warnings[0]
-    lying = Dataloader(data, 64, **options).explain()
-    assert lying.reading.decoded == Spread(8, 8.0, 8)
-    assert (
-        "hosts decode 8 rows for each one they use in a step: a host's part of the batch is smaller than the chunks"
-        in lying.warnings[0]
-    )
+    stored = Dataloader(data, 64, mesh=mesh).explain()
+    assert stored.reading.decoded == Spread(8, 8.0, 8)
+    assert "hosts decode 8 rows for each one they use: a host's part of a batch is smaller" in stored.warnings[0]
 
 
 def test_what_a_block_shuffle_has_open() -> None:
@@ -184,32 +175,26 @@ def test_what_a_block_shuffle_has_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "advice"),
+    ("verb", "warning"),
     [
-        (
-            lambda ds: ds.shuffle(0, block="chunks", lanes=4),
-            "each of the 4 lanes of the block shuffle is shared by 4.0 hosts .* pass lanes=16",
-        ),
-        (
-            lambda ds: ds.shuffle(0, block="chunks", lanes=64)[::-1],
-            "is shared by 16.0 hosts .*: the verbs after the shuffle spread",
-        ),
+        (lambda ds: ds.shuffle(0, block="chunks", lanes=4), "each of the 4 lanes .* shared by 4.0 .* pass lanes=16"),
+        (lambda ds: ds.shuffle(0, block="chunks", lanes=64)[::-1], "shared by 16.0 hosts .* shuffle last, since the"),
         (
             lambda ds: ds[:256].shuffle(0, block="chunks", lanes=16),
-            "is shared by 4.0 hosts .*: the data has only 4 blocks for 16 different parts",
+            "shared by 4.0 hosts .* smaller chunks, of which .* 4$",
         ),
     ],
     ids=["few lanes", "reordered", "few blocks"],
 )
-def test_lanes_that_hosts_share_are_warned_of(verb: Any, advice: str) -> None:
+def test_warning_about_lanes_that_hosts_share(verb: Any, warning: str) -> None:
     data = verb(from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)))
     found = Dataloader(data, 64, mesh=plan_mesh({"data": 16}, hosts=16)).explain()
-    assert any(re.search(advice, warning) for warning in found.warnings), found.warnings
+    assert any(re.search(warning, text) for text in found.warnings), found.warnings
     assert found.reading.decoded is not None
     assert found.reading.decoded.most >= 4
 
 
-def test_a_block_shuffle_that_mixes_few_blocks_is_warned_of() -> None:
+def test_warning_about_a_block_shuffle_that_mixes_few_blocks() -> None:
     data = from_source(ChunkedSource(np.zeros((65_536, 2), np.float32), 64))
 
     def warnings(dataset: Dataset, batch_size: int = 512) -> list[str]:
@@ -217,22 +202,18 @@ def test_a_block_shuffle_that_mixes_few_blocks_is_warned_of() -> None:
         return [warning for warning in found if "neighbouring rows" in warning]
 
     few = data.shuffle(0, block="chunks", lanes=8)
-    expected = (
-        "batches of 512 rows draw on 32 blocks at a time: where neighbouring rows are alike, their contents vary 16.6 "
-        "times as much as those of random rows (as in batches of 31); pass lanes=512 to shuffle, which keeps 1,024 "
-        "blocks open"
+    (warning,) = warnings(few)
+    assert warning.startswith(
+        "batches of 512 rows draw on 32 blocks at a time: where neighbouring rows are alike, their"
     )
-    assert warnings(few) == [expected]
-    assert warnings(few.repeat(2)[64:]) == warnings(few)
+    assert "vary 16.6 times as much as those of random rows (as in batches of 31); pass lanes=512 to shuffle" in warning
+    assert warnings(few.repeat(2)[64:]) == [warning]
     assert not warnings(data.shuffle(0, block="chunks", lanes=512))  # the advice
-    (short,) = warnings(few, 2048)
-    assert short.endswith(
-        "pass a smaller block= to shuffle, write the data in smaller chunks by `loadax convert`, or shuffle rows "
-        "individually: shuffle(seed)"
-    )
+    (warning,) = warnings(few, 2048)
+    assert "; pass a smaller block= to shuffle, write the data in smaller chunks by `loadax convert`, or" in warning
     assert not warnings(data.shuffle(0, block=1, lanes=8), 2048)  # the advice
     assert not warnings(data.shuffle(0, block="chunks", lanes=256), 512)
-    # What a batch draws on is not known here, or not a block shuffle.
+    # The blocks of a batch are unknown here, or it is not a block shuffle.
     assert not warnings(few[::2])
     assert not warnings(data[:4096].shuffle(0))
 
@@ -266,21 +247,16 @@ def test_too_many_rows_to_ask_for_their_files(tmp_path: Path) -> None:
     assert Dataloader(data, 5000, mesh=plan_mesh({"data": 1}, hosts=1)).explain().reading.files is None
 
 
-def test_other_warnings() -> None:
+def test_warnings_about_copies_memory_dropped_rows_and_stragglers() -> None:
     big = from_arrays({"x": np.zeros((100, 1024), np.float32)})
     mesh = plan_mesh({"data": 8}, hosts=4)
-    found = Dataloader(big, 64, mesh=mesh, partition=P(), prefetch_bytes=1000).explain()
-    text = "\n".join(found.warnings)
-    assert (
-        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; "
-        "partition these over more axes" in text
-    )
+    text = "\n".join(Dataloader(big, 64, mesh=mesh, partition=P(), prefetch_bytes=1000).explain().warnings)
+    assert "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; partition" in text
     assert "a step takes 256 KiB on a host, but reading ahead is limited to 256 KiB: no two steps" in text
     assert "an epoch of 100 rows drops 36 of them" in text
     uneven = plan_mesh({"data": 8}, owners=[0, 0, 0, 0, 0, 1, 1, 1])
-    assert (
-        "hosts read from 6 to 10 rows a step, and all wait" in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
-    )
+    (straggler, *_) = Dataloader(TREE, 16, mesh=uneven).explain().warnings
+    assert "hosts read from 6 to 10 rows a step, and all wait" in straggler
 
 
 def test_a_process_with_a_mesh_of_its_own() -> None:
@@ -314,10 +290,9 @@ def test_schedules_microbatches_and_keys() -> None:
     assert loader.check_plan().steps == 9
     with pytest.raises(RowIndexError, match="step 9 is out of range"):
         loader.explain(at=9)
-    with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
-        loader.explain(steps=0)
-    with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
-        loader.check_plan(0)
+    for ask in (loader.explain, loader.check_plan):
+        with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
+            ask(0)
 
 
 def example() -> Explanation:
@@ -328,18 +303,21 @@ def example() -> Explanation:
     ).explain()
 
 
-def test_as_a_table() -> None:
+def test_explanation_as_text() -> None:
     text = str(example())
     assert text.startswith("data         arrays in memory\norder        70 rows\n             shuffle(7)\n")
-    assert re.search(r"^ +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
-    assert "             an epoch: 70 rows, 4 steps, 6 rows dropped\n" in text
-    assert "mesh         data=2, seq=4: 8 devices on 4 hosts\n" in text
-    assert "             ['tokens'] uint16[16, 64] by P('data', 'seq')\n" in text
-    assert "copies       each row is read by 2 hosts; all hosts together read the batch 2.00 times\n" in text
-    assert "of a device  3 batches of 288 B: 864 B\n" in text
-    assert re.search(r"^rows read +8 +8 +8$", text, re.MULTILINE)
-    assert re.search(r"^bytes read +1.0 KiB +1.0 KiB +1.0 KiB$", text, re.MULTILINE)
-    assert "\nwarning: hosts read 1.0 KiB of whole rows" in text
+    for line in (
+        r" +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps",
+        " +an epoch: 70 rows, 4 steps, 6 rows dropped",
+        "mesh         data=2, seq=4: 8 devices on 4 hosts",
+        r" +\['tokens'\] uint16\[16, 64\] by P\('data', 'seq'\)",
+        "copies       each row is read by 2 hosts; all hosts together read the batch 2.00 times",
+        "of a device  3 batches of 288 B: 864 B",
+        "rows read +8 +8 +8",
+        "bytes read +1.0 KiB +1.0 KiB +1.0 KiB",
+        "warning: hosts read 1.0 KiB of whole rows.*",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
     assert max(map(len, text.split("\n\nwarning", maxsplit=1)[0].splitlines())) < 100
     assert repr(example()) == "<Explanation of 16 rows on 4 hosts; print it>"
 
@@ -365,16 +343,6 @@ def test_as_json() -> None:
     assert "partition_picture" not in shown
 
 
-def test_the_order_is_told_as_the_dataset_tells_it() -> None:
-    data = from_arrays(np.arange(100)).shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3)
-    told = list(data.verbs)
-    explained = Dataloader(data, 5, mesh=plan_mesh({"data": 1}, hosts=1)).explain()
-    assert (
-        list(explained.order) == told == ["100 rows", "shuffle(1, block=4, window=2, lanes=8)", "[5:20]", "repeat(3)"]
-    )
-    assert repr(data) == "Dataset(45 rows of arrays in memory.shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3))"
-
-
 def grid_of_hosts(text: str) -> list[list[str]]:
     """The hosts' labels of a picture, without shades."""
     lines = text.splitlines()[4:]
@@ -382,14 +350,13 @@ def grid_of_hosts(text: str) -> list[list[str]]:
 
 
 def test_a_picture_in_the_terminal() -> None:
-    text = example().text_picture(colour=False)
+    text = example().text_picture()
     lines = text.splitlines()
     assert lines[0] == "['tokens'] uint16[16, 64] by P('data', 'seq')"
     assert lines[1] == "8 parts on 4 hosts; each part is held by 1 host"
     assert re.split(r" {2,}", lines[3]) == ["rows", "0:16", "16:32", "32:48", "48:64"]
     assert [line.split(" ", 1)[0] for line in lines[4:]] == ["0:8", "8:16"]
     assert grid_of_hosts(text) == [["0", "0", "1", "1"], ["2", "2", "3", "3"]]
-    assert "\x1b" not in text
     # Neighbours of different hosts have different shades.
     shades = [[cell[0] for cell in re.findall(r"[░▒▓█]+ \d [░▒▓█]+", line)] for line in lines[4:]]
     assert shades[0][1] != shades[0][2]
@@ -397,21 +364,10 @@ def test_a_picture_in_the_terminal() -> None:
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_a_picture_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = example()
-    coloured = found.text_picture(colour=True)
-    assert len(set(re.findall(r"\x1b\[48;5;(\d+)m", coloured))) == 4
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()[4].split() == ["0:8", "0", "0", "1", "1"]
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert found.text_picture() == coloured
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert found.text_picture() == found.text_picture(colour=False)
-
-
 def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
     def picture(axes: dict[str, int], hosts: int, partition: Any, data: Any = TREE, **options: Any) -> str:
         mesh = plan_mesh(axes, hosts=hosts)
-        return Dataloader(data, 64, mesh=mesh, partition=partition).explain().text_picture(colour=False, **options)
+        return Dataloader(data, 64, mesh=mesh, partition=partition).explain().text_picture(**options)
 
     assert grid_of_hosts(picture({"data": 8}, 4, P())) == [["0-3"]]
     assert grid_of_hosts(picture({"data": 2, "seq": 4}, 8, P("seq"))) == [["0, 4"], ["1, 5"], ["2, 6"], ["3, 7"]]
@@ -503,10 +459,8 @@ def test_thousands_of_hosts_are_no_more_work_than_a_few() -> None:
     assert "3840-4095" in text
 
 
-def test_an_epoch_of_several_batch_sizes_is_counted_as_it_is() -> None:
-    loader = Dataloader(
-        from_arrays({"x": np.arange(1000)}), batch_size={0: 8, 3: 16, 6: 32}, mesh=plan_mesh({"data": 8}, hosts=2)
-    )
+def test_batches_of_an_epoch_with_several_batch_sizes() -> None:
+    loader = Dataloader({"x": np.arange(1000)}, batch_size={0: 8, 3: 16, 6: 32}, mesh=plan_mesh({"data": 8}, hosts=2))
     batches = loader.explain().batches
     assert (batches.steps, batches.steps_per_epoch, batches.first, batches.last) == (35, 35, 0, 2)
     assert batches.dropped == 1000 - sum(len(loader.rows(step)) for step in range(35))
@@ -519,16 +473,20 @@ def test_skipped_steps_are_not_counted(skipped: range, first: int) -> None:
     loader = Dataloader(np.arange(400), {0: 8, 10: 16, 20: 8}).skip(skipped)
     batches = loader.explain(at=first).batches
     assert (batches.first, batches.steps, batches.dropped) == (first, len(loader), 0)
-    check = loader.check_plan()
-    assert "checked all steps" in str(check)
-    assert "occurs in these steps at most once" in str(check)
+    check = str(loader.check_plan())
+    assert check.startswith("checked all steps")
+    assert check.endswith("occurs in these steps at most once")
 
 
 def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
-    assert Dataloader(np.arange(400), 8).skip(range(30, 50)).explain().batches.dropped == 0
-    assert Dataloader(np.arange(405), 8).skip(range(30, 50)).explain().batches.dropped == 5
-    padded = Dataloader({"x": np.arange(405)}, 8, remainder="pad").skip(range(30, 51))
-    assert padded.explain().batches.padded == 3
+    for rows, skipped, remainder, expected in (
+        (400, range(30, 50), "drop", (0, 0)),
+        (405, range(30, 50), "drop", (5, 0)),
+        (405, range(30, 51), "pad", (0, 3)),
+    ):
+        loader = Dataloader({"x": np.arange(rows)}, 8, remainder=remainder).skip(skipped)  # type: ignore[arg-type]
+        batches = loader.explain().batches
+        assert (batches.dropped, batches.padded) == expected
 
 
 def test_notebook_shows_escaped_text_and_picture() -> None:
