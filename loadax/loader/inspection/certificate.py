@@ -182,9 +182,11 @@ class Certificate:
             raise SourceError(
                 f"{path} can't be read: {error.strerror}; pass a file written by loader.certificate().save(path)"
             ) from error
-        except (ValueError, RecursionError) as error:  # also an ArgumentError
+        except ArgumentError as error:
+            raise SourceError(f"{path}: {error}") from error
+        except (ValueError, RecursionError) as error:
             raise SourceError(
-                f"{path} is not a certificate ({error}); write it with loader.certificate().save(path)"
+                f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,7 +204,7 @@ class Certificate:
         version = values.get("version") if isinstance(values, dict) else None
         if version not in (1, _VERSION):
             raise ArgumentError(
-                f"this certificate has version {shown(version)}, but this loadax reads 1 and {_VERSION}; "
+                f"this is not a certificate of version 1 or {_VERSION}, but of {shown(version)}; "
                 "make one with loader.certificate()"
             )
         try:
