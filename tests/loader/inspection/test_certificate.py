@@ -193,8 +193,8 @@ NEGATIVE = {"steps": [0, 1], "positions": [0, 4], "batch_size": 4, "order": "", 
             '{"version": 2, "run": "a"}',
             r": this certificate is damaged \(KeyError\('spans'\)\); make a new",
         ),
-        ('{"version": 1, "run": "a", "spans": [{"total": [], "each": []}]}', r" .*certificate is damaged"),
-        (json.dumps({"version": 2, "run": "a", "spans": [NEGATIVE]}), r" .* \(ValueError\('-1 is not a digest'\)\)"),
+        ('{"version": 1, "run": "a", "spans": [{"total": [], "each": []}]}', ": this certificate is damaged"),
+        (json.dumps({"version": 2, "run": "a", "spans": [NEGATIVE]}), r": .* \(ValueError\('-1 is not a digest'\)\)"),
     ],
 )
 def test_file_that_is_not_a_certificate(tmp_path: Path, content: str | None, message: str) -> None:
