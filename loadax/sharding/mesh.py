@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike, NDArray
 
 from loadax.core.arguments import integer, shown
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.errors import ArgumentError, MeshError
 from loadax.sharding.compat import legacy_mesh
 from loadax.sharding.layout import MeshGrid
@@ -41,7 +41,7 @@ class PlannedMesh:
         """The axes with their sizes, the number of hosts and the process."""
         axes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         hosts = len(np.unique(self.owners))
-        return f"PlannedMesh({axes}; {hosts} {'host' if hosts == 1 else 'hosts'}, as process {self.process})"
+        return f"PlannedMesh({axes}; {count_text(hosts, 'host')}, as process {self.process})"
 
 
 def plan_mesh(
@@ -63,7 +63,7 @@ def plan_mesh(
     Examples:
         >>> from loadax.sharding import plan_mesh
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
-        PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)
+        PlannedMesh(data=512, seq=64; 4,096 hosts, as process 0)
         >>> plan_mesh({"data": 4}, owners=[0, 1, 0, 1], process=1).owners
         array([0, 1, 0, 1])
     """
@@ -143,14 +143,12 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     """
     if mesh is None:
         return current_mesh() or data_parallel()
-    if isinstance(mesh, AbstractMesh):
+    if isinstance(mesh, AbstractMesh) or (isinstance(mesh, Mesh) and mesh.empty):
         raise MeshError(
             f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
         )
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
-    if isinstance(mesh, Mesh) and mesh.empty:
-        raise MeshError(f"mesh={mesh!r} is empty: pass one with devices, such as loadax.sharding.data_parallel()")
     return mesh
 
 

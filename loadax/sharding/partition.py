@@ -144,16 +144,12 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
             f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} has {len(spec)} entries: use "
             f"{_text(_truncate(spec, rank))}"
         )
-    if spec.unreduced or spec.reduced:
+    if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(
-            f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out"
+            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes, which host data can't have: leave them out"
         )
     used: set[str] = set()
     for entry in spec:
-        if entry is PartitionSpec.UNCONSTRAINED:
-            raise PartitionError(
-                f"{leaf}: {_text(spec)} leaves a dim unconstrained, which placing can't: use None or an axis"
-            )
         for axis in axes_of(entry):
             if axis not in sizes:
                 raise PartitionError(

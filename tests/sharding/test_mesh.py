@@ -88,7 +88,7 @@ class TestResolveMesh:
         ("given", "error", "message"),
         [
             ("data", ArgumentError, "mesh='data' is a str: pass a jax.sharding.Mesh"),
-            (jax.sharding.get_mesh(), MeshError, r"mesh=Mesh\(.*\) is empty: pass one with devices"),
+            (jax.sharding.get_mesh(), MeshError, r"mesh=Mesh\(.*\) has no devices: pass a jax.sharding.Mesh"),
             (AbstractMesh((2,), ("data",)), MeshError, "mesh=AbstractMesh.* has no devices: pass a jax.sharding.Mesh"),
         ],
     )

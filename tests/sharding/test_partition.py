@@ -132,11 +132,11 @@ NO_RULE = (("batch", "x"), ("embed", "model"))
             PartitionError,
             "leaf ['label'] has 1 dim, but P('data', None) has 2 entries: use P('data')",
         ),
-        (P(P.UNCONSTRAINED), PartitionError, "leaves a dim unconstrained, which placing can't: use None or an axis"),
+        (P(P.UNCONSTRAINED), PartitionError, "has unreduced, reduced or unconstrained axes, which host"),
         (
             P(unreduced={"data"}),
             PartitionError,
-            "has unreduced or reduced axes, which host data can't have: leave them",
+            "host data can't have: leave them out",
         ),
         (NO_RULE, PartitionError, "has no rule for 'batch' with axes of the mesh, which are {'data': 2,"),
         ("data", ArgumentError, "leaf ['image']: its partition is 'data', a str: write P('data')"),

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -128,8 +129,8 @@ def test_chunks_are_those_that_the_rows_lie_in(chunks: Any, verb: Any) -> None:
         reading = hosts[0].explain(steps).reading
         assert reading.chunks is not None
         assert reading.decoded is not None
-        np.testing.assert_allclose(reading.chunks, spread(met))
-        np.testing.assert_allclose(reading.decoded, spread(decoded))
+        np.testing.assert_allclose(astuple(reading.chunks), astuple(spread(met)))
+        np.testing.assert_allclose(astuple(reading.decoded), astuple(spread(decoded)))
         assert (reading.steps, reading.hosts, reading.kept_open) == (steps, case.processes, False)
 
 
