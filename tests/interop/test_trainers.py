@@ -183,9 +183,7 @@ def test_kauldron_gets_numpy_arrays_in_several_processes(
 
 @pytest.mark.parametrize("name", ["mesh", "shard_count", "device_map", "host_leaves"])
 def test_kauldron_places_by_itself(kauldron: Any, name: str) -> None:
-    message = (
-        rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes rows"
-    )
+    message = rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes"
     with pytest.raises(ArgumentError, match=message):
         iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={name: None, "num_workers": 2}))
     with iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={"num_workers": 2})).batches as batches:
@@ -269,13 +267,12 @@ def test_maxtext_evaluates_on_all_batches_each_time(host_batches: Any) -> None:
 
 def test_maxtext_saves_and_restores_the_position(host_batches: Any, tmp_path: Path) -> None:
     expected = [loader(num_epochs=2).rows(step).tolist() for step in range(8)]
-    saved, restored = (
-        StandInForMultiHostDataLoadIterator(host_batches(loader(num_epochs=2)), data_parallel()) for _ in range(2)
-    )
+    hosts = (host_batches(loader(num_epochs=2)) for _ in range(2))
+    saved, restored = (StandInForMultiHostDataLoadIterator(each, data_parallel()) for each in hosts)
     assert [values(next(saved)) for _ in range(5)] == expected[:5]
-    handler = StandInForGrainCheckpointHandler()
-    handler.save(tmp_path / "process_0-of-1.json", saved.local_iterator)
-    handler.restore(tmp_path / "process_0-of-1.json", restored.local_iterator)
+    handler, path = StandInForGrainCheckpointHandler(), tmp_path / "process_0-of-1.json"
+    handler.save(path, saved.local_iterator)
+    handler.restore(path, restored.local_iterator)
     assert [values(next(restored)) for _ in range(3)] == expected[5:]
 
 
@@ -299,7 +296,4 @@ def test_maxtext_places_host_batches() -> None:
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
     whole = loader(shard_index=0, shard_count=1)
     placing = StandInForMultiHostDataLoadIterator((whole.host_batch(step) for step in range(len(whole))), mesh)
-    for step in range(len(whole)):
-        assert values(next(placing)) == whole.rows(step).tolist()
-    with pytest.raises(StopIteration):
-        next(placing)
+    assert list(map(values, placing)) == [whole.rows(step).tolist() for step in range(len(whole))]

@@ -1,6 +1,5 @@
 import re
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -53,18 +52,6 @@ def boxes_of(whole: np.ndarray[Any, Any], layout: LeafLayout) -> list[np.ndarray
 
 
 class TestPlacer:
-    @pytest.mark.parametrize(
-        "spec", [P(), P("data"), P("model", "data"), P(None, ("model", "data")), P(("data", "model"), None)]
-    )
-    @pytest.mark.parametrize("types", [(AUTO, AUTO), (EXPLICIT, EXPLICIT)])
-    def test_every_device_gets_its_box(self, spec: P, types: Any) -> None:
-        mesh = make_mesh(types)
-        layout, sharding = plan_leaf(grid_of(mesh), spec, WHOLE.shape), NamedSharding(mesh, spec)
-        array = place(boxes_of(WHOLE, layout), layout, sharding, np.int32)
-        assert array.sharding == sharding
-        assert array.sharding.mesh is mesh  # type: ignore[attr-defined]
-        check_shards(array, WHOLE)
-
     def test_aligned_buffers_are_not_copied(self) -> None:
         mesh = data_parallel()
         layout = plan_leaf(grid_of(mesh), P("data"), WHOLE.shape)
@@ -99,18 +86,16 @@ class TestPlacer:
         check_shards(place(boxes_of(whole, layout), layout, NamedSharding(mesh, spec), np.int16), whole)
 
     def test_it_adds_little_to_what_jax_does(self) -> None:
-        mesh = data_parallel()
-        layout, sharding = plan_leaf(grid_of(mesh), P("data"), (256, 1024)), NamedSharding(mesh, P("data"))
-        buffers = boxes_of(np.zeros((256, 1024), np.int32), layout)
+        mesh, whole = data_parallel(), np.zeros((256, 1024), np.int32)
+        layout, sharding = plan_leaf(grid_of(mesh), P("data"), whole.shape), NamedSharding(mesh, P("data"))
+        buffers = boxes_of(whole, layout)
         placer = Placer(layout, sharding, np.int32)
-        parts: Iterator[Any] = iter(())
 
         def bare() -> jax.Array:
-            nonlocal parts
             parts = iter(buffers)
-            return jax.make_array_from_callback((256, 1024), sharding, lambda index: next(parts), dtype=np.int32)
+            return jax.make_array_from_callback(whole.shape, sharding, lambda index: next(parts), dtype=np.int32)
 
-        placer(buffers), bare()  # what JAX does once, it has done
+        placer(buffers), bare()  # JAX caches some of its work
         assert lines_of(lambda: placer(buffers)) - lines_of(bare) < 200
 
 

