@@ -176,12 +176,6 @@ def test_runs_with_and_without_go_on_from_each_other() -> None:
         assert [batch["label"].shape for batch in epoch] == [(16,)] * 4
 
 
-def test_transfer_guard_allows_it() -> None:
-    with jax.transfer_guard("disallow"):
-        for batch in Dataloader(TREE, 16, keep_on_device=True):
-            jax.block_until_ready(batch)
-
-
 def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
     wide = {"x": np.arange(64) + 2**40}
     with jax.enable_x64(True):

@@ -159,12 +159,6 @@ def test_in_and_out_of_meshes(enter: Callable[[Mesh], AbstractContextManager[Any
         assert_placed(next(iter(found)), by_hand(found, scaled, 0), inside)
 
 
-def test_transfer_guard_allows_it() -> None:
-    with jax.transfer_guard("disallow"):
-        for batch in Dataloader(TREE, 16, device_map=scaled):
-            jax.block_until_ready(batch)
-
-
 def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
     wide = np.arange(64) + 2**40
 
