@@ -43,18 +43,21 @@ def pointers(array: jax.Array) -> list[int]:
     return [shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards]
 
 
+def adapter_over(modules: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter over stand-ins of modules of a trainer, which are given by their members."""
+    for module, members in modules.items():
+        stand_in = ModuleType(module)
+        vars(stand_in).update(members)
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    adapter = importlib.import_module(f"loadax.interop.{name}")
+    del sys.modules[f"loadax.interop.{name}"]
+    return adapter
+
+
 @pytest.fixture
 def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The adapter over a stand-in of `tunix.sft.hooks`."""
-    hooks = ModuleType("tunix.sft.hooks")
-    hooks.DataHooks = type("DataHooks", (), {})  # type: ignore[attr-defined]
-    sft = ModuleType("tunix.sft")
-    sft.hooks = hooks  # type: ignore[attr-defined]
-    for module in (ModuleType("tunix"), sft, hooks):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    adapter = importlib.import_module("loadax.interop.tunix")
-    del sys.modules["loadax.interop.tunix"]
-    return adapter
+    hooks = SimpleNamespace(DataHooks=type("DataHooks", (), {}))
+    return adapter_over({"tunix": {}, "tunix.sft": {"hooks": hooks}}, "tunix", monkeypatch)
 
 
 def stand_in_for_tunix_trainer(iter_steps: int = 0, axis: tuple[str, ...] = ("data",)) -> Any:
@@ -152,18 +155,11 @@ def test_tunix_places_no_arrays_that_span_processes(tunix: Any) -> None:
 
 @pytest.fixture
 def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The adapter over stand-ins of Kauldron's two base classes."""
-    modules = {name: ModuleType(name) for name in ("kauldron", "kauldron.data", "etils")}
     pipeline = dataclasses.make_dataclass("Pipeline", [("batch_size", Any, None)], frozen=True, kw_only=True)
     iterator = dataclasses.make_dataclass("Iterator", [("source", Any)], frozen=True, kw_only=True)
-    modules["kauldron.data"].pipelines = SimpleNamespace(Pipeline=pipeline)  # type: ignore[attr-defined]
-    modules["kauldron.data"].iterators = SimpleNamespace(Iterator=iterator)  # type: ignore[attr-defined]
-    modules["etils"].enp = SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)  # type: ignore[attr-defined]
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    adapter = importlib.import_module("loadax.interop.kauldron")
-    del sys.modules["loadax.interop.kauldron"]
-    return adapter
+    classes = {"pipelines": SimpleNamespace(Pipeline=pipeline), "iterators": SimpleNamespace(Iterator=iterator)}
+    etils = {"enp": SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)}
+    return adapter_over({"kauldron": {}, "kauldron.data": classes, "etils": etils}, "kauldron", monkeypatch)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -9,29 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataloader, from_arrays, from_source
+from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
 from loadax.loader.metrics.timeline import Bar, Event, Recorder, Timeline
 from loadax.loader.reports.bottleneck import LoaderInfo, report
 from loadax.loader.reports.timeline_plot import write_timeline
-from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 from tests.work import lines_of
-
-
-class Slow:
-    spec = ArraySpec((2,), np.dtype(np.float32))
-
-    def __init__(self, machine: Machine):
-        self.machine = machine
-
-    def __len__(self) -> int:
-        return 4000
-
-    def read(self, rows: Integers) -> Any:
-        self.machine.sleep(0.003)
-        return np.zeros((len(rows), 2), np.float32)
 
 
 def page_data(path: Path) -> dict[str, Any]:
@@ -98,40 +83,6 @@ def test_bars_of_events() -> None:
 def test_lanes_are_sorted_by_number() -> None:
     names = (*(f"process {number}" for number in range(11)), "thread 1", "thread 0", "training")
     assert list(Timeline(names, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_page_shows_the_run(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
-    machine.tick = 2.0**-20
-
-    def busy(row: Any) -> Any:
-        machine.work(0.0005)
-        return row + 1
-
-    data = from_source(Slow(machine)).map(busy)
-    with Dataloader(data, 8, num_workers=workers).iterate() as batches:
-        for _ in range(30):
-            next(batches)
-            machine.sleep(0.002)
-        batches.timeline(tmp_path / "run.html")
-        stats = batches.stats()
-    drawn = page_data(tmp_path / "run.html")
-    stages, lanes = list(drawn["colours"]), dict(drawn["lanes"])
-    assert {"training"} <= set(lanes) <= {"training", "thread 0", "thread 1"}
-    assert (len(lanes) > 1) == (workers > 0)
-    bars = [
-        (stages[stage], seconds / 1e6, step, rows) for lane in lanes.values() for _, seconds, stage, step, rows in lane
-    ]
-    spent = {stage: sum(seconds for name, seconds, *_ in bars if name == stage) for stage in stages}
-    expected = {"read": stats.read, "transform": stats.transform, "waiting": stats.wait}
-    assert {stage: spent[stage] for stage in expected} == pytest.approx(expected, abs=1e-3)
-    assert spent["training"] == pytest.approx(stats.elapsed - stats.wait, abs=0.003)
-    assert spent["training"] >= 29 * 0.002
-    assert [step for stage, _, step, _ in bars if stage == "waiting"] == list(range(30))
-    assert sum(rows for stage, *_, rows in bars if stage == "read") >= 240
-    assert all(lane == sorted(lane) for lane in lanes.values())
-    assert len(drawn["ready"]) == 30
 
 
 def test_page_loads_nothing_and_escapes_names(tmp_path: Path) -> None:
@@ -216,14 +167,45 @@ def assert_traced(path: Path, timeline: Timeline) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_trace_has_every_recorded_event(workers: int, tmp_path: Path) -> None:
-    data = from_arrays(np.zeros((64, 2))).map(lambda row: row + 1)
+def test_page_and_trace_show_the_run(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.tick = 2.0**-20
+
+    def busy(row: Any) -> Any:
+        machine.work(0.0005)
+        return row + 1
+
+    data = from_arrays(np.zeros((4000, 2), np.float32)).map(busy)
     with Dataloader(data, 8, num_workers=workers).iterate() as batches:
-        assert len(list(batches)) == 8
-        batches.timeline(tmp_path / "run.json")
-        timeline = batches._stretch.monitor.timeline()
-    assert len(timeline.ready()) == 8
+        for _ in range(30):
+            next(batches)
+            machine.sleep(0.002)
+        with batches._stretch.monitor.lock:  # no piece is recorded between the files
+            timeline = batches._stretch.monitor.timeline()
+            for name in ("run.html", "run.json"):
+                batches.timeline(tmp_path / name)
+            stats = batches.stats()
     assert_traced(tmp_path / "run.json", timeline)
+    drawn = page_data(tmp_path / "run.html")
+    stages, lanes = list(drawn["colours"]), timeline.bars()
+    assert dict(drawn["lanes"]) == {
+        lane: [
+            [round(bar.began * 1e6), round(bar.seconds * 1e6), stages.index(bar.stage), bar.step, bar.rows]
+            for bar in bars
+        ]
+        for lane, bars in lanes.items()
+    }
+    assert drawn["ready"] == [[round(at * 1e6), count] for at, count in timeline.ready()]
+    assert len(drawn["ready"]) == 30
+    assert {"training"} <= lanes.keys() <= {"training", "thread 0", "thread 1"}
+    assert (len(lanes) > 1) == (workers > 0)
+    bars = [bar for lane in lanes.values() for bar in lane]
+    spent = {stage: sum(bar.seconds for bar in bars if bar.stage == stage) for stage in stages}
+    expected = {"read": stats.read, "transform": stats.transform, "waiting": stats.wait}
+    assert {stage: spent[stage] for stage in expected} == pytest.approx(expected, abs=1e-6)
+    assert spent["training"] == pytest.approx(stats.elapsed - stats.wait, abs=0.003)
+    assert [bar.step for bar in bars if bar.stage == "waiting"] == list(range(30))
+    assert sum(bar.rows for bar in bars if bar.stage == "read") >= 240
 
 
 def test_worker_processes_are_processes_of_the_trace(tmp_path: Path) -> None:
@@ -279,4 +261,4 @@ def test_recording_costs_a_constant() -> None:
         assert tracemalloc.get_traced_memory()[0] - before < 1000
     finally:
         tracemalloc.stop()
-    assert lines_of(lambda: count(100)) == first
+    assert lines_of(lambda: count(100)) == pytest.approx(first, rel=0.05)  # garbage collection may run callbacks

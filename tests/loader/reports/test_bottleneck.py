@@ -78,11 +78,6 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
         NOTHING,
         f": {READ} and mostly waits (2.0% of that is processor time); try num_workers=4",
     ),
-    "one thread of many cores": (
-        {"workers": 1, "at_work": 1, "transform": 9.5, "transform_cpu": 9.4, "read": 0.5, "cpu": 12.0},
-        DECODE,
-        ": map decode takes 95% of the work on 1 thread, and the machine has 4 cores; try num_workers=4",
-    ),
     "busy cores": (
         {"workers": 4, "at_work": 4, "transform": 38.0, "transform_cpu": 36.0, "read": 2.0, "cpu": 39.0},
         DECODE,
