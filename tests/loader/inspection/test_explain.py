@@ -36,6 +36,10 @@ ROWS, BATCH = 96, 16
 TREE = {"x": np.arange(ROWS * 16, dtype=np.float32).reshape(ROWS, 16), "y": np.arange(ROWS, dtype=np.int32)}
 
 
+def explained(data: Any, batch_size: int, axes: dict[str, int], hosts: int, **options: Any) -> Explanation:
+    return Dataloader(data, batch_size, mesh=plan_mesh(axes, hosts=hosts), **options).explain()
+
+
 def spread(values: Any) -> Spread:
     return Spread(min(values), float(np.median(values)), max(values))
 
@@ -53,7 +57,7 @@ def partitions(case: MeshCase) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
-def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: MeshCase) -> None:
+def test_figures_equal_a_simulation_of_each_host(case: MeshCase) -> None:
     for partition in partitions(case):
         sources = [ColumnSource(TREE) for _ in range(case.processes)]
         hosts = [loaders(case, from_source(source), partition)[host] for host, source in enumerate(sources)]
@@ -83,20 +87,19 @@ def read_step(loader: Dataloader, step: int) -> None:
 
 
 def test_whole_rows_are_counted_with_a_warning() -> None:
-    mesh, partition = plan_mesh({"data": 2, "seq": 4}, hosts=8), {"x": P("data", "seq"), "y": P("data")}
+    axes, partition = {"data": 2, "seq": 4}, {"x": P("data", "seq"), "y": P("data")}
     mapped = from_arrays(TREE).map_batch(_same)
     for data, why in (
         (mapped, "the map _same .* may need all columns"),
         (from_source(ReadSource(TREE)), "ReadSource has no read_into"),
     ):
-        found = Dataloader(data, BATCH, mesh=mesh, partition=partition).explain()
-        assert found.reading.nbytes == Spread(8 * 68, 8.0 * 68, 8 * 68)
-        assert found.reading.times == 4
+        found = explained(data, BATCH, axes, 8, partition=partition)
+        assert (found.reading.nbytes, found.reading.times) == (Spread(8 * 68, 8.0 * 68, 8 * 68), 4)
         (warning,) = found.warnings
         assert re.match(f"hosts read 544 B of whole rows a step, though their devices hold 29% of that: {why}", warning)
-    cut = from_arrays(TREE).map_batch(_same, elementwise=True)
-    assert Dataloader(cut, BATCH, mesh=mesh, partition=partition).explain().warnings == ()
-    assert Dataloader(mapped, BATCH, mesh=mesh, partition=P("data")).explain().reading.nbytes.most == 8 * 68
+    by_columns = from_arrays(TREE).map_batch(_same, elementwise=True)
+    assert explained(by_columns, BATCH, axes, 8, partition=partition).warnings == ()
+    assert explained(mapped, BATCH, axes, 8, partition=P("data")).reading.nbytes.most == 8 * 68
 
 
 def _same(batch: Any) -> Any:
@@ -105,7 +108,7 @@ def _same(batch: Any) -> Any:
 
 CHUNKS: tuple[Any, ...] = (8, np.array([0, 1, 5, 30, 31, 90]))
 VERBS: dict[str, Callable[[Dataset], Dataset]] = {
-    "as they lie": lambda ds: ds,
+    "in order": lambda ds: ds,
     "backwards": lambda ds: ds[::-1],
     "repeated": lambda ds: ds[:50].repeat(3),
 }
@@ -113,7 +116,7 @@ VERBS: dict[str, Callable[[Dataset], Dataset]] = {
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 @pytest.mark.parametrize("chunks", CHUNKS, ids=["equal", "irregular"])
-def test_chunks_are_those_that_the_rows_lie_in(chunks: Any, verb: Any) -> None:
+def test_chunks_of_rows(chunks: Any, verb: Any) -> None:
     starts = np.arange(0, ROWS, chunks) if isinstance(chunks, int) else chunks
     sizes = np.diff(starts, append=ROWS)
     data = verb(from_source(ChunkedSource(TREE["x"], chunks)))
@@ -134,7 +137,7 @@ def test_chunks_are_those_that_the_rows_lie_in(chunks: Any, verb: Any) -> None:
         assert (reading.steps, reading.hosts, reading.kept_open) == (steps, case.processes, False)
 
 
-def test_padding_lies_in_no_chunk() -> None:
+def test_padding_is_in_no_chunk() -> None:
     data = from_source(ChunkedSource({"x": TREE["x"][:20]}, 4))
     loader = Dataloader(data, BATCH, mesh=plan_mesh({"data": 4}, hosts=4), remainder="pad")
     found = loader.explain(2)
@@ -154,19 +157,20 @@ def test_chunk_reads_samples_hosts() -> None:
         assert found.hosts.tolist() == [1] * sampled
 
 
+def chunked(rows: int, columns: int = 2) -> Dataset:
+    return from_source(ChunkedSource(np.zeros((rows, columns), np.float32), 64))
+
+
 def test_warnings_about_coarse_chunks() -> None:
-    data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64))
-    mesh = plan_mesh({"data": 8}, hosts=8)
-    full = Dataloader(data.shuffle(0), 64, mesh=mesh).explain()
+    full = explained(chunked(4096).shuffle(0), 64, {"data": 8}, 8)
     assert "rows are shuffled individually; shuffle(seed, block='chunks')" in full.warnings[0]
-    stored = Dataloader(data, 64, mesh=mesh).explain()
+    stored = explained(chunked(4096), 64, {"data": 8}, 8)
     assert stored.reading.decoded == Spread(8, 8.0, 8)
     assert "hosts decode 8 rows for each one they use: a host's part of a batch is smaller" in stored.warnings[0]
 
 
-def test_what_a_block_shuffle_has_open() -> None:
-    data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)).shuffle(0, block="chunks", window=2, lanes=8)
-    found = Dataloader(data, 32, mesh=plan_mesh({"data": 8}, hosts=8)).explain()
+def test_open_chunks_of_a_block_shuffle() -> None:
+    found = explained(chunked(4096).shuffle(0, block="chunks", window=2, lanes=8), 32, {"data": 8}, 8)
     assert found.reading.kept_open
     assert found.reading.decoded == Spread(1, 1.0, 1)
     assert found.memory.open_chunks == Spread(2 * 64 * 8, 2.0 * 64 * 8, 2 * 64 * 8)
@@ -188,19 +192,18 @@ def test_what_a_block_shuffle_has_open() -> None:
     ids=["few lanes", "reordered", "few blocks"],
 )
 def test_warning_about_lanes_that_hosts_share(verb: Any, warning: str) -> None:
-    data = verb(from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)))
-    found = Dataloader(data, 64, mesh=plan_mesh({"data": 16}, hosts=16)).explain()
+    found = explained(verb(chunked(4096)), 64, {"data": 16}, 16)
     assert any(re.search(warning, text) for text in found.warnings), found.warnings
     assert found.reading.decoded is not None
     assert found.reading.decoded.most >= 4
 
 
 def test_warning_about_a_block_shuffle_that_mixes_few_blocks() -> None:
-    data = from_source(ChunkedSource(np.zeros((65_536, 2), np.float32), 64))
+    data = chunked(65_536)
 
     def warnings(dataset: Dataset, batch_size: int = 512) -> list[str]:
-        found = Dataloader(dataset, batch_size, mesh=plan_mesh({"data": 8}, hosts=8)).explain().warnings
-        return [warning for warning in found if "neighbouring rows" in warning]
+        found = explained(dataset, batch_size, {"data": 8}, 8)
+        return [warning for warning in found.warnings if "neighbouring rows" in warning]
 
     few = data.shuffle(0, block="chunks", lanes=8)
     (warning,) = warnings(few)
@@ -219,13 +222,9 @@ def test_warning_about_a_block_shuffle_that_mixes_few_blocks() -> None:
     assert not warnings(data[:4096].shuffle(0))
 
 
-def test_lanes_are_not_shared_by_copies() -> None:
-    """Hosts that hold the same rows decode the same chunks.
-
-    That is the partition's doing, and no number of lanes helps.
-    """
-    data = from_source(ChunkedSource(np.zeros((4096, 8), np.float32), 64)).shuffle(0, block="chunks", lanes=8)
-    found = Dataloader(data, 64, mesh=plan_mesh({"data": 8, "seq": 4}, hosts=32), partition=P("data", "seq")).explain()
+def test_no_warning_about_lanes_of_hosts_that_hold_the_same_rows() -> None:
+    data = chunked(4096, 8).shuffle(0, block="chunks", lanes=8)
+    found = explained(data, 64, {"data": 8, "seq": 4}, 32, partition=P("data", "seq"))
     assert found.warnings == ()
     assert found.reading.copies == Spread(4, 4.0, 4)
 
@@ -239,13 +238,10 @@ def test_files(tmp_path: Path) -> None:
     expected = [len({part[0] for row in half for part in where(int(row))}) for half in (rows[:10], rows[10:])]
     assert loader.explain(1).reading.files == spread(expected)
     assert "files met" in str(loader.explain())
-    assert Dataloader(TREE, 20, mesh=plan_mesh({"data": 2}, hosts=2)).explain().reading.files is None
-
-
-def test_too_many_rows_to_ask_for_their_files(tmp_path: Path) -> None:
-    np.zeros(5001, np.uint16).tofile(tmp_path / "a.bin")
-    data = from_tokens(tmp_path / "a.bin", seq_len=1, dtype="uint16")
-    assert Dataloader(data, 5000, mesh=plan_mesh({"data": 1}, hosts=1)).explain().reading.files is None
+    assert explained(TREE, 20, {"data": 2}, 2).reading.files is None
+    np.zeros(5001, np.uint16).tofile(tmp_path / "large.bin")
+    rows_in_one_file = from_tokens(tmp_path / "large.bin", seq_len=1, dtype="uint16")
+    assert explained(rows_in_one_file, 5000, {"data": 1}, 1).reading.files is None  # too many rows to look up
 
 
 def test_warnings_about_copies_memory_dropped_rows_and_stragglers() -> None:
@@ -260,7 +256,7 @@ def test_warnings_about_copies_memory_dropped_rows_and_stragglers() -> None:
     assert "hosts read from 6 to 10 rows a step, and all wait" in straggler
 
 
-def test_a_process_with_a_mesh_of_its_own() -> None:
+def test_processes_with_their_own_meshes() -> None:
     """Its batch is a part of the global one, and the others have meshes like it."""
     mesh = mesh_of({"data": 4, "model": 2})
     partition = {"x": P("data", "model"), "y": P()}
@@ -297,11 +293,9 @@ def test_schedules_microbatches_and_keys() -> None:
 
 
 def example() -> Explanation:
-    mesh = plan_mesh({"data": 2, "seq": 4}, hosts=4)
     data = from_arrays({"tokens": np.zeros((70, 64), np.uint16), "label": np.zeros(70, np.int32)}).shuffle(7).map(_same)
-    return Dataloader(
-        data, 16, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")}, num_epochs=2
-    ).explain()
+    partition = {"tokens": P("data", "seq"), "label": P("data")}
+    return explained(data, 16, {"data": 2, "seq": 4}, 4, partition=partition, num_epochs=2)
 
 
 def test_explanation_as_text() -> None:
@@ -323,7 +317,7 @@ def test_explanation_as_text() -> None:
     assert repr(example()) == "<Explanation of 16 rows on 4 hosts; print it>"
 
 
-def test_without_an_end() -> None:
+def test_infinite_runs() -> None:
     mixed = mix({"a": np.zeros(10), "b": np.zeros(5)}, [1, 2], stop="never")
     loader = Dataloader(mixed, 4, mesh=plan_mesh({"data": 2}, hosts=2), num_epochs=None)
     text = str(loader.explain())
@@ -367,8 +361,7 @@ def test_a_picture_in_the_terminal() -> None:
 
 def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
     def picture(axes: dict[str, int], hosts: int, partition: Any, data: Any = TREE, **options: Any) -> str:
-        mesh = plan_mesh(axes, hosts=hosts)
-        return Dataloader(data, 64, mesh=mesh, partition=partition).explain().text_picture(**options)
+        return explained(data, 64, axes, hosts, partition=partition).text_picture(**options)
 
     assert grid_of_hosts(picture({"data": 8}, 4, P())) == [["0-3"]]
     assert grid_of_hosts(picture({"data": 2, "seq": 4}, 8, P("seq"))) == [["0, 4"], ["1, 5"], ["2, 6"], ["3, 7"]]
@@ -384,7 +377,7 @@ def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
-def test_the_check_counts_reads_as_playing_the_run_through_does(case: MeshCase) -> None:
+def test_check_plan_counts_reads_of_the_whole_run(case: MeshCase) -> None:
     for partition in partitions(case):
         hosts = loaders(case, from_arrays(TREE).shuffle(3).repeat(2), partition, remainder="pad")
         check = hosts[0].check_plan()
@@ -425,7 +418,7 @@ class Forgetful:
         return getattr(Sequential(64), name)
 
 
-def test_an_order_that_hosts_see_differently_is_found() -> None:
+def test_check_plan_finds_an_order_that_differs_between_hosts() -> None:
     forgetful: Any = Forgetful()
     data = Dataset(from_arrays(np.arange(64)).source, forgetful)
     loader = Dataloader(data, 16, mesh=plan_mesh({"data": 4}, hosts=4))
@@ -434,7 +427,7 @@ def test_an_order_that_hosts_see_differently_is_found() -> None:
         loader.check_plan()
 
 
-def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
+def test_check_plan_finds_hosts_that_read_more_than_they_hold() -> None:
     hosts = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
     held = hosts.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
@@ -443,7 +436,7 @@ def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
         _shares(hosts)
 
 
-def test_thousands_of_hosts_are_no_more_work_than_a_few() -> None:
+def test_thousands_of_hosts_cost_as_little_as_a_few() -> None:
     rows = np.broadcast_to(np.uint16(0), (10_000_000, 2048))
     data = from_arrays({"tokens": rows, "label": np.broadcast_to(np.int32(0), (10_000_000,))}).shuffle(0)
 
@@ -491,9 +484,8 @@ def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
 
 
 def test_notebook_shows_escaped_text_and_picture() -> None:
-    mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
     data = from_arrays({"<b>": np.zeros((64, 8))})
-    explanation = Dataloader(data, 16, mesh=mesh, partition=P("data", "model")).explain()
+    explanation = explained(data, 16, {"data": 4, "model": 2}, 2, partition=P("data", "model"))
     text = ET.fromstring(explanation._repr_html_()).text
     assert text == f"{explanation}\n{explanation.text_picture()}"
     assert "['<b>'] float32[16, 8] by P('data', 'model')" in text
