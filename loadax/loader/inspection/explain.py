@@ -87,12 +87,8 @@ def _batches(plan: BatchPlan, at: int) -> BatchFigures:
 def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
     source, host_rows = dataset.reader.source, hosts.rows
     read, whole = _bytes_read(dataset, hosts)
-    chunks = decoded = None
-    looked_at = 0
     reads = chunk_reads(plan, steps, host_rows, source)
-    if reads is not None:
-        looked_at = int(reads.hosts.sum())
-        chunks, decoded = (spread_of(np.repeat(values, reads.hosts)) for values in (reads.chunks, reads.decoded))
+    chunks, decoded = (None, None) if reads is None else map(spread_of, reads)
     if opened:
         decoded = spread_of(
             [
@@ -114,7 +110,7 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
         decoded=decoded,
         kept_open=bool(opened),
         steps=len(steps),
-        hosts=looked_at,
+        hosts=0 if reads is None else len(reads[0]),
     )
 
 
