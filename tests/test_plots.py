@@ -14,6 +14,10 @@ DATA = from_arrays(np.arange(1000))
 _wrong: Any = 3
 
 
+def axes_of(figure: Any) -> list[Any]:
+    return list(figure.axes)
+
+
 def stairs(figure: Any) -> list[Any]:
     return [patch.get_data() for patch in figure.axes[0].patches]
 
@@ -49,7 +53,7 @@ def test_packed_rows() -> None:
     figure = plots.packing(data.shuffle(seed=0))
     fill = [np.count_nonzero(row["segment_ids"]) / 4 for row in data]
     documents = [row["segment_ids"].max() for row in data]
-    left, right = figure.axes
+    left, right = axes_of(figure)
     assert left.get_title() == f"{np.mean(fill):.1%} of all entries are documents"
     assert right.get_title() == f"{np.mean(documents):.1f} documents in a row"
     assert sum(bar.get_height() for bar in left.patches) == len(data)
@@ -58,18 +62,18 @@ def test_packed_rows() -> None:
 def test_rows_packed_by_leaf_may_have_a_leaf_of_that_name() -> None:
     documents = [{"x": np.arange(size), "segment_ids": np.arange(2 * size)} for size in (3, 4, 1, 2)]
     data = from_source(documents).pack({"x": 4, "segment_ids": 8}, method="first_fit")
-    left, _ = plots.packing(data).axes
+    left, _ = axes_of(plots.packing(data))
     assert left.get_title() == "83.3% of all entries are documents"  # 10 + 20 entries in three rows of 12
 
 
 def test_a_shuffle() -> None:
     data = DATA.shuffle(seed=3)
-    points = plots.shuffle(data, epoch=2).axes[0].lines[0]
+    points = axes_of(plots.shuffle(data, epoch=2))[0].lines[0]
     positions = points.get_xdata().astype(int)
     assert points.get_ydata().tolist() == data.read(positions, epoch=2).tolist()
-    straight = plots.shuffle(DATA).axes[1]
+    straight = axes_of(plots.shuffle(DATA))[1]
     assert straight.patches[0].get_height() == pytest.approx(40)  # all neighbours are in the first of 40 bins
-    assert len(plots.shuffle(DATA[:2]).axes[0].lines[0].get_xdata()) == 1
+    assert len(axes_of(plots.shuffle(DATA[:2]))[0].lines[0].get_xdata()) == 1
 
 
 def test_waits() -> None:
@@ -78,7 +82,7 @@ def test_waits() -> None:
             plots.waits(batches)
         for _ in range(5):
             next(batches)
-        above, below = plots.waits(batches).axes
+        above, below = axes_of(plots.waits(batches))
         assert len(above.collections[0].get_segments()) == 5
         assert len(below.lines[0].get_xdata()) == 5
 

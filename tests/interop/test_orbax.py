@@ -90,7 +90,7 @@ def test_v1_state(batches: DataIterator, tmp_path: Path) -> None:
 
 
 def test_v1_checkpointer_saves_in_the_background(batches: DataIterator, tmp_path: Path) -> None:
-    """What is handed out while Orbax still writes is not in the checkpoint."""
+    """Batches taken while Orbax still writes are not in the checkpoint."""
     with v1.training.Checkpointer(tmp_path) as checkpointer:
         for _ in range(3):
             saving = checkpointer.save_checkpointables_async(batches.step, {"data": batches})
@@ -104,7 +104,7 @@ def test_v1_checkpointer_saves_in_the_background(batches: DataIterator, tmp_path
 
 
 class LateFolder:
-    """Stands in for Orbax's `PathAwaitingCreation`: a folder that is made when the test says so."""
+    """Stands in for Orbax's `PathAwaitingCreation`: a folder that the test creates later."""
 
     def __init__(self, path: Path):
         self.path, self.allowed = path, asyncio.Event()

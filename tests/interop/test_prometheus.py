@@ -1,4 +1,4 @@
-"""The metrics: their names, which users' dashboards rely on, and a server that listens where told and shuts down."""
+"""The metrics: their names, which users' dashboards rely on, and a server that listens on one address until closed."""
 
 import gc
 import http.client

@@ -208,7 +208,7 @@ class StandInForMaxTextDataLoader:
 
 
 class StandInForMultiHostDataLoadIterator:
-    """MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host, and starts anew."""
+    """MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host, and restarts."""
 
     def __init__(self, dataloader: Any, mesh: Any):
         self.mesh, self.dataloader = mesh, dataloader

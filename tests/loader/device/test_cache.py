@@ -102,7 +102,7 @@ DATASETS: dict[str, Callable[[Dataset], Dataset]] = {
     "another part each epoch": lambda data: data.shuffle(0)[:40],
     "a filtered one": lambda data: data.filter(lambda example: example["label"] % 3000 == 2993, progress=False),
     "a mixture": lambda data: mix([data.shuffle(1), from_arrays(arrays(30)).map(_more)], [2, 1], seed=0),
-    "one behind the other": lambda data: concat([data.map(_more), from_arrays(arrays(30))]).shuffle(0),
+    "one after the other": lambda data: concat([data.map(_more), from_arrays(arrays(30))]).shuffle(0),
 }
 
 

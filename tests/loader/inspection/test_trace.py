@@ -223,26 +223,26 @@ def values(loader: Dataloader, start: Any, count: int) -> list[list[int]]:
 def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> None:
     loader = loader_of(line(400).shuffle(3), 4)
     careful = loader.skip(range(20, 30))
-    before, behind = states(careful, 20), states(careful, 21)
+    before, after = states(careful, 20), states(careful, 21)
     assert (before["step"], before["position"], before.get("skipped")) == (20, 80, None)
-    assert (behind["step"], behind["position"], behind["skipped"]) == (21, 124, [[0, 80, 0, 120]])
-    # The step behind the last one handed out is not decided yet.
+    assert (after["step"], after["position"], after["skipped"]) == (21, 124, [[0, 80, 0, 120]])
+    # The step after the last batch is not decided yet.
     for other, step in ((loader, 20), (careful, 30), (loader.skip(range(20, 25)), 25), (loader.skip([20, 50]), 21)):
         assert values(other, before, 1) == [loader.rows(step).tolist()]
     # Later ones may be left out as well, also of a run that goes on.
     for other in (careful, loader.skip([*range(20, 30), *range(31, 40)]), careful.skip(range(21, 30))):
-        with other.iterate(behind) as batches:
+        with other.iterate(after) as batches:
             assert batches.step == 21
-    assert values(careful.skip(range(21, 30)), behind, 1) == [loader.rows(40).tolist()]
+    assert values(careful.skip(range(21, 30)), after, 1) == [loader.rows(40).tolist()]
     for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
         message = r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], but this loader skips .*; skip\(\) the same steps"
         with pytest.raises(StateError, match=message):
-            other.iterate(behind)
+            other.iterate(after)
     with pytest.raises(StateError, match=r"'skipped' is \[\], but this loader skips \[\[0, 80, 0, 84\]\] before it"):
         careful.iterate(states(loader, 21))
     with careful.iterate(5) as batches:
-        batches.set_state(behind)
-        assert batches.get_state() == behind
+        batches.set_state(after)
+        assert batches.get_state() == after
 
 
 def test_a_state_of_a_run_with_skips_is_good_for_other_batch_sizes() -> None:

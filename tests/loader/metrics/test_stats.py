@@ -91,9 +91,9 @@ def test_the_first_steps_are_counted_apart() -> None:
 
 
 def test_plus_sums_amounts_and_keeps_the_latest_settings() -> None:
-    common = {"probed": 1, "longest": 0.5, "longest_step": 2}
+    common: dict[str, Any] = {"probed": 1, "longest": 0.5, "longest_step": 2}
     earlier = Stats(steps=3, wait=1.0, first=0.25, ready=2, workers=1, cpu=1.0, active=2.0, **common)
-    changed = {"longest": 0.25, "longest_step": 6, "worker_type": "process"}
+    changed: dict[str, Any] = {"longest": 0.25, "longest_step": 6, "worker_type": "process"}
     later = Stats(steps=4, wait=2.0, first=0.5, ready=1, workers=2, cpu=0.5, active=1.0, **{**common, **changed})
     both = earlier.plus(later)
     assert (both.first, both.probed) == (0.25, 1)
@@ -179,7 +179,7 @@ def test_one_line() -> None:
 
 def test_settled_leaves_out_early_statistics() -> None:
     early = Stats(steps=2, read=1.0, transform=4.0, cpu=3.0, active=9.0, rows=16, workers=1)
-    measured = {"steps": 12, "measured": 10, "waited": 1.0, "rows": 96, "workers": 2, "active": 10.0}
+    measured: dict[str, Any] = {"steps": 12, "measured": 10, "waited": 1.0, "rows": 96, "workers": 2, "active": 10.0}
     one = Stats(read=3.0, transform=4.5, cpu=5.0, early=early, **measured)
     settled = one.settled()
     assert (settled.read, settled.transform, settled.cpu, settled.active, settled.rows) == (2.0, 0.5, 2.0, 1.0, 80)
