@@ -60,11 +60,6 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
         DECODE,
         f": map decode takes 81% of the work on 2 threads, {GIL}",
     ),
-    "the GIL, several maps": (
-        GIL_BOUND,
-        LoaderInfo(("decode", "crop")),
-        f": the maps decode, crop take 81% of the work on 2 threads, {GIL}",
-    ),
     "maps of a mixture, without names": (
         {"workers": 1, "at_work": 1, "transform": 9.0, "transform_cpu": 9.0, "cores": 1, "cpu": 1.0},
         NOTHING,
