@@ -179,16 +179,14 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
 
 
 def _default_spec(sizes: Mapping[str, int]) -> PartitionSpec:
-    axes = list(sizes)
-    if len(axes) > 1:
-        cutting = [axis for axis in axes if sizes[axis] > 1] or axes[:1]
-        of_all = ", ".join(f'"{axis}"' for axis in cutting)
-        every = f", or over all of them: partition=P(({of_all}))" if len(cutting) > 1 else ""
-        raise PartitionError(
-            f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
-            f'partition=P("{cutting[0]}"){every}'
-        )
-    return PartitionSpec(axes[0])
+    if len(sizes) == 1:
+        return PartitionSpec(*sizes)
+    cutting = [f'"{axis}"' for axis in sizes if sizes[axis] > 1] or [f'"{next(iter(sizes))}"']
+    every = f", or over all of them: partition=P(({', '.join(cutting)}))" if len(cutting) > 1 else ""
+    raise PartitionError(
+        f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
+        f"partition=P({cutting[0]}){every}"
+    )
 
 
 def _is_spec(node: Any) -> bool:
