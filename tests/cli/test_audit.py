@@ -119,8 +119,7 @@ def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
     (tmp_path / "a.json").write_text("[]")
     done = audit("*.json")
     assert (done.code, done.lines) == (2, [])
-    message = f"{tmp_path}/a.json: this is not a certificate; make one with loader.certificate()"
-    assert done.err == f"loadax: error: {message}\n"
+    assert done.err.startswith(f"loadax: error: {tmp_path}/a.json: this is not a certificate of version 1 or 2, but")
 
 
 @pytest.mark.processes
