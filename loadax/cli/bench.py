@@ -23,7 +23,7 @@ import time
 from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_command, add_shuffle_options, positive, shuffled, spelling
+from loadax.cli.options import add_command, add_shuffle_options, add_value, positive, shuffled, spelling
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.core.arguments import takes
@@ -58,21 +58,15 @@ def add(commands: Any) -> None:
     """Adds `bench` to the commands."""
     command = add_command(commands, run)
     add_source_options(command)
-    command.add_argument("--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all)")
+    add_value(command, "--batch-size", "B", "rows of the global batch (default: 256, or all)")
     add_shuffle_options(command)
-    command.add_argument(
-        "--map", metavar="MODULE:FUNCTION", help="map to apply: a function of an example, and maybe a random generator"
-    )
-    command.add_argument("--num-workers", metavar="N", type=int, help="workers that read ahead (default: autotuned)")
+    add_value(command, "--map", "MODULE:FUNCTION", "map: a function of an example, and maybe a random generator", str)
+    add_value(command, "--num-workers", "N", "workers that read ahead (default: autotuned)")
     command.add_argument(
         "--worker-type", choices=["thread", "process"], default="thread", help="kind of workers (default: thread)"
     )
-    command.add_argument(
-        "--seconds", metavar="S", type=positive, default=5.0, help="seconds of each measurement (default: 5)"
-    )
-    command.add_argument(
-        "--step", metavar="MS", type=positive, default=10.0, help="milliseconds of a training step (default: 10)"
-    )
+    add_value(command, "--seconds", "S", "seconds of each measurement (default: 5)", positive, default=5.0)
+    add_value(command, "--step", "MS", "milliseconds of a training step (default: 10)", positive, default=10.0)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -108,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         "peak_memory": _peak_memory(),
     }
     if options.json:
-        sys.stdout.write(json.dumps(results, indent=2) + "\n")
+        show(json.dumps(results, indent=2))
         return 0
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
     work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
