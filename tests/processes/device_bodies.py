@@ -1,4 +1,4 @@
-"""What the real processes of `test_device_processes.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Whatever is computed on devices is computed by each process alone.
 """

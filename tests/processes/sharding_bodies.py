@@ -1,4 +1,4 @@
-"""What the real processes of `test_sharding_processes.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Expectations come from JAX's own index maps, one device at a time.
 """

@@ -23,6 +23,7 @@ from loadax.loader.iterator import DataIterator
 from loadax.loader.workers import process_pool
 from tests.limits import HANG, until
 from tests.loader.workers import maps
+from tests.loader.workers.children import worker_processes
 
 ROWS = 64 * 8
 
@@ -34,20 +35,9 @@ def loader(function: Any = None, rows: int = ROWS, **options: Any) -> Dataloader
     return Dataloader(data, 8, **{"num_workers": 2, "worker_type": "process", **options})
 
 
-def workers() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        try:
-            if "loadax.loader.workers.main" in child.cmdline():
-                found.append(child)
-        except psutil.Error:
-            pass  # gone in this moment, or a zombie
-    return found
-
-
 def wait_for_the_end() -> None:
     """Until no worker is left, whatever it had in hand."""
-    until(lambda: not workers())
+    until(lambda: not worker_processes())
 
 
 def numbers(step: int) -> list[int]:
@@ -84,11 +74,11 @@ def test_an_interrupt_while_workers_begin_ends_none_of_them(capfd: pytest.Captur
     for pause in (0.0, 0.03, 0.1, 0.2):
         with iter(loader()) as batches:
             time.sleep(pause)
-            children = {child.pid for child in workers()}
+            children = {child.pid for child in worker_processes()}
             for pid in children:
                 os.kill(pid, signal.SIGINT)
             reads_on(batches, 0)
-            assert {child.pid for child in workers()} == children
+            assert {child.pid for child in worker_processes()} == children
     assert capfd.readouterr().err == ""
 
 
@@ -155,7 +145,7 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
         reads_on(batches, 0, 2)
         with monkeypatch.context() as there:
             there.setattr("sys.executable", "/nowhere/python")
-            for child in workers():
+            for child in worker_processes():
                 child.kill()
             message = (
                 r"worker_type='process': can't start /nowhere/python: .*No such file.*; "
@@ -239,23 +229,6 @@ def test_odd_errors_do_not_hang(way: str) -> None:
     with iter(loader(maps.raises(way), num_workers=1)) as batches:
         reads_on(batches, 0, 2)
         with pytest.raises(RuntimeError, match=message):
-            next(batches)
-
-
-class MineError(Exception):
-    """Of this module, which workers import by its name."""
-
-
-def mine(example: Any) -> Any:
-    if example["x"] == 9:
-        raise MineError("mine")
-    return example
-
-
-def test_an_error_class_of_the_test_module() -> None:
-    with iter(loader(mine)) as batches:
-        reads_on(batches, 0, 1)
-        with pytest.raises(MineError, match="mine"):
             next(batches)
 
 
@@ -386,7 +359,7 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
                 killed.append(reader)
                 os.kill(reader, signal.SIGKILL)
         assert len(killed) == 2
-        assert not {child.pid for child in workers()} & set(killed)
+        assert not {child.pid for child in worker_processes()} & set(killed)
     told = [str(each.message) for each in caught]
     assert len(told) == len(killed)
     for pid in killed:
@@ -406,7 +379,7 @@ def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
         until(lambda: _all_there(batches))
 
         def go_on_without_them() -> None:
-            killed = workers()
+            killed = worker_processes()
             for child in killed:
                 child.kill()
             until(lambda: all(_ended(child.pid) for child in killed))
@@ -426,7 +399,7 @@ def test_all_killed_while_they_begin(pause: float, tmp_path: Path) -> None:
     held_up.touch()
 
     def killed(batches: DataIterator) -> None:
-        for child in workers():
+        for child in worker_processes():
             child.kill()
         held_up.unlink()
         reads_on(batches, 0, 10)
@@ -443,7 +416,7 @@ def test_all_killed_at_work() -> None:
     """Each has a piece of its own, which counts as one death of that."""
 
     def killed(batches: DataIterator) -> None:
-        for child in workers():
+        for child in worker_processes():
             child.kill()
         reads_on(batches, 6, 12)
 
@@ -499,12 +472,6 @@ def stuck(tmp_path: Path) -> Stuck:
     return make
 
 
-def test_the_tests_below_would_see_a_worker(stuck: Stuck) -> None:
-    batches = stuck()
-    assert len(workers()) > 0
-    batches.close()
-
-
 def test_close_while_they_are_busy(stuck: Stuck, capfd: pytest.CaptureFixture[str]) -> None:
     batches = stuck()
     batches.close()
@@ -514,14 +481,6 @@ def test_close_while_they_are_busy(stuck: Stuck, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
-def test_close_right_away_and_again() -> None:
-    for _ in range(3):
-        batches = iter(loader(maps.who))
-        batches.close()
-        batches.close()
-        wait_for_the_end()
-
-
 def test_garbage(stuck: Stuck) -> None:
     batches = stuck()
     del batches
@@ -529,32 +488,11 @@ def test_garbage(stuck: Stuck) -> None:
     wait_for_the_end()
 
 
-def test_break_and_exceptions_in_the_loop() -> None:
-    def train() -> None:
-        for _ in loader(maps.slow_who):
-            raise ValueError("diverged")
-
-    for _ in loader(maps.slow_who):
-        break
-    gc.collect()
-    wait_for_the_end()
-    with pytest.raises(ValueError, match="diverged"):
-        train()
-    gc.collect()
-    wait_for_the_end()
-
-
-def test_the_end_of_the_data() -> None:
-    batches = iter(loader(maps.who))
-    assert sum(1 for _ in batches) == 64
-    wait_for_the_end()
-
-
 def test_one_that_hears_nothing_is_killed() -> None:
     """SIGSTOP, as a system does to processes that it freezes."""
     batches = iter(loader(maps.who))
     next(batches)
-    for child in workers():
+    for child in worker_processes():
         child.suspend()
     batches.close()
     wait_for_the_end()
@@ -586,16 +524,9 @@ def test_an_interrupt_while_the_consumer_waits_loses_nothing() -> None:
                 assert next(batches)["x"].tolist() == numbers(step)
                 step += 1
         timer.join()
-        pids = {child.pid for child in workers()}
+        pids = {child.pid for child in worker_processes()}
         reads_on(batches, batches.step, 5)
-        assert {child.pid for child in workers()} == pids
-
-
-def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> None:
-    batches = stuck()
-    batches.set_state(5)
-    batches.close()
-    wait_for_the_end()
+        assert {child.pid for child in worker_processes()} == pids
 
 
 def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,7 +540,7 @@ def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.
     batches.set_state(3)
     with batches:
         reads_on(batches, 3)
-        until(lambda: len(workers()) == 2)
+        until(lambda: len(worker_processes()) == 2)
 
 
 # Python 3.12 and later warn.
