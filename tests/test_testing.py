@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +390,7 @@ def never() -> Iterator[threading.Event]:
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """To be set by the code that hangs: only then has the time of threads run out."""
-    event, wait = threading.Event(), laws_of_workers.wait
+    event = threading.Event()
 
     def wait_until_stuck(futures: Any, timeout: float, when: str) -> Any:
         until(lambda: event.is_set() or all(future.done() for future in futures))
@@ -545,11 +546,12 @@ def test_run_that_never_ends(never: threading.Event, stuck: threading.Event) -> 
 
 
 def test_invalid_arguments_of_check_source() -> None:
-    for arguments, message in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"rows": 0}, "rows=0: pass 1 or more"),
         ({"timeout": 0}, "timeout=0: pass seconds, more than 0"),
         ({"source": {1, 2}}, "the data is a set, which can only be iterated over"),
-    ):
+    ]
+    for arguments, message in cases:
         with pytest.raises(ArgumentError, match=message):
             check_source(**{"source": TREE, **arguments})
     assert issubclass(ConformanceError, AssertionError)

@@ -118,7 +118,7 @@ def garbage_in_a_cycle(made: Dataloader) -> None:
     class Holder:
         pass
 
-    for _ in range(3):
+    for _ in range(2):
         holder: Any = Holder()
         holder.me, holder.batches = holder, iter(made)
         next(holder.batches)
