@@ -20,7 +20,7 @@ import loadax
 from loadax.cli.options import error_text, spelling
 from loadax.core import arguments
 from loadax.core.formatting import size_text
-from loadax.errors import ArgumentError, LeafError, LoadaxError, PartitionError, SourceError
+from loadax.errors import ArgumentError
 from loadax.io import from_zarr
 from loadax.writing.write import write_zarr
 from tests.cli.conftest import Command
@@ -355,39 +355,27 @@ OPTIONS = argparse.Namespace(
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    ("argument", "message", "expected"),
     [
-        (
-            ArgumentError("batch_size=8 but there are 3 rows; pass fewer", argument="batch_size"),
-            "--batch-size 8 but there are 3 rows; pass fewer",
-        ),
-        (ArgumentError("remainder='drop': pass 'pad'", argument="remainder"), "--remainder drop: pass 'pad'"),
+        ("batch_size", "batch_size=8 but there are 3 rows", "--batch-size 8 but there are 3 rows"),
+        ("remainder", "remainder='drop': pass 'pad'", "--remainder drop: pass 'pad'"),
         # Another value than the one that was typed: a part of it, or what follows from it.
-        (
-            ArgumentError("batch_size=80: pass 8", argument="batch_size"),
-            "--batch-size 8: batch_size=80: pass 8",
-        ),
-        (PartitionError("leaf: use 6 rows", argument="batch_size"), "--batch-size 8: leaf: use 6 rows"),
-        (SourceError("a.png is 3x4; pass size=", argument="size"), "--size: a.png is 3x4; pass size="),
-        (
-            ArgumentError("overwrite=True with shard=(0, 2): no", argument="overwrite"),
-            "--overwrite with shard=(0, 2): no",
-        ),
-        (
-            ArgumentError("half a store; pass resume=True", argument="resume"),
-            "half a store; pass resume=True (--resume)",
-        ),
-        (LeafError("ragged; pass pad_to=", argument="pad_to"), "ragged; pass pad_to= (--pad-to)"),
+        ("batch_size", "batch_size=80: pass 8", "--batch-size 8: batch_size=80: pass 8"),
+        ("batch_size", "leaf: use 6 rows", "--batch-size 8: leaf: use 6 rows"),
+        ("size", "a.png is 3x4; pass size=", "--size: a.png is 3x4; pass size="),
+        ("overwrite", "overwrite=True with shard=(0, 2): no", "--overwrite with shard=(0, 2): no"),
+        ("resume", "half a store; pass resume=True", "half a store; pass resume=True (--resume)"),
+        ("pad_to", "ragged; pass pad_to=", "ragged; pass pad_to= (--pad-to)"),
         # No option, or one of another meaning.
-        (ArgumentError("seed=3: pass 4", argument="seed"), "seed=3: pass 4"),
-        (ArgumentError("key='user': no leaf", argument="key"), "key='user': no leaf"),
-        (ArgumentError("path=3: pass a path", argument="path"), "path=3: pass a path"),
-        (ArgumentError("seq_len=3: pass 4", argument="seq_len"), "seq_len=3: pass 4"),
-        (ArgumentError("no data"), "no data"),
+        ("seed", "seed=3: pass 4", "seed=3: pass 4"),
+        ("key", "key='user': no leaf", "key='user': no leaf"),
+        ("path", "path=3: pass a path", "path=3: pass a path"),
+        ("seq_len", "seq_len=3: pass 4", "seq_len=3: pass 4"),
+        (None, "no data", "no data"),
     ],
 )
-def test_errors_name_the_option(error: LoadaxError, expected: str) -> None:
-    assert error_text(error, OPTIONS) == expected
+def test_errors_name_the_option(argument: str | None, message: str, expected: str) -> None:
+    assert error_text(ArgumentError(message, argument=argument), OPTIONS) == expected
 
 
 def test_every_check_of_an_argument_says_which_one() -> None:
@@ -411,14 +399,7 @@ def test_every_check_of_an_argument_says_which_one() -> None:
 
 def test_arguments_are_spelled_as_options() -> None:
     spell = spelling(OPTIONS)
-    assert [spell("batch_size"), spell("batch_size", 4), spell("overwrite", True)] == [
-        "--batch-size",
-        "--batch-size 4",
-        "--overwrite",
-    ]
-    # What the command does not have.
-    assert [spell("prefetch"), spell("num_workers", 4), spell("worker_type", "process")] == [
-        "prefetch",
-        "num_workers=4",
-        "worker_type='process'",
-    ]
+    assert (spell("batch_size"), spell("batch_size", 4)) == ("--batch-size", "--batch-size 4")
+    assert spell("overwrite", True) == "--overwrite"
+    # Options that the command does not have.
+    assert (spell("prefetch"), spell("worker_type", "process")) == ("prefetch", "worker_type='process'")

@@ -51,19 +51,8 @@ def test_a_plan_of_tokens(tokens: str, command: Command) -> None:
 
 
 def test_a_plan_of_chunks_as_json(fields: str, command: Command) -> None:
-    options = (
-        "--partition",
-        "t2m=data,-,seq;day=data",
-        "--shuffle",
-        0,
-        "--block",
-        "chunks",
-        "--epochs",
-        0,
-        "--remainder",
-        "pad",
-    )
-    code, out, err = command("plan", fields, *MESH, *options, "--json", "--steps", 3)
+    options = "--partition t2m=data,-,seq;day=data --shuffle 0 --block chunks --epochs 0 --remainder pad"
+    code, out, err = command("plan", fields, *MESH, *options.split(), "--json", "--steps", 3)
     assert code == 0
     assert err.startswith("loadax: block shuffle: 8 lanes x 4 blocks of 16 rows")
     shown = json.loads(out)
@@ -93,9 +82,7 @@ def test_axes_that_cut_one_dim_together(fields: str, command: Command) -> None:
 @pytest.mark.processes
 def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
     """JAX would fail to make any device on this platform."""
-    arguments = (
-        "plan",
-        tokens,
+    options = [
         "--seq-len",
         "9",
         "--dtype",
@@ -106,9 +93,13 @@ def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
         "64",
         "--batch-size",
         "512",
-    )
+        "--epochs",
+        "2",
+        "--remainder",
+        "pad",
+    ]
     child = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "loadax", *arguments, "--epochs", "2", "--remainder", "pad"],
+        [sys.executable, "-W", "error", "-m", "loadax", "plan", tokens, *options.split()],
         cwd=ROOT,
         capture_output=True,
         text=True,
