@@ -82,24 +82,9 @@ def test_axes_that_cut_one_dim_together(fields: str, command: Command) -> None:
 @pytest.mark.processes
 def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
     """JAX would fail to make any device on this platform."""
-    options = [
-        "--seq-len",
-        "9",
-        "--dtype",
-        "uint16",
-        "--mesh",
-        "data=512",
-        "--hosts",
-        "64",
-        "--batch-size",
-        "512",
-        "--epochs",
-        "2",
-        "--remainder",
-        "pad",
-    ]
+    options = "--seq-len 9 --dtype uint16 --mesh data=512 --hosts 64 --batch-size 512 --epochs 2"
     child = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "loadax", "plan", tokens, *options.split()],
+        [sys.executable, "-W", "error", "-m", "loadax", "plan", tokens, *options.split(), "--remainder", "pad"],
         cwd=ROOT,
         capture_output=True,
         text=True,
