@@ -23,8 +23,6 @@ from loadax.writing.write import write_zarr
 from tests.cli.conftest import Command
 from tests.writing.rows import TreeRows, made_up, tree_of
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def fields(tmp_path: Path) -> Path:

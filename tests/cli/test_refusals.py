@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+import loadax
 from tests.cli.conftest import Command
 
 MODULE = "def group(example): return 1\nclass Opaque: pass\nnumber = 3\n"
@@ -171,3 +172,16 @@ def test_help_has_an_example_and_names_all_kinds_of_data(name: str, command: Com
     for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):
         assert kind in ending or name in ("audit", "doctor", "verify")
     assert name in command("--help").out
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out == f"loadax {loadax.__version__}\n"
+
+
+def test_completion(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = command("--print-completion", "bash").out
+    assert all(word in script for word in ("inspect", "doctor", "--seq-len"))
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    failed = command("--print-completion", "bash")
+    assert failed.code == 2
+    assert "--print-completion: it needs shtab, which is not installed; pip install shtab" in failed.err

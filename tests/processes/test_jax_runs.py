@@ -17,9 +17,7 @@ CASES: dict[str, list[tuple[str, int, int]]] = {
     "device of 4, every mesh": [("every_mesh", 4, 2)],
     "device without another process": [("small_cases", 2, 4)],
     "grain checkpoint": [("checkpointed_by_grain", 2, 4)],
-    "host leaves on every mesh": [("every_mesh", 2, 4)],
-    "host leaves of parts": [("parts", 2, 4)],
-    "host rows that are masked": [("masked", 2, 4)],
+    "host leaves and masked rows": [("all_cases", 2, 4)],
     "large_run of 1 that 4 resume": [("save", 1, 8), ("go_on", 4, 2)],
     "loader of 2, every mesh and partition": [("every_mesh", 2, 4)],
     "loader of 4, every mesh and partition": [("every_mesh", 4, 2)],
@@ -36,8 +34,7 @@ CASES: dict[str, list[tuple[str, int, int]]] = {
     "sharding of 4, every mesh": [("all_cases", 4, 2)],
     "sharding with a late host": [("late_host", 2, 4)],
     "stream of 2 that 4 and 1 restore": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
-    "worker deaths on one host": [("deaths", 2, 4)],
-    "worker error on one host": [("errors_are_the_hosts_own", 2, 4)],
+    "worker deaths and errors on one host": [("all_cases", 2, 4)],
 }
 
 

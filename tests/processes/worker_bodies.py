@@ -56,3 +56,9 @@ def errors_are_the_hosts_own() -> None:
             assert len(list(batches)) == 8
     failed = multihost_utils.process_allgather(np.array(any(mine)))
     assert int(failed.sum()) == 1
+
+
+def all_cases() -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    deaths()
+    errors_are_the_hosts_own()
