@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+import loadax
 from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError, ClosedError, WorkerError
 from loadax.loader.iterator import DataIterator
@@ -110,19 +111,21 @@ def by_name(example: Any) -> Any:
     return {"x": helper(example["x"])}
 
 
-def test_functions_of_the_test_module_lambdas_and_closures() -> None:
-    added = np.arange(1 << 14)
-    for function in (by_name, lambda row: {"x": helper(row["x"])}, lambda row: {"x": row["x"] * 7 + added[0]}):
-        with iter(loader(function)) as batches:
-            assert next(batches)["x"].tolist() == [7 * number for number in range(8)]
-
-
-def test_arrays_in_closures_and_modules_are_there() -> None:
-    table = np.arange(ROWS, dtype=np.int64)[::-1]
-    with iter(loader(lambda row: {"x": table[row["x"]], "y": maps.looked_up(row)["x"]})) as batches:
-        batch = next(batches)
-    assert batch["x"].tolist() == table[:8].tolist()
-    assert batch["y"].tolist() == list(range(8))
+def test_functions_come_with_what_they_use() -> None:
+    """Functions of this module, lambdas, closures, and arrays in closures and modules."""
+    added, table = np.arange(1 << 14), np.arange(ROWS, dtype=np.int64)[::-1]
+    functions = (
+        by_name,
+        lambda row: {"x": helper(row["x"])},
+        lambda row: {"x": row["x"] * 7 + added[0]},
+        lambda row: {"x": 7 * (ROWS - 1 - table[row["x"]])},
+        lambda row: {"x": 7 * maps.looked_up(row)["x"]},
+    )
+    data = from_arrays({"x": np.arange(ROWS)})
+    every = loadax.zip(tuple(data.map(function) for function in functions))
+    with iter(Dataloader(every, 8, num_workers=1, worker_type="process")) as batches:
+        for leaf in next(batches):
+            assert leaf["x"].tolist() == [7 * number for number in range(8)]
 
 
 def test_arguments_that_can_not_be_used() -> None:
@@ -234,40 +237,51 @@ def test_odd_errors_do_not_hang(way: str) -> None:
 # What can't be sent
 
 
-def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
-    unwilling = Dataloader(from_source(maps.Unwilling(64)), 8, num_workers=1, worker_type="process")
-    with pytest.raises(
-        WorkerError,
-        match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' "
-        r"object; make it picklable: open files .* on first use, .* in __setstate__; or use worker_type='thread'",
-    ):
-        iter(unwilling)
-    wait_for_the_end()
+class Elsewhere(maps.Numbers):
+    """Asks for a module that is not even here."""
+
+    def __reduce__(self) -> Any:
+        return __import__, ("nobody_has_this",)
 
 
-def test_a_map_that_does_not_pickle_is_named() -> None:
+def locked() -> Any:
     lock = threading.Lock()
 
-    def locked(example: Any) -> Any:
+    def guarded(example: Any) -> Any:
         with lock:
             return example
 
-    with pytest.raises(
-        WorkerError,
-        match=r"map .*locked \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'",
+    return from_arrays(np.arange(64)).map(guarded)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: from_source(maps.Unwilling(64)),
+            (
+                r"the source, Unwilling\(64\) can't be sent .* TypeError: cannot pickle '_thread.lock' object; make it "
+                r"picklable: open files .* on first use, .* in __setstate__; or use worker_type='thread'"
+            ),
+        ),
+        (locked, r"map .*guarded \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'"),
+        (
+            lambda: from_source(maps.Spoilt(64)),
+            "a worker process could not load the data: LookupError: not here; make it picklable",
+        ),
+        (
+            lambda: from_source(Elsewhere(64)),
+            r"a worker process can't import 'nobody_has_this', which the data or its maps need; install it, or add",
+        ),
+    ],
+)
+def test_data_that_can_not_be_sent_is_named(make: Callable[[], Any], message: str) -> None:
+    with (
+        pytest.raises(WorkerError, match=message),
+        iter(Dataloader(make(), 8, num_workers=1, worker_type="process")) as batches,
     ):
-        iter(loader(locked))
+        next(batches)
     wait_for_the_end()
-
-
-def test_a_source_that_does_not_come_back() -> None:
-    data = from_source(maps.Spoilt(64))
-    with iter(Dataloader(data, 8, num_workers=2, worker_type="process")) as batches:
-        with pytest.raises(
-            WorkerError, match="a worker process could not load the data: LookupError: not here; make it picklable"
-        ) as caught:
-            next(batches)
-        assert "in spoil" in "\n".join(caught.value.__notes__)
 
 
 def module_that_workers_lack(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Any:
@@ -307,34 +321,6 @@ def test_a_module_that_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.M
         pytest.raises(ModuleNotFoundError, match="gone_by"),
     ):
         next(batches)  # at work, it is an error as others are
-
-
-class Elsewhere:
-    """Asks for a module that is not even here."""
-
-    def __init__(self) -> None:
-        self.spec = {"x": np.int64(0)}
-
-    def __len__(self) -> int:
-        return 64
-
-    def read(self, rows: Any) -> Any:
-        return {"x": rows}
-
-    def __reduce__(self) -> Any:
-        return __import__, ("nobody_has_this",)
-
-
-def test_a_module_that_neither_has() -> None:
-    with (
-        iter(Dataloader(from_source(Elsewhere()), 8, num_workers=2, worker_type="process")) as batches,
-        pytest.raises(
-            WorkerError,
-            match=r"a worker process can't import 'nobody_has_this', "
-            r"which the data or its maps need; install it, or add",
-        ),
-    ):
-        next(batches)
 
 
 def test_what_is_no_text_on_the_path_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
