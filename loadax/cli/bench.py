@@ -82,19 +82,23 @@ def run(options: argparse.Namespace) -> int:
     from loadax.loader.reports.bottleneck import workers_text
 
     before = _peak_memory()
-    dataset = _dataset(options)
+    dataset = shuffled(open_dataset(options), options)
+    if options.map is not None:
+        function = import_function(options.map, "--map")
+        dataset = dataset.map(function, rng=takes(function, 1) is False and takes(function, 2) is True)
     batch_size = _batch_size(dataset, options.batch_size)
     loader = Dataloader(
         dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
     )
     throughput, limits = _feed(loader, batch_size, options.seconds, 0.0, options)
     _, stepping = _feed(loader, batch_size, options.seconds, options.step / 1000, options)
+    stage = _bottleneck(limits)
     results = {
         "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
         "shares": limits.shares,
-        "bottleneck": _bottleneck(limits),
+        "bottleneck": stage,
         "advice": limits.advice,
         "step_seconds": options.step / 1000,
         "waited": stepping.waited,
@@ -104,8 +108,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         show(json.dumps(results, indent=2))
         return 0
+    advice = limits.advice or "there were too few steps for advice, so pass more --seconds"
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
-    work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
+    work = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
     devices = jax.devices()
     lines = {
         "data": f"{dataset!r}, on {count_text(len(devices), f'{devices[0].platform} device')}",
@@ -116,20 +121,12 @@ def run(options: argparse.Namespace) -> int:
         "memory": f"of this process {size_text(_peak_memory())} at its peak, "
         f"{size_text(before)} of it before the data was opened",
         "work": f"{work}, {workers_text(limits.stats)}",
-        "what limits it": _limit(limits),
+        "what limits it": f"{_LIMITS[stage]}; {advice}" if stage else "nothing that was measured: see below",
         f"steps of {options.step:g} ms": stepping.verdict,
     }
     width = max(map(len, lines)) + 2
     show(*(f"{name:<{width}}{text}" for name, text in lines.items()))
     return 0
-
-
-def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = shuffled(open_dataset(options), options)
-    if options.map is None:
-        return dataset
-    function = import_function(options.map, "--map")
-    return dataset.map(function, rng=takes(function, 1) is False and takes(function, 2) is True)
 
 
 def _batch_size(dataset: Dataset, wanted: int | None) -> int:
@@ -186,13 +183,6 @@ def _bottleneck(report: Any) -> str | None:
     if stage is None and report.waited is None and any(report.shares.values()):
         return max(report.shares, key=report.shares.__getitem__)
     return stage
-
-
-def _limit(report: Any) -> str:
-    stage = _bottleneck(report)
-    if stage is None:
-        return "nothing that was measured: see below"
-    return f"{_LIMITS[stage]}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
 
 
 def _processor_seconds() -> float:

@@ -17,10 +17,9 @@ examples:
 
 import argparse
 import re
-import warnings
 from typing import Any
 
-from loadax.cli.options import add_command, add_shuffle_seed, add_value
+from loadax.cli.options import add_command, add_shuffle_seed, add_value, shuffled
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
@@ -50,11 +49,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read or written.
     """
-    dataset = open_dataset(options)
-    if options.shuffle is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the cost in every epoch; advises to use this command
-            dataset = dataset.shuffle(options.shuffle)
+    dataset = shuffled(open_dataset(options), options)
     write_zarr(
         dataset,
         options.destination,

@@ -37,9 +37,7 @@ def add_command(commands: Any, run: Callable[[argparse.Namespace], int]) -> argp
     return command
 
 
-def add_value(
-    command: argparse._ActionsContainer, name: str, metavar: str, text: str, parse: Any = int, **others: Any
-) -> None:
+def add_value(command: Any, name: str, metavar: str, text: str, parse: Any = int, **others: Any) -> None:
     """Adds an option that takes a value, by default an int."""
     command.add_argument(name, metavar=metavar, type=parse, help=text, **others)
 
@@ -47,6 +45,7 @@ def add_value(
 def add_shuffle_seed(command: argparse.ArgumentParser) -> None:
     """Adds `--shuffle`."""
     add_value(command, "--shuffle", "SEED", "seed of a random order (default: stored order)")
+    command.set_defaults(block=None)
 
 
 def add_shuffle_options(command: argparse.ArgumentParser) -> None:
