@@ -63,7 +63,7 @@ def module(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
     return "bench_maps"
 
 
-def test_what_is_said(images: str, command: Command) -> None:
+def test_bench_prints_every_line(images: str, command: Command) -> None:
     code, out, err = command("bench", images, "--batch-size", 64, "--shuffle", 3, *QUICK)
     assert (code, err) == (0, "")
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
@@ -144,7 +144,7 @@ def test_processor_time_is_that_of_this_process_and_its_children(
     assert found["cpu_seconds_per_million_rows"] == pytest.approx(6e6 / (64 * (found["steps"] + 1)))
 
 
-def test_what_limits_it_is_said_of_few_steps_too(images: str, module: str, command: Command) -> None:
+def test_bottleneck_of_few_steps(images: str, module: str, command: Command) -> None:
     arguments = (images, "--map", f"{module}:slow", "--batch-size", 2048, "--num-workers", 1, "--seconds", 0.05)
     code, out, _ = command("bench", *arguments, "--json")
     found = json.loads(out)

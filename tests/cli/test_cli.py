@@ -189,7 +189,7 @@ def test_verify_writes_rows_where_it_can(rows: str, message: str, photos: Path, 
 # inspect
 
 
-def test_inspect_what_loadax_wrote(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_store_of_loadax(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_zarr(
         TreeRows({"image": np.zeros((5000, 64, 64, 3), np.uint8), "label": np.arange(5000)}), "s", shard_rows=2500
@@ -218,7 +218,7 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Command, monkeypatch
     )
 
 
-def test_inspect_what_others_wrote(fields: Path, command: Command) -> None:
+def test_inspect_store_of_zarr_python(fields: Path, command: Command) -> None:
     lines = command("inspect", fields).out.splitlines()
     assert lines[0] == f"{fields}: zarr group, 3 arrays of 32 or 100 rows"
     assert lines[1].startswith("manifest: none (no loadax.json): written by another program")
@@ -251,7 +251,7 @@ def test_inspect_shows_cost_of_layout(
     assert ('block="chunks"' in out) == ("MiB open" in expected[0])
 
 
-def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Command) -> None:
+def test_inspect_and_verify_unfinished_store(tmp_path: Path, command: Command) -> None:
     write_zarr(TreeRows({"x": np.zeros(9), "y": np.zeros(9)}), tmp_path / "s")
     (tmp_path / "s/loadax.json").rename(tmp_path / "s/loadax.partial.json")
     (tmp_path / "s/y/zarr.json").unlink()
@@ -274,7 +274,7 @@ def test_inspect_single_values(tmp_path: Path, command: Command) -> None:
     assert re.search(r"one +a single value +int32", out)
 
 
-def test_inspect_nothing(tmp_path: Path, command: Command) -> None:
+def test_inspect_missing_store(tmp_path: Path, command: Command) -> None:
     for path, message in (
         (tmp_path, "contains no zarr array"),
         (tmp_path / "tran.zarr", "tran.zarr does not exist; pass"),
