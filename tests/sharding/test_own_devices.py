@@ -1,4 +1,4 @@
-"""Programs on this process's devices. What spans processes is tested in `tests/processes/test_device_processes.py`."""
+"""Programs on this process's devices. What spans processes is tested in `tests/processes/test_jax_runs.py`."""
 
 import jax
 import numpy as np
