@@ -78,11 +78,6 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
             open_npy({"x": path})
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=rf"{tmp_path.name}: it can't be opened as \.npy"):
-        open_npy(tmp_path)
-
-
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
     with pytest.raises(
