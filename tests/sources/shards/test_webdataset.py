@@ -2,12 +2,10 @@
 
 import gzip
 import io
-import logging
 import os
 import subprocess
 import tarfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -174,22 +172,6 @@ class TestTheContractOfASource:
             assert batch[name].tolist() == local[name].tolist()
         assert again.source.traits.concurrent_reads == 4
         check_source(data.map_batch(lambda batch: batch["cls"].astype("S2").astype(np.int32)))
-
-
-def test_every_row_once_and_again_after_a_resume(shards: Path) -> None:
-    def loader() -> loadax.Dataloader:
-        data = loadax.from_webdataset(shards, columns="cls", decode=True).shuffle(seed=1)
-        return loadax.Dataloader(data, 4, num_epochs=2, mesh=one_device())
-
-    with closing(iter(loader())) as batches:
-        seen = [batch["cls"].tolist() for _, batch in zip(range(2), batches, strict=False)]
-        state = batches.get_state()
-    with closing(iter(loader())) as batches:
-        batches.set_state(state)
-        seen += [batch["cls"].tolist() for batch in batches]
-    numbers = [number for batch in seen for number in batch]
-    assert sorted(numbers[:12]) == sorted(numbers[12:]) == list(range(12))
-    assert seen == [batch["cls"].tolist() for batch in loader()]
 
 
 class TestTheIndex:
@@ -419,11 +401,3 @@ class TestBadInput:
     def test_arguments(self, arguments: dict[str, object], message: str, shards: Path) -> None:
         with pytest.raises(ArgumentError, match=message):
             loadax.from_webdataset(shards, **arguments)  # type: ignore[arg-type]
-
-    def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        path = write_tar(tmp_path / "x.tar", numbered(3))
-        data = loadax.from_webdataset(path)
-        os.truncate(path, 512)
-        with pytest.raises(SourceError, match=r"x.tar: the file has 512 bytes, but had at least"):
-            data[0]
