@@ -9,7 +9,7 @@ import pytest
 
 import loadax
 from loadax.cli.program import main
-from loadax.errors import ArgumentError, LoadaxError, SourceError
+from loadax.errors import ArgumentError, LoadaxError
 from loadax.sources.io.paths import local_path
 
 LONG = "x" * 5000
@@ -102,22 +102,3 @@ class TestTheFolderAbove:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(LoadaxError, match=r"no zip|not there|no zarr"):
             loadax.from_zarr("../nothing.zip")
-
-
-@pytest.mark.parametrize(
-    ("end", "content", "open_folder"),
-    [
-        (".csv", b"x\n1\n", loadax.from_csv),
-        (".jsonl", b'{"x": 1}\n', loadax.from_jsonl),
-        (".bin", bytes(6), lambda folder: loadax.from_tokens(folder, 2, dtype="uint16")),
-    ],
-)
-def test_hidden_files_of_a_folder_are_left_out(
-    end: str, content: bytes, open_folder: Callable[[Path], loadax.Dataset], tmp_path: Path
-) -> None:
-    (tmp_path / f"a{end}").write_bytes(content)
-    (tmp_path / f"._a{end}").write_bytes(b"\0\5\26\7")  # as macOS writes beside a file on other file systems
-    assert len(open_folder(tmp_path)) == 1
-    (tmp_path / f"a{end}").unlink()
-    with pytest.raises(SourceError, match=rf"the folder has no .*, but '?\._a{end}"):
-        open_folder(tmp_path)
