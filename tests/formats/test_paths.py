@@ -1,5 +1,6 @@
 """Files, folders, patterns, lists and URLs give the same rows; what isn't there is named."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +117,21 @@ def test_urls_of_a_web_server_give_the_rows(sample: Sample, tmp_path: Path, rang
 
 @every(remote=True)
 def test_bucket_gives_the_rows(sample: Sample, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
-    for name, numbers in {"a": [3, 1], "b": [4]}.items():
+    for name, numbers in {"a": [3, 1], "b %20#": [4]}.items():
         sample.file(tmp_path / f"{name}{sample.ending}", numbers)
     s3_server.upload(tmp_path, bucket, "t x/")
     url = f"s3://{bucket}/t x"
     assert sample.numbers(f"{url}/a{sample.ending}") == [3, 1]
-    if sample.together:
-        for path in (url, f"{url}/*{sample.ending}", [f"{url}/{name}{sample.ending}" for name in "ab"]):
-            assert sample.numbers(path) == [3, 1, 4]
     with pytest.raises(SourceError, match=f"s3://{bucket}/t x/none"):
         sample.open(f"{url}/none{sample.ending}")
+    if not sample.together:
+        return
+    for path in (url, f"{url}/*{sample.ending}", [f"{url}/{name}{sample.ending}" for name in ("a", "b %2520%23")]):
+        assert sample.numbers(path) == [3, 1, 4]
+    for path, message in {
+        f"{url}/none{sample.ending}": "there is no such file",
+        f"{url}/none*": "no file matches this pattern",
+        f"s3://{bucket}/empty/": "the folder has no .*, but nothing; pass the files",
+    }.items():
+        with pytest.raises(SourceError, match=rf"{re.escape(path)}.*: {message}"):
+            sample.open(path)
