@@ -1,6 +1,5 @@
 """No cache and no index gives the rows of one file for those of another, however alike the two files are."""
 
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ import pytest
 
 import loadax
 from loadax.core.distributed import Process
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import resolved
 from tests.formats.samples import COMPRESSED, SAMPLES, Sample, every
 from tests.servers.faults import FaultProxy
+from tests.servers.ranges import RangeServer
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -109,11 +109,62 @@ def test_credentials_are_no_part_of_a_location() -> None:
 
 
 @every(INDEXED)
-def test_index_of_another_file_is_named(sample: Sample, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    for index, numbers in enumerate(WIDTHS):
-        sample.open(stored(sample, tmp_path / str(index), numbers), tmp_path / "kept")
-    assert "records.json does not match (contents, files differs) and is not used" in caplog.text
+def test_index_is_made_once(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = stored(sample, tmp_path / "data", (3, 1, 4))
+    sample.open(path, tmp_path / "kept")
+    monkeypatch.setattr("loadax.sources.io.file_index._Scan", None)
+    assert sample.numbers(path, tmp_path / "kept") == [3, 1, 4]
+
+
+@every(INDEXED)
+@pytest.mark.parametrize("change", ["contents", "size", "time", "name", "fewer", "place"])
+def test_index_of_other_files_is_made_again(
+    change: str, sample: Sample, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    path = stored(sample, folder, (1, 222))
+    second = sample.file(folder / f"1{sample.ending}", [5])
+    sample.open(folder, kept)
+    expected = [1, 222, 5]
+    match change:
+        case "contents":
+            stored(sample, folder, (333, 4))
+            expected = [333, 4, 5]
+        case "size":
+            stored(sample, folder, (7, 7, 7))
+            expected = [7, 7, 7, 5]
+        case "time":
+            os.utime(path, (1, 1))
+        case "name":
+            second.rename(folder / f"2{sample.ending}")
+        case "fewer":
+            second.unlink()
+            expected = [1, 222]
+        case "place":
+            folder = folder.rename(tmp_path / "moved")
+    assert sample.numbers(folder, kept) == expected
+    assert "records.json does not match" in caplog.text
+    caplog.clear()
+    assert sample.numbers(folder, kept) == expected
+    assert "does not match" not in caplog.text
+
+
+@every(INDEXED)
+def test_index_of_remote_files_is_made_before_a_run_of_several_processes(
+    sample: Sample, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, kept = sample.file(tmp_path / f"a{sample.ending}", [3, 1, 4]), tmp_path / "kept"
+    url = f"{range_server.url}/{path.name}"
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
+            assert sample.numbers(path) == [3, 1, 4]
+            for folder, named in ((None, "without index="), (tmp_path / "none", "without its index at .*records.json")):
+                with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
+                    sample.open(url, folder)
+            if kept.is_dir():
+                assert sample.numbers(url, kept) == [3, 1, 4]
+        assert sample.numbers(url, kept) == [3, 1, 4]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "tfrecord"])

@@ -175,53 +175,6 @@ class TestTheContractOfASource:
 
 
 class TestTheIndex:
-    def test_is_made_once(self, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        index = tmp_path / "index"
-        data = loadax.from_webdataset(shards, index=index)
-        monkeypatch.setattr("loadax.sources.io.file_index._Scan", None)
-        again = loadax.from_webdataset(shards, index=index)
-        assert [again[row] for row in range(12)] == [data[row] for row in range(12)]
-
-    @pytest.mark.parametrize("change", ["size", "time", "name", "fewer", "place"])
-    def test_of_other_files_is_made_again(
-        self, change: str, shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        index = tmp_path / "index"
-        loadax.from_webdataset(shards, index=index)
-        first, *_ = sorted(shards.iterdir())
-        if change == "size":
-            write_tar(first, numbered(3, 100))
-        elif change == "time":
-            os.utime(first, (1, 1))
-        elif change == "name":
-            first.rename(shards / "first.tar")
-        elif change == "place":
-            shards = shards.rename(tmp_path / "moved")
-        else:
-            first.unlink()
-        data = loadax.from_webdataset(shards, index=index)
-        assert "does not match" in caplog.text
-        assert len(data) == {"size": 8, "fewer": 5}.get(change, 12)
-        caplog.clear()
-        loadax.from_webdataset(shards, index=index)
-        assert "does not match" not in caplog.text
-
-    def test_of_remote_files_is_made_before_a_run_of_several_processes(
-        self, shards: Path, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from loadax.core.distributed import Process
-
-        urls = [f"{range_server.url}/shards/{path.name}" for path in sorted(shards.iterdir())]
-        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-        for index, named in ((None, "without index="), (tmp_path / "index", "without its index at .*records.json")):
-            with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
-                loadax.from_webdataset(urls, index=index)
-        monkeypatch.undo()
-        loadax.from_webdataset(urls, index=tmp_path / "index")
-        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-        assert len(loadax.from_webdataset(urls, index=tmp_path / "index")) == 12
-        assert len(loadax.from_webdataset(shards)) == 12
-
     def test_of_remote_files_is_made_by_windows(
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:

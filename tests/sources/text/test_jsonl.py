@@ -70,17 +70,6 @@ def test_dtypes_are_stated_or_inferred(folder: Path) -> None:
     assert plain(tokens[5])["tokens"] == plain(plainly[5])["tokens"]
 
 
-def test_the_index_is_kept_and_made_again_for_other_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 300
-    scan = jsonl._scan
-    monkeypatch.delattr(jsonl, "_scan")
-    monkeypatch.setattr(jsonl, "_scan", None, raising=False)
-    assert plain(loadax.from_jsonl(folder, index=folder / "index")[299]) == ROWS[299]
-    monkeypatch.setattr(jsonl, "_scan", scan)
-    write(folder / "a.jsonl", ROWS[:100])
-    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 230
-
-
 @pytest.mark.parametrize("ending", [".gz", ".GZ", ".zst"])
 def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = write(tmp_path / "x", ROWS).read_bytes()
