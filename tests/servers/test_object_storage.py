@@ -159,15 +159,6 @@ class TestTheSameBatches:
         assert_batches(data, loadax.from_zarr(folder / "weather"))
 
 
-def test_a_group_is_found_by_listing(folder: Path, s3_server: S3Server, bucket: str) -> None:
-    s3_server.upload(folder, bucket, "below/")
-    batch = loadax.from_zarr(f"s3://{bucket}/below/weather").read(np.array([5, 99]))
-    assert sorted(batch) == ["field", "label"]
-    np.testing.assert_array_equal(batch["field"], FIELDS[[5, 99]])
-    with pytest.raises(SourceError, match=r"weather has no zarr array 'sea'; its arrays are \['field', 'label'\]"):
-        loadax.from_zarr(f"s3://{bucket}/below/weather", ["sea"])
-
-
 def test_every_source_and_verb_of_records(s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
     write(tmp_path / "records")
     s3_server.upload(tmp_path / "records", bucket)

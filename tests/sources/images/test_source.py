@@ -476,14 +476,6 @@ def test_a_file_that_is_gone(animals: Path) -> None:
         data.read([7])
 
 
-def test_a_file_that_became_a_folder(animals: Path) -> None:
-    data = loadax.from_images(animals)
-    (animals / "b/2.png").unlink()
-    (animals / "b/2.png").mkdir()
-    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: it can't be read: .*it is a folder, not a regular file"):
-        data.read([7])
-
-
 # ---- as a source
 
 
