@@ -85,7 +85,7 @@ def test_missing_store_is_named(sample: Sample, tmp_path: Path) -> None:
 
 
 @every()
-@pytest.mark.parametrize("wrong", [7, [7], b"x", {1: 7}, (path for path in "x")], ids=str)
+@pytest.mark.parametrize("wrong", [7, [7], b"x", {1: 7}, iter("x")], ids=type)
 def test_what_is_no_path_is_refused(sample: Sample, wrong: Any) -> None:
     with pytest.raises(ArgumentError, match=r"(paths?|folder)=.* is an? \w+: pass the path "):
         sample.open(wrong)
