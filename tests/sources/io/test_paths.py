@@ -11,15 +11,12 @@ import loadax
 from loadax.cli.program import main
 from loadax.errors import ArgumentError, LoadaxError
 from loadax.sources.io.paths import local_path
+from tests.formats.samples import SAMPLES
 
 LONG = "x" * 5000
 OPENERS: dict[str, Callable[[Any], Any]] = {
-    "from_npy": loadax.from_npy,
-    "from_zarr": loadax.from_zarr,
-    "from_tokens": lambda path: loadax.from_tokens(path, 4, dtype="uint16"),
+    **{name: sample.open for name, sample in SAMPLES.items()},
     "from_documents": loadax.from_documents,
-    "from_images": loadax.from_images,
-    "from_array_record": loadax.from_array_record,
     "write_zarr": lambda path: loadax.write_zarr(np.arange(4), path, progress=False),
     "cache": lambda path: loadax.from_arrays(np.arange(4)).cache(path, progress=False),
     "filter": lambda path: loadax.from_arrays(np.arange(4)).filter(lambda x: x >= 0, index=path, progress=False),
@@ -40,7 +37,7 @@ def test_what_can_be_no_path(opener: str, path: str) -> None:
     assert "\0" not in str(caught.value)
 
 
-@pytest.mark.parametrize("opener", [name for name in OPENERS if name != "exclude"])
+@pytest.mark.parametrize("opener", [name for name in OPENERS if name != "exclude" and name not in SAMPLES])
 @pytest.mark.parametrize("path", [3, 2.5, b"bytes", object()])
 def test_what_is_no_path(opener: str, path: Any) -> None:
     with pytest.raises(LoadaxError):
