@@ -78,7 +78,7 @@ def test_worker_processes_and_another_run_read_the_same(datasets: dict[str, load
 
 @pytest.mark.processes
 def test_more_files_than_a_process_may_open_are_read(tmp_path: Path) -> None:
-    files, limit = 300, 128
+    files, limit = 160, 128
     names = [name for name, sample in SAMPLES.items() if sample.together]
     for name in names:
         for index in range(files):

@@ -54,7 +54,7 @@ def test_file_of_same_name_size_and_time_is_told_apart(
 
 @every(INDEXED)
 def test_file_in_another_folder_that_differs_between_the_samples(sample: Sample, tmp_path: Path) -> None:
-    numbers = [(*[2 * 10**9] * 500, *pair, *[2 * 10**9] * 2000) for pair in WIDTHS]
+    numbers = [(*[2 * 10**9] * 350, *pair, *[2 * 10**9] * 1200) for pair in WIDTHS]
     paths = [stored(sample, tmp_path / str(index), each) for index, each in enumerate(numbers)]
     one, other = Files().identities(list(map(str, paths)))
     assert one[1:] == other[1:]

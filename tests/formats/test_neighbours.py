@@ -24,10 +24,13 @@ COMPANIONS = (
     "a{}.tmp",
     "_SUCCESS",
 )
+IN_BUCKETS = {name: SAMPLES[name] for name in ("parquet", "webdataset", "tokens")}
+"""One code lists them all."""
+
 LOCAL_OR_NOT = [
     pytest.param(sample, remote, id=f"{name} {'of a bucket' if remote else 'of a folder'}")
     for name, sample in SAMPLES.items()
-    for remote in (False, True)[: 1 + (name in ("parquet", "webdataset", "tokens"))]  # one code for all
+    for remote in (False, True)[: 1 + (name in IN_BUCKETS)]
     if sample.together
 ]
 
@@ -128,7 +131,7 @@ def test_folder_with_the_name_of_a_file_is_read_as_a_folder(
     assert sample.numbers([f"{place}/day{day}{sample.ending}" for day in (1, 2)]) == [1, 2]
 
 
-@every(together=True, remote=True)
+@every(IN_BUCKETS)
 def test_object_and_folder_of_one_name(sample: Sample, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
     """The object is the file, unless it is empty, as what marks a folder is."""
     for name, value in (("x", 1), ("y", 2)):
