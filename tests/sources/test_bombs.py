@@ -1,10 +1,7 @@
 """Small files that claim to be huge, and folders of caches: limits that name the file, and rights of the user alone."""
 
-import gzip
 import io
 import json
-import os
-import stat
 import struct
 import tarfile
 from pathlib import Path
@@ -18,7 +15,6 @@ from pyarrow import parquet as pq
 import loadax
 from loadax.core import memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.npy.header import parse_npy
 from tests.sources.shards.corpora import write_tar
 
@@ -92,25 +88,6 @@ def test_many_brackets_side_by_side_are_not_deep(tmp_path: Path) -> None:
     rows = [{"n": [[1]] * 300, "t": "{[" * 200 + '\\"' + "{["} for _ in range(3)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert loadax.from_jsonl(tmp_path / "a.jsonl", progress=False)[2]["t"] == rows[2]["t"]
-
-
-def rights(path: Path) -> str:
-    return stat.filemode(path.stat().st_mode)[1:]
-
-
-def test_what_caches_hold_is_for_the_user_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
-        loadax.from_jsonl(tmp_path / "a.jsonl.gz", cache=tmp_path / "c", progress=False)
-        DiskCache(tmp_path / "c", 1 << 20).put("0123", b"data")
-    finally:
-        os.umask(before)
-    kept = list((tmp_path / "c" / "loadax-decompressed").iterdir())
-    assert len(kept) == 2
-    assert rights(tmp_path / "c" / "loadax-decompressed") == rights(tmp_path / "c" / "loadax-blocks") == "rwx------"
-    blocks = [path for path in (tmp_path / "c" / "loadax-blocks").rglob("*") if path.is_file()]
-    assert {rights(path) for path in (*kept, *blocks)} == {"rw-------"}
 
 
 def test_lists_of_rows_are_flat(tmp_path: Path) -> None:

@@ -133,15 +133,6 @@ def test_a_loader_yields_every_row_once_an_epoch(folder: Path) -> None:
         jax.tree.map(np.testing.assert_array_equal, batch, padded(RECORDS, loader.rows(step).tolist()))
 
 
-def test_a_map_decodes_bytes(folder: Path) -> None:
-    data = loadax.from_array_record(folder)
-    assert data[5] == RECORDS[5]
-    assert type(data[5]) is bytes
-    sizes = data.map(lambda record: np.int32(len(record)))
-    batch = loadax.Dataloader(sizes, batch_size=120)[0]
-    assert np.asarray(batch).tolist() == [len(record) for record in RECORDS]
-
-
 @pytest.mark.processes
 def test_records_of_one_length_need_no_padding(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(30, 6)).astype(">f4")
@@ -250,15 +241,6 @@ def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
             match=rf"/{name} can't be opened as ArrayRecord: it has another format, or its writer",
         ):
             loadax.from_array_record([folder, tmp_path / name])
-
-
-def test_a_file_whose_writer_was_not_closed(tmp_path: Path) -> None:
-    writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
-    writer.write(bytes(10))
-    (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes() + bytes(1))
-    with pytest.raises(SourceError, match=r"y can't be opened as ArrayRecord"):
-        loadax.from_array_record(tmp_path / "y")
-    writer.close()
 
 
 def test_files_without_anything(tmp_path: Path) -> None:
