@@ -56,8 +56,8 @@ def pack(
         PACK_VERSION,
         *options.described,
         digest,
-        documents.describe_order(),
-        documents.describe_maps(),
+        documents.order.describe(),
+        documents.reader.describe(),
         # States of runs without these stay as they are.
         *([value] if options.by_leaf else [["value", value]] if value else []),
         *([["bos", bos]] if bos is not None else []),
