@@ -4,17 +4,15 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.core.progress import progress_bar
-from loadax.core.threads import thread_pool
+from loadax.core.threads import call_in_threads
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Form
 from loadax.plan.order import check_fixed_rows
@@ -155,25 +153,15 @@ class Documents:
 
     def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty((self.size, self.num_lengths), np.int64)
-        over, caller = threading.Event(), Caller()
         workers = max(self.traits.concurrent_reads, min(8, os.cpu_count() or 1))
 
-        def measure(start: int) -> int:
+        def measure(start: int, _: threading.Event) -> int:
             numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
-            if over.is_set():
-                return 0
             out[numbers] = [self._measured(leaves) for leaves in self.leaves(numbers)]
             return len(numbers)
 
-        with (
-            progress_bar("reading lengths", self.size, "document", progress) as done,
-            thread_pool(workers, "loadax-lengths") as pool,
-        ):
-            try:
-                for count in pool.map(partial(caller.run, measure), range(0, self.size, _DOCUMENTS_PER_READ)):
-                    done(count)
-            finally:
-                over.set()
+        with progress_bar("reading lengths", self.size, "document", progress) as done:
+            call_in_threads(workers, "loadax-lengths", measure, range(0, self.size, _DOCUMENTS_PER_READ), done)
         return out
 
     def identity(self) -> dict[str, Any]:
