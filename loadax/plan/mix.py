@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
-from loadax.plan.order import join_hits, parts_text
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Schedule, Visits
+from loadax.plan.order import BaseOrder, join_hits, parts_text
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Schedule, Visits
 
 Stop = Literal["first", "all", "never"]
 
@@ -88,7 +88,7 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
 
 @final
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(BaseOrder):
     """Several orders, mixed. The rows of part i come after all rows of the sources before it.
 
     Args:
@@ -113,7 +113,7 @@ class Mixed:
     by_step: bool = False
     version: int = 1
     varies = True
-    changing_rows = parent = row_range = shuffle = None
+    parent = None
 
     @property
     def schedule(self) -> Schedule:
@@ -275,9 +275,6 @@ class Mixed:
             f"{verb}() after mix() would break its proportions; call it on the datasets before they are mixed: "
             f"mix({{name: ds.{verb}(…)}}, …)"
         )
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         parts = [
