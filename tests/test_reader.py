@@ -204,7 +204,7 @@ def renamed(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "became"), [(transposed, r"\['x'\] int64\[3, 2\]"), (renamed, r"\['z'\] int64\[2, 3\]")]
+    ("function", "became"), [(transposed, r"'x'.*\[3, 2\], 'int64'"), (renamed, r"'z'.*\[2, 3\], 'int64'")]
 )
 def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) -> None:
     data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
@@ -212,7 +212,9 @@ def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) 
         rf"map_batch {function.__name__} .*is elementwise=True, "
         "but its result and its input differ in leaves or shapes: "
     )
-    with pytest.raises(ArgumentError, match=message + rf"\['x'\] int64\[2, 3\] became {became}; leave elementwise out"):
+    with pytest.raises(
+        ArgumentError, match=message + rf".*'x'.*\[2, 3\], 'int64'.* became .*{became}.*; leave elementwise out"
+    ):
         _ = data.spec
 
 

@@ -24,7 +24,7 @@ from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.protocols import Hits, Integers, NarrowRule, Order, Schedule, Visits
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
 
@@ -115,10 +115,6 @@ class Mixed(BaseOrder):
     varies = True
     parent = None
 
-    @property
-    def schedule(self) -> Schedule:
-        return self
-
     @cached_property
     def size(self) -> int:
         """Number of positions in an epoch.
@@ -151,6 +147,16 @@ class Mixed(BaseOrder):
         return max(end for end in ends if end is not None) + 1
 
     def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Mixed":
+        """The same order with weights that change at positions instead of steps.
+
+        Args:
+            batch_sizes: `(first step, batch size)`: each applies until the next one begins.
+            num_epochs: Number of epochs of the run; None: endless.
+
+        Raises:
+            ArgumentError: When weights change after the first epoch.
+        """
+
         def position(step: int) -> int:
             ends = [first for first, _ in batch_sizes[1:]] + [step]
             return sum(
@@ -169,6 +175,7 @@ class Mixed(BaseOrder):
         return known
 
     def until(self, epoch: int, position: int) -> "Mixed":
+        """The same order without the weights that are scheduled from a position of an epoch on."""
         end = self.begin(epoch) + position
         past = tuple(segment for segment in self.segments if segment.start < end)
         return replace(self, segments=past or self.segments[:1])

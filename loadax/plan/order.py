@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadax.errors import ArgumentError
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Schedule, Shuffle
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle
 
 _SHOWN_PARTS = 8
 
@@ -30,10 +30,6 @@ class BaseOrder:
 
     @property
     def shuffle(self) -> Shuffle | None:
-        return None
-
-    @property
-    def schedule(self) -> Schedule | None:
         return None
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:

@@ -68,7 +68,7 @@ def test_the_callers_list_may_change() -> None:
         (["3"], r"rows contains <U1"),
         ([2**70], r"rows contains object"),
         (3, r"rows=3: pass row numbers, or the path"),
-        ([[1, 2]], r"rows has 2 dimensions; pass a flat list"),
+        ([[1, 2]], r"rows has 2 dimensions: int64\[1, 2\]; pass a flat list, such as rows\.reshape\(-1\)"),
         (np.ones(499, bool), r"rows is a mask of 499 bools, and the dataset has 500 rows; pass one for each row"),
         ({3, 1}, r"rows=\{1, 3\} is a set, which has no order; pass sorted\(rows\)"),
     ],
