@@ -61,12 +61,12 @@ def keep(
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    kept = answers(Question("filter", name, judge, np.int64, known_as, function, _check_kept), reader, met, options)
-    rows = kept.values
+    question = Question("filter", name, judge, np.int64, known_as, function, _check_kept)
+    rows, digest = answers(question, reader, met, options)
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
-    return keep_rows(order, "filter", rows, ("filter", kept.digest))
+    return keep_rows(order, "filter", rows, ("filter", digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
@@ -188,7 +188,7 @@ def split_groups(
         question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key, _check_words)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
-    words = answers(question, reader, met, options).values
+    words, _ = answers(question, reader, met, options)
     first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 
