@@ -8,7 +8,7 @@ import pytest
 
 from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Visits
+from loadax.protocols import ArraySpec
 from loadax.sources.arrays import ArraySource
 
 VALUES = np.arange(20, dtype=np.int32).reshape(10, 2)
@@ -63,12 +63,6 @@ def test_a_map_after_one_with_a_stated_spec_gets_its_result() -> None:
     data = from_arrays(VALUES).map(first, spec=np.zeros(2, np.float32)).map(lambda row: {"sum": row.sum()})
     assert data.spec == {"sum": ArraySpec((), np.dtype(np.float32))}
     assert called == ["first"]
-
-
-def test_maps_are_applied_in_order_with_the_visits_own_rows() -> None:
-    data = from_arrays(VALUES).map(lambda row: row + 1).map_batch(lambda rows: rows * 2).map(lambda row: row - 3)
-    read = data.reader.read_visits(Visits(np.array([4, 0]), np.array([0, 9])))
-    np.testing.assert_array_equal(read, (VALUES[[4, 0]] + 1) * 2 - 3)
 
 
 def test_a_map_may_change_what_it_is_given() -> None:

@@ -120,13 +120,6 @@ def test_what_changes_it(one: str, other: str) -> None:
     assert fingerprint(made(one)) != fingerprint(made(other))
 
 
-def test_a_partial_is_its_function_and_what_is_filled_in() -> None:
-    fn = made("def fn(y, x): return x > y")
-    texts = [fingerprint(functools.partial(fn, y)) for y in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-    assert fingerprint(functools.partial(fn, y=1)) != texts[0]
-
-
 def test_the_name_of_its_module_does_not_matter() -> None:
     """A script's own functions belong to `__main__` when it runs, and to another module on the command line."""
     text = "def help(x): return x > 1\ndef fn(x): return help(x)"
@@ -278,20 +271,6 @@ def test_of_different_functions() -> None:
         *(Scaling().by_two, Scaling().by_three, Scaling(), len, max),
     ]
     assert len({fingerprint(each).digest for each in functions}) == len(functions)
-
-
-def test_of_functions_that_call_themselves_or_each_other() -> None:
-    def halve(row: int) -> int:
-        return halve(row // 2) if row > 1 else row
-
-    def even(row: int) -> bool:
-        return row == 0 or odd(row - 1)
-
-    def odd(row: int) -> bool:
-        return row != 0 and even(row - 1)
-
-    assert len({fingerprint(halve), fingerprint(even), fingerprint(odd)}) == 3
-    assert fingerprint(halve) == fingerprint(halve)
 
 
 def test_of_what_can_not_be_told_apart() -> None:

@@ -147,16 +147,6 @@ def test_an_epoch_ends_before_the_first_part_begins_anew_or_when_all_are_through
     assert order.size == ENDLESS
 
 
-def test_the_next_epoch_goes_on_where_the_parts_were() -> None:
-    order = mixed([10, 7], (0, (3, 1)), stop="first")
-    whole = walk(mixed([10, 7], (0, (3, 1))), 4 * order.size)
-    for epoch in range(4):
-        positions = np.arange(order.size)
-        visits = order.visits(np.full(order.size, epoch), positions)
-        rows = [row + (10 if part else 0) for part, row, _ in whole[epoch * order.size : (epoch + 1) * order.size]]
-        assert visits.rows.tolist() == rows
-
-
 def test_the_turns_are_random_and_follow_the_seed() -> None:
     weights = (0, (10, 10))
     one, again, other = (mixed([10**6, 10**6], weights, seed=seed) for seed in (0, 0, 1))

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataloader, concat, from_arrays, from_source, mix
+from loadax import concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
-from loadax.sharding import plan_mesh
 from loadax.testing import FaultySource
 from tests.limits import HANG
 from tests.row_index.filters import ROWS, SMALL, VALUES, counted, data, files, rows_of, small
@@ -44,13 +43,6 @@ def test_just_the_rows_that_pass_are_there() -> None:
     assert repr(kept) == f"Dataset({len(SMALL)} rows of arrays in memory.filter({len(SMALL)} rows))"
 
 
-def test_it_sees_what_the_maps_so_far_make() -> None:
-    mapped = data().map(lambda example: {"x": -example["x"]}).map_batch(lambda batch: {"x": batch["x"] - 1})
-    assert rows_of(mapped.filter(lambda example: example["x"] >= -40)) == SMALL
-    alone = data().map(lambda example: {"x": -example["x"]})
-    assert rows_of(alone.filter(lambda example: example["x"] > -40).map(lambda example: example["x"])) == SMALL
-
-
 def test_each_row_is_looked_at_once_and_only_those_that_are_met() -> None:
     seen: list[int] = []
 
@@ -60,31 +52,6 @@ def test_each_row_is_looked_at_once_and_only_those_that_are_met() -> None:
 
     data()[10:400:3].shuffle(0).repeat(2).filter(look)
     assert sorted(seen) == sorted(VALUES[10:400:3].tolist())
-
-
-def test_every_epoch_meets_each_kept_row_once_and_goes_on_anywhere() -> None:
-    loader = Dataloader(data().filter(small).shuffle(3), 16, num_epochs=2, remainder="pad")
-    steps = loader.steps_per_epoch
-    for epoch in range(2):
-        met = np.concatenate([loader.rows(step) for step in range(epoch * steps, (epoch + 1) * steps)])
-        assert sorted(met[met >= 0].tolist()) == SMALL
-    with iter(loader) as iterator:
-        for _ in range(5):
-            next(iterator)
-        state = iterator.get_state()
-    with loader.iterate(state) as iterator:
-        np.testing.assert_array_equal(next(iterator)["x"], loader[5]["x"])
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
-def test_any_number_of_hosts_meets_the_same_batches(hosts: int) -> None:
-    filtered = data().shuffle(1).filter(small).exclude(SMALL[:3])
-    whole = Dataloader(filtered, 16, mesh=plan_mesh({"data": 1}, hosts=1)).rows(4).tolist()
-    shares = [
-        Dataloader(filtered, 16, mesh=plan_mesh({"data": 8}, hosts=hosts), shard_index=host, shard_count=hosts)
-        for host in range(hosts)
-    ]
-    assert [row for share in shares for row in share.local_rows(4).tolist()] == whole
 
 
 def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
@@ -103,27 +70,6 @@ def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
 def test_runs_and_threads_change_nothing(workers: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", many)
     assert rows_of(data().shuffle(0).filter(small, workers=workers)) == rows_of(data().filter(small).shuffle(0))
-
-
-def test_a_split_after_it_asks_the_rows_what_it_would_have_asked_before() -> None:
-    train = set(rows_of(data().split(0.7, 1)[0]))
-    assert rows_of(data().filter(small).split(0.7, 1)[0]) == [row for row in SMALL if row in train]
-
-
-def test_documents_of_any_length() -> None:
-    texts = ["a", "bcd", "", "efghij", "kl"]
-    words = from_source(texts).map(lambda text: np.frombuffer(str(text).encode(), np.uint8))
-    assert rows_of(words.filter(lambda tokens: len(tokens) > 1)) == [1, 3, 4]
-    assert rows_of(from_source(texts).filter(lambda text: "b" in text or "k" in text)) == [1, 4]
-
-
-def test_rows_of_several_datasets() -> None:
-    both = concat([data(100).filter(small), data(50).map(lambda example: {**example, "x": example["x"] + 1})])
-    kept = both.filter(lambda example: example["x"] % 2 == 0)
-    expected = [row for row in SMALL if row < 100 and VALUES[row] % 2 == 0] + [
-        100 + row for row in range(50) if VALUES[row] % 2
-    ]
-    assert rows_of(kept) == expected
 
 
 def test_an_answer_may_be_an_array_of_no_dimensions() -> None:
