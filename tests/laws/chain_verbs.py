@@ -282,7 +282,7 @@ def group_of(row: Row) -> int:
     return number_of(row) % 7
 
 
-def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
+def split_groups(chain: Chain, fraction: float, seed: int, side: int, index: Path | None = None) -> Chain:
     """Groups are rows whose numbers leave the same rest."""
     depth = [chain.group_splits] if chain.group_splits else []
 
@@ -295,7 +295,7 @@ def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, chosen.__contains__))
 
-    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1)[side]
+    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1, index=index)[side]
     verb = f".split_by(number % 7, {fraction}, {seed})[{side}]"
     return chain.then(verb, dataset, epoch, group_splits=chain.group_splits + 1, stride=None)
 
