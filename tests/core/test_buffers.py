@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -99,23 +100,6 @@ def in_a_dlpack(lease: Bytes) -> Any:
     return np.from_dlpack(lease)
 
 
-@pytest.mark.parametrize("view_of", [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack])
-def test_a_view_of_any_kind_keeps_its_memory(view_of: Callable[[Bytes], Any]) -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease[:] = 5
-    view = view_of(lease)
-    before = np.array(view)
-    del lease
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE)[:] = 9
-    np.testing.assert_array_equal(view, before)
-    del view
-    gc.collect()
-    assert pool.idle_bytes == 2 * SIZE
-
-
 def placed(lease: Bytes, devices: int = 1) -> jax.Array:
     """A jax.Array on the memory of `lease`, one part a device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "d")
@@ -125,81 +109,55 @@ def placed(lease: Bytes, devices: int = 1) -> jax.Array:
     return jax.block_until_ready(array)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_a_jax_array_keeps_its_memory(devices: int) -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    start = address(lease)
-    array = placed(lease, devices)
-    # it is the lease's memory, no copy
-    assert start <= array.addressable_shards[0].data.unsafe_buffer_pointer() < start + SIZE
-    del lease
-    gc.collect()
-    assert pool.idle_bytes == 0
-    for _ in range(4):
-        pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (np.asarray(array) == 3.0).all()
-
-
 def eventually(condition: Callable[[], bool]) -> bool:
     """JAX may let go of memory on a thread of its own."""
     until(lambda: (gc.collect(), condition())[1])
     return True
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_memory_comes_back_when_the_array_is_gone(devices: int) -> None:
-    pool = BufferPool(1 << 20)
-    array = placed(pool.lease(SIZE), devices)
-    assert pool.idle_bytes == 0
-    del array
-    assert eventually(lambda: pool.idle_bytes == SIZE)
+def shard_of_eight(lease: Bytes) -> Any:
+    return placed(lease, 8).addressable_shards[5].data
 
 
-def test_one_shard_that_lives_on_keeps_all_of_it() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    array = placed(lease, 8)
-    shard = array.addressable_shards[5].data
-    del lease, array
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (np.asarray(shard) == 3.0).all()
-    del shard
-    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
+def view_of_an_array(lease: Bytes) -> Any:
+    return np.asarray(placed(lease))[2:3]
 
 
-def test_a_numpy_view_may_outlive_its_array() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    array = placed(lease)
-    view = np.asarray(array)[2:3]
-    start = address(lease)
-    assert start <= address(view) < start + SIZE  # a view it is: otherwise this test shows nothing
-    del lease, array
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (view == 3.0).all()
-    del view
-    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
-
-
-def test_a_numpy_view_may_outlive_a_deleted_array() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
+def view_of_a_deleted_array(lease: Bytes) -> Any:
     array = placed(lease)
     view = np.asarray(array)
     array.delete()
-    del lease, array
+    return view
+
+
+def address_of(keeper: Any) -> int:
+    if isinstance(keeper, np.ndarray):
+        return address(keeper)
+    shards = [shard.data.unsafe_buffer_pointer() for shard in keeper.addressable_shards]
+    return int(shards[0])
+
+
+VIEWS = [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack]
+ARRAYS = [placed, partial(placed, devices=8), shard_of_eight, view_of_an_array, view_of_a_deleted_array]
+
+
+@pytest.mark.parametrize("keep", [*VIEWS, *ARRAYS], ids=str)
+def test_views_and_jax_arrays_keep_their_memory_until_they_are_gone(keep: Callable[[Bytes], Any]) -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    start = address(lease)
+    keeper = keep(lease)
+    assert start <= address_of(keeper) < start + SIZE  # it is the lease's memory, no copy
+    before = np.array(keeper)
+    del lease
     gc.collect()
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (view == 3.0).all()
+    assert pool.idle_bytes == 0
+    for _ in range(4):
+        pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert np.array(keeper).tobytes() == before.tobytes()
+    del keeper
+    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
 
 
 def test_a_computation_under_way_keeps_its_input() -> None:

@@ -87,38 +87,10 @@ def test_a_host_meets_few_blocks_of_others(blocks: int, batch_size: int) -> None
 
 def test_block_shuffle_golden_values() -> None:
     """The order is a promise: a run that is resumed with another release of loadax goes on with the same rows."""
-    assert shuffled(30, 4, 2, 3, seed=1, epoch=2).tolist() == [
-        3,
-        25,
-        5,
-        0,
-        24,
-        4,
-        23,
-        12,
-        6,
-        1,
-        26,
-        7,
-        20,
-        15,
-        28,
-        21,
-        13,
-        29,
-        22,
-        14,
-        2,
-        27,
-        17,
-        10,
-        16,
-        8,
-        19,
-        9,
-        18,
-        11,
-    ]
+    found = shuffled(30, 4, 2, 3, seed=1, epoch=2)
+    assert " ".join(map(str, found)) == (
+        "3 25 5 0 24 4 23 12 6 1 26 7 20 15 28 21 13 29 22 14 2 27 17 10 16 8 19 9 18 11"
+    )
 
 
 def test_few_blocks_are_open_at_once() -> None:

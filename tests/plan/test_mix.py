@@ -167,22 +167,10 @@ def test_a_mixture_of_large_sources_is_computed_like_any_other() -> None:
 
 def test_mixture_golden_values() -> None:
     """The order is a promise: a run that is resumed with another release of loadax goes on with the same rows."""
-    assert walk(mixed([5, 4, 9], (0, (1, 2, 3)), (7, (3, 0, 1)), seed=4), 14) == [
-        (0, 2, 0),
-        (2, 6, 0),
-        (2, 7, 0),
-        (2, 5, 0),
-        (1, 1, 0),
-        (1, 0, 0),
-        (2, 1, 0),
-        (0, 0, 0),
-        (0, 1, 0),
-        (0, 3, 0),
-        (2, 4, 0),
-        (2, 2, 0),
-        (0, 4, 0),
-        (0, 2, 1),
-    ]
+    parts, rows, epochs = zip(*walk(mixed([5, 4, 9], (0, (1, 2, 3)), (7, (3, 0, 1)), seed=4), 14), strict=True)
+    assert parts == (0, 2, 2, 2, 1, 1, 2, 0, 0, 0, 2, 2, 0, 0)
+    assert rows == (2, 6, 7, 5, 1, 0, 1, 0, 1, 3, 4, 2, 4, 2)
+    assert epochs == (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
 def test_weights_by_step_wait_for_a_batch_size() -> None:

@@ -1,7 +1,6 @@
 """`filter`: exact, looked at once, kept in an index that knows what it is of."""
 
 import logging
-import re
 import signal
 import subprocess
 import sys
@@ -70,11 +69,6 @@ def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
 def test_runs_and_threads_change_nothing(workers: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", many)
     assert rows_of(data().shuffle(0).filter(small, workers=workers)) == rows_of(data().filter(small).shuffle(0))
-
-
-def test_an_answer_may_be_an_array_of_no_dimensions() -> None:
-    assert len(data().filter(lambda example: np.asarray(example["x"] < 40))) == len(SMALL)
-    assert len(data().filter(lambda example: example["x"] < 40)) == len(SMALL)
 
 
 def test_it_can_not_write_to_the_data() -> None:
@@ -241,13 +235,6 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
     assert index.exists()
 
 
-def test_a_key_without_an_index_is_refused(tmp_path: Path) -> None:
-    message = "key='v1' is for an index; pass index=, a folder, as well, or leave key out"
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        data().filter(small, "v1")
-    assert len(data().filter(small, "v1", index=tmp_path / "i")) == len(data().filter(small)) == len(SMALL)
-
-
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     def fails(example: Any) -> bool:
         if example["x"] == 100:
@@ -331,6 +318,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     [
         ({"fn": 3}, "fn=3 can't be called"),
         ({"key": 3}, "key=3: pass a str that you change when fn changes"),
+        ({"key": "v1"}, "key='v1' is for an index; pass index=, a folder, as well, or leave key out"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
         ({"index": 3}, "index=3 is an int: pass the path of a local folder"),
