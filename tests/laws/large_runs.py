@@ -129,21 +129,12 @@ class Run(NamedTuple):
             found.append((position, tuple(each // math.gcd(*weights) for each in weights)))
         return tuple(found)
 
-    def turns(self) -> Iterator[int]:
-        """Which part's turn it is at each position of the mixture."""
-        blocks = self.blocks()
-        for (start, weights), end in zip(blocks, [*(start for start, _ in blocks[1:]), None], strict=True):
-            for block in numbers():
-                begin = start + block * sum(weights)
-                if end is not None and begin >= end:
-                    break
-                yield from verbs.pattern(self.seed, weights, block, 1)[: None if end is None else end - begin]
-
     def epoch(self, number: int) -> list[Visit]:
         """All visits of an epoch; the first ones, if it never ends."""
         if not self.mixed:
             return [Visit("", each.row, number, each.lane) for each in self.parts[""].visits(number)]
-        names, turns = list(self.parts), self.turns()
+        names = list(self.parts)
+        turns = (part for part, _ in verbs.draws(dict(self.blocks()), self.seed, 1))
         streams = {name: _stream(name, part) for name, part in self.parts.items()}
         visits: list[Visit] = []
         drawn = dict.fromkeys(names, 0)
