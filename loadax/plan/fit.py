@@ -17,7 +17,7 @@ import numpy as np
 from loadax.protocols import Integers
 
 
-class _OpenRows(NamedTuple):
+class _Bins(NamedTuple):
     """Rows from `first` to `first + rows` (exclusive), which have equal space left, each for `most` more documents."""
 
     first: int
@@ -26,7 +26,7 @@ class _OpenRows(NamedTuple):
 
 
 @final
-class _Open:
+class _OpenBins:
     """Rows with space left, for documents of descending lengths: rows that fit one document fit all later ones.
 
     Args:
@@ -35,10 +35,10 @@ class _Open:
 
     def __init__(self, best: bool):
         self._best = best
-        self._fitting: list[tuple[int, _OpenRows, int]] = []  # a heap, each with its space
-        self._waiting: list[tuple[int, _OpenRows]] = []  # a heap by descending space
+        self._fitting: list[tuple[int, _Bins, int]] = []  # a heap, each with its space
+        self._waiting: list[tuple[int, _Bins]] = []  # a heap by descending space
 
-    def take(self, length: int) -> tuple[int, _OpenRows] | None:
+    def take(self, length: int) -> tuple[int, _Bins] | None:
         """Removes the next rows with space for `length` entries; returns their space and them, or None."""
         while self._waiting and -self._waiting[0][0] >= length:
             space, rows = heapq.heappop(self._waiting)
@@ -48,7 +48,7 @@ class _Open:
         _, rows, space = heapq.heappop(self._fitting)
         return space, rows
 
-    def put(self, space: int, rows: _OpenRows) -> None:
+    def put(self, space: int, rows: _Bins) -> None:
         """Adds rows that have `space` entries left."""
         heapq.heappush(self._waiting, (-space, rows))
 
@@ -109,14 +109,14 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
     """Places documents of descending lengths: `(first row, number of rows, documents of this length in each row)`."""
     placed: list[tuple[int, int, int]] = []
     rows = 0
-    open_rows = _Open(best)
+    open_rows = _OpenBins(best)
     for length, count in zip(lengths, counts, strict=True):
         left = count
         while left:
             taken = open_rows.take(length)
             if taken is None:
                 # New rows, all filled with this length; the last one may get fewer.
-                taken = seq_len, _OpenRows(rows, -(-left // min(seq_len // length, most)), most)
+                taken = seq_len, _Bins(rows, -(-left // min(seq_len // length, most)), most)
                 rows += taken[1].rows
             space, (first, available, room) = taken
             per_row = min(space // length, room, left)
@@ -124,9 +124,9 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
             placed.append((first, used, per_row))
             left -= used * per_row
             if space > per_row * length and room > per_row:
-                open_rows.put(space - per_row * length, _OpenRows(first, used, room - per_row))
+                open_rows.put(space - per_row * length, _Bins(first, used, room - per_row))
             if available > used:
-                open_rows.put(space, _OpenRows(first + used, available - used, room))
+                open_rows.put(space, _Bins(first + used, available - used, room))
     return placed
 
 

@@ -32,11 +32,6 @@ def made(text: str, name: str = "fn", module: str = "mine", **names: Any) -> Any
 
 
 CHANGES: dict[str, tuple[str, str]] = {
-    "code": ("def fn(x): return x > 1", "def fn(x): return x < 1"),
-    "a constant": ("def fn(x): return x > 1", "def fn(x): return x > 2"),
-    "1 and True": ("def fn(x): return x == 1", "def fn(x): return x == True"),
-    "a default": ("def fn(x, y=1): return x > y", "def fn(x, y=2): return x > y"),
-    "a keyword's default": ("def fn(x, *, y=1): return x > y", "def fn(x, *, y=2): return x > y"),
     "a global": ("Y = 1\ndef fn(x): return x > Y", "Y = 2\ndef fn(x): return x > Y"),
     "a global in a function inside": (
         "Y = 1\ndef fn(x): return any(z > Y for z in x)",
@@ -95,13 +90,6 @@ CHANGES: dict[str, tuple[str, str]] = {
         )
     },
     "which builtin": ("def fn(x): return any(x)", "def fn(x): return all(x)"),
-    "what it closes over": (
-        "def build(y):\n  def fn(x): return x > y\n  return fn\nfn = build(1)",
-        "def build(y):\n  def fn(x): return x > y\n  return fn\nfn = build(2)",
-    ),
-    "a set": ("Y = {'a', 'b'}\ndef fn(x): return x in Y", "Y = {'a', 'c'}\ndef fn(x): return x in Y"),
-    "a dict": ("Y = {'a': 1}\ndef fn(x): return Y[x]", "Y = {'a': 2}\ndef fn(x): return Y[x]"),
-    "a list": ("Y = [1, 2]\ndef fn(x): return x in Y", "Y = [2, 1]\ndef fn(x): return x in Y"),
     "a pattern": (
         "import re\nY = re.compile('a')\ndef fn(x): return Y.match(x)",
         "import re\nY = re.compile('b')\ndef fn(x): return Y.match(x)",
