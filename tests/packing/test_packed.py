@@ -301,7 +301,7 @@ ONE = np.arange(3)
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
         (
             ["ab", "c"],
-            r"row 0 is str 'ab', but pack\(\) needs tokens; tokenize in a map first: \.map\(tokenize\)\.pack",
+            r"row 0 is str 'ab'; a document is .*; tokenize text in a map first: \.map\(tokenize\)\.pack",
         ),
         (
             [(ONE, ONE)],
