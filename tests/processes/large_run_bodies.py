@@ -14,18 +14,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from loadax import Certificate, Dataloader
-from tests.laws.large_runs import (
-    Run,
-    documents,
-    exclude,
-    keep,
-    pack,
-    shuffle,
-    shuffle_blocks,
-    split,
-    split_groups,
-    whole_rows,
-)
+from tests.laws.chain_verbs import exclude, keep, shuffle, shuffle_blocks, split, split_groups
+from tests.laws.large_runs import Run, documents, pack, whole_rows
 from tests.loader.oracle import assert_placed
 
 LEAVES = ("tokens", "segment_ids", "positions", "loss_mask")
@@ -41,9 +31,9 @@ def composed(folder: Path) -> Run:
     """
     web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / "filter"), 3)
     web = shuffle_blocks(pack(web, "split"), 5, block=4, window=2, lanes=3)
-    code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0)[0]
+    code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0, 0)
     code = shuffle(exclude(pack(code, "best_fit"), [2, 9]), 6)
-    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, folder / "groups")[0], 7)
+    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, 0, folder / "groups"), 7)
     return Run(
         {"web": web, "code": code, "books": books},
         sizes={0: 8, 5: 16, 10: 24},
