@@ -12,7 +12,7 @@ from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
-from loadax.protocols import Integers, Order, Visits
+from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
 Remainder = Literal["drop", "pad", "error"]
 
@@ -236,10 +236,15 @@ class BatchPlan:
         epochs, starts = _epoch_positions(segment, whole_steps)
         valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
+        before: tuple[list[LaneAssignment], int, int] = [], 0, 0
         steps_begin = zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         for index, (epoch, start, count) in enumerate(steps_begin):
             assignments = self.order.lane_assignments(epoch, start, start + count)
-            offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
+            if index and _sorted_alike(assignments, start, count, before):
+                offsets[index] = offsets[index - 1]
+            else:
+                offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
+            before = assignments, start, count
         in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == segment.batch_size).all():
@@ -250,6 +255,17 @@ class BatchPlan:
         visits = self.order.visits(epoch_of[valid_positions], in_epoch[valid_positions])
         rows[valid_positions], inside[valid_positions] = visits
         return Visits(rows, inside)
+
+
+def _sorted_alike(
+    assignments: list[LaneAssignment], start: int, count: int, before: tuple[list[LaneAssignment], int, int]
+) -> bool:
+    """Whether two steps have the same lanes and begin with the same one, so that they are sorted by lane alike."""
+    others, other_start, other_count = before
+    if len(assignments) != 1 or len(others) != 1 or count != other_count:
+        return False
+    (first, lanes), (other_first, other_lanes) = assignments[0], others[0]
+    return lanes is other_lanes and (start - first - other_start + other_first) % len(lanes) == 0
 
 
 def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
