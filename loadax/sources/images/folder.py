@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
@@ -16,6 +15,7 @@ from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.neighbours import is_litter
+from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
 
@@ -78,7 +78,9 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
 
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
-    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True)[0].items()}
+    prefix = split_url(url)[1]  # without the escapes that one spelling of the URL has and another lacks
+    listed = RemoteFiles().list(url, below=True)[0]
+    found = {split_url(file)[1].removeprefix(prefix): info.size for file, info in listed.items()}
     return {name: size for name, size in found.items() if not any(map(is_litter, name.split("/")))}
 
 

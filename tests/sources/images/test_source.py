@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,11 +179,6 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
 def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message):
         loadax.from_images(make(tmp_path))
-
-
-def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"https://host/images/: this kind of server can't list its files"):
-        loadax.from_images("https://host/images")
 
 
 @pytest.mark.parametrize(
@@ -482,14 +476,6 @@ def test_a_file_that_is_gone(animals: Path) -> None:
         data.read([7])
 
 
-def test_a_file_that_became_a_folder(animals: Path) -> None:
-    data = loadax.from_images(animals)
-    (animals / "b/2.png").unlink()
-    (animals / "b/2.png").mkdir()
-    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: it can't be read: .*it is a folder, not a regular file"):
-        data.read([7])
-
-
 # ---- as a source
 
 
@@ -514,16 +500,6 @@ def test_columns_are_cut_out(animals: Path) -> None:
     rows = np.array([7, 2, 7])
     source.read_into(rows, [((3, 8), (10, 16), (1, 3)), None], [out, None])
     np.testing.assert_array_equal(out, source.read(rows)["image"][:, 3:8, 10:16, 1:3])
-
-
-def test_threads_side_by_side_read_the_same(tmp_path: Path) -> None:
-    content = [encoded(photograph(name, 200 + i, 150)) for i, name in enumerate(PHOTOGRAPHS * 2)]
-    source = open_images(write(tmp_path, {f"{i}.jpg": each for i, each in enumerate(content)}), 64)
-    rows = [np.random.default_rng(seed).integers(0, 8, 20) for seed in range(16)]
-    expected = [source.read(each)["image"] for each in rows]
-    with ThreadPoolExecutor(8) as pool:
-        for one, other in zip(pool.map(source.read, rows), expected, strict=True):
-            np.testing.assert_array_equal(one["image"], other)
 
 
 @pytest.mark.parametrize("stage", ["decode", "resize"])
@@ -563,25 +539,6 @@ def test_other_threads_run_meanwhile(stage: str) -> None:
     # Of a call that keeps the lock this thread sees its two ends only, each time; on a busy machine so it may be with
     # others, for a while.
     until(runs_meanwhile)
-
-
-def test_a_source_travels_without_its_images(animals: Path) -> None:
-    source = open_images(animals, 8)
-    sent = pickle.dumps(source)
-    assert len(sent) < 3000
-    copy = pickle.loads(sent)
-    rows = np.array([9, 3])
-    np.testing.assert_array_equal(copy.read(rows)["image"], source.read(rows)["image"])
-    assert copy.classes == source.classes == ("a", "b")
-
-
-def test_a_loader_trains_on_it(animals: Path) -> None:
-    data = loadax.from_images(animals, 8).shuffle(seed=0)
-    loader = loadax.Dataloader(data, batch_size=8)
-    batch = next(iter(loader))
-    expected = data.read(np.arange(8))
-    np.testing.assert_array_equal(np.asarray(batch["image"]), expected["image"])
-    assert np.asarray(batch["label"]).tolist() == expected["label"].tolist()
 
 
 def test_a_function_of_ones_own_over_paths(animals: Path) -> None:
