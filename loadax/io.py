@@ -119,7 +119,7 @@ def from_arrow(
     """
     from loadax.sources.adapters.libraries import require
 
-    require("a table", {"pyarrow": "pyarrow"})
+    require("a table", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.arrow.open import open_arrow
 
     return _opened(open_arrow(data, columns, nulls, classes))

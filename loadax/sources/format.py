@@ -22,6 +22,7 @@ class Format(NamedTuple):
         lacks: What a folder without such files lacks; empty if files are not looked for in folders.
         argument: Name of the argument that takes the paths.
         requires: A module of each package that reads such files, by the name that pip knows.
+        extra: Extra of loadax with these packages; empty if they are installed with it.
         local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
         accepted: Functions for formats that this one opens too, or refuses by itself.
         any_bytes: Whether almost any bytes are data, so that files of other formats are recognised first.
@@ -42,6 +43,7 @@ class Format(NamedTuple):
     lacks: str = ""
     argument: str = "paths"
     requires: Mapping[str, str] = MappingProxyType({})
+    extra: str = ""
     local_only: str | None = None
     accepted: tuple[str, ...] = ()
     any_bytes: bool = False

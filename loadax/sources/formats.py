@@ -82,7 +82,7 @@ def open_files(function: str, paths: Any, *arguments: Any, **named: Any) -> Any:
         UnsupportedError: When a package that reads them is not installed.
     """
     one = FORMATS[function]
-    require(one.noun, one.requires)
+    require(one.noun, one.requires, one.extra)
     if one.any_bytes:
         _refuse_other(one, paths)
     try:

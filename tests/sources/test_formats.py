@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import SourceError
+from loadax.sources.format import Format
 from loadax.sources.formats import FORMATS
 from tests.sources.advice import follow
 from tests.sources.shards.corpora import write_tar, write_tfrecord
@@ -85,3 +87,10 @@ def test_guide_to_the_command_line_has_the_options_of_every_format() -> None:
     assert {function: set(re.findall("[a-z-]{2,}", options)) for function, options in rows} == {
         function: {"--" + option.replace("_", "-") for option in one.options} for function, one in FORMATS.items()
     }
+
+
+@pytest.mark.parametrize("record", FORMATS.values(), ids=FORMATS)
+def test_extra_of_a_format_installs_what_reads_it(record: Format) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    installed = project["optional-dependencies"][record.extra] if record.extra else project["dependencies"]
+    assert {*record.requires} <= {re.split("[<>=]", requirement)[0] for requirement in installed}

@@ -15,12 +15,13 @@ def comes_from(data: Any, module: str, *names: str) -> bool:
     return isinstance(data, kinds)
 
 
-def require(what: str, packages: Mapping[str, str]) -> None:
+def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
     """Refuses to go on without packages.
 
     Args:
         what: What they read, for the message.
         packages: A module of each package, by the name that pip knows.
+        extra: Extra of loadax with these packages; empty if they are installed with it.
 
     Raises:
         UnsupportedError: When a module can't be imported; says what to install.
@@ -29,6 +30,8 @@ def require(what: str, packages: Mapping[str, str]) -> None:
         try:
             import_module(module)
         except ImportError as error:
+            clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'" if extra else ""
+            install = f"pip install {' '.join(packages)}{clone}"
             raise UnsupportedError(
-                f"{what} is read by {package}, which can't be imported ({error}): pip install {' '.join(packages)}"
+                f"{what} is read by {package}, which can't be imported ({error}): {install}"
             ) from error

@@ -43,7 +43,7 @@ def open_supported(data: Any) -> Source | None:
 
 
 def _open_arrow(data: Any) -> Source:
-    require(f"a {type(data).__name__}", {"pyarrow": "pyarrow"})
+    require(f"a {type(data).__name__}", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.arrow.open import open_arrow
 
     return open_arrow(data)

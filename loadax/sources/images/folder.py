@@ -50,7 +50,7 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     choice("quality", quality, ("high", "fast"))
     choice("damaged", damaged, ("error", "accept"))
     wanted = None if size is None else _size(size)
-    require("an image", FORMAT.requires)
+    require("an image", FORMAT.requires, FORMAT.extra)
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 

@@ -10,6 +10,7 @@ FORMAT = Format(
     "a folder of images",
     opener="loadax.sources.images.folder:open_images",
     requires={"opencv-python-headless": "cv2", "pillow": "PIL.Image", "simplejpeg": "simplejpeg"},
+    extra="images",
     is_folder=True,
     options=("size",),
 )

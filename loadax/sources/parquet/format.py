@@ -10,6 +10,7 @@ FORMAT = Format(
     "loadax.sources.parquet.open:open_parquet",
     lacks=".parquet file",
     requires={"pyarrow": "pyarrow"},
+    extra="parquet",
     lists=True,
     options=("columns", "cache"),
 )

@@ -60,7 +60,7 @@ def example_class() -> tuple[Any, type[Exception]]:
     Raises:
         UnsupportedError: When protobuf can't be imported; says what to install.
     """
-    require("a tf.train.Example", {"protobuf": "google.protobuf"})
+    require("a tf.train.Example", {"protobuf": "google.protobuf"}, "tfrecord")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 

@@ -41,6 +41,7 @@ TFRECORD = Format(
     opener="loadax.sources.shards.tfrecord:open_tfrecord",
     lacks="file with .tfrecord in its name",
     requires={"google-crc32c": "google_crc32c"},
+    extra="tfrecord",
     options=("columns", "cache"),
     columns="features",
     command=_features,

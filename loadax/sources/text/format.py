@@ -11,6 +11,7 @@ JSONL = Format(
     "loadax.sources.text.jsonl:open_jsonl",
     lacks=".jsonl file",
     requires={"pyarrow": "pyarrow"},
+    extra="parquet",
     lists=True,
     options=("columns", "cache"),
 )
@@ -21,6 +22,7 @@ CSV = Format(
     opener="loadax.sources.text.csv:open_csv",
     lacks=".csv file",
     requires={"pyarrow": "pyarrow"},
+    extra="parquet",
     any_bytes=True,
     lists=True,
     options=("columns",),

@@ -393,5 +393,5 @@ def test_a_table_without_rows() -> None:
 
 def test_without_pyarrow_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UnsupportedError, match="pip install pyarrow"):
+    with pytest.raises(UnsupportedError, match=r"pip install pyarrow, or, .* pip install -e '\.\[parquet\]'$"):
         loadax.from_arrow(object())

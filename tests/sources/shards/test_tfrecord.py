@@ -237,7 +237,9 @@ class TestBadInput:
 
     def test_without_the_library(self, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "google_crc32c", None)
-        with pytest.raises(UnsupportedError, match=r"which can't be imported .*: pip install google-crc32c"):
+        with pytest.raises(
+            UnsupportedError, match=r"can't be imported .*: pip install google-crc32c, or, .* '\.\[tfrecord\]'$"
+        ):
             loadax.from_tfrecord(shards)
 
     def test_features_without_protobuf(self, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
