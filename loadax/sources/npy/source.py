@@ -1,23 +1,26 @@
 """Opens `.npy` files: local ones memory-mapped, remote ones by range requests."""
 
-import os
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import path
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.disk_cache import DiskCache, open_cache
 from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES, REMEDY, load_npy
-from loadax.sources.npy.remote import NpyRanges
+from loadax.sources.io.remote_stream import RemoteSegments
+from loadax.sources.npy.header import NPY_FAILURES, REMEDY, load_npy, read_npy_headers
+from loadax.sources.stream_array import StreamArray
 
 
-def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource | NpyRanges:
+def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource:
     """Opens one `.npy` file, or a pytree of them.
 
     Args:
@@ -29,18 +32,28 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
     blocks = open_cache(cache, cache_bytes)
-    places = [
-        local_path(path("paths", location, "the path of a .npy file, or a pytree of paths"))
-        for location in flatten(paths)[0]
-    ]
-    if all(places):
-        return ArraySource(map_leaves(_map_file, paths))
-    return NpyRanges(map_leaves(lambda location: os.fspath(local_path(location) or location), paths), blocks)
+    given, structure = flatten(paths)
+    local = [local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in given]
+    far = iter(_open_remote([url for url, file in zip(given, local, strict=True) if file is None], blocks))
+    return ArraySource(structure.build(next(far) if file is None else _map_file(file) for file in local))
 
 
-def _map_file(path: Any) -> NDArray[Any]:
-    file = local_path(path)
-    assert file is not None
+def _open_remote(locations: list[str], cache: DiskCache | None) -> list[StreamArray]:
+    files, arrays = Files(), []
+    for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
+        if not header.shape:
+            raise SourceError(f"{location} is a scalar without rows; give it a first dimension")
+        if header.fortran and len(header.shape) > 1:
+            raise SourceError(
+                f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
+                "numpy.ascontiguousarray(array), or copy the file to this machine"
+            )
+        stream = RemoteSegments([Segment(location, header.begin, header.size)], files, cache)
+        arrays.append(StreamArray(stream, header.dtype, header.shape))
+    return arrays
+
+
+def _map_file(file: Path) -> NDArray[Any]:
     try:
         array = load_npy(file, mapped=True)
     except NPY_FAILURES as error:

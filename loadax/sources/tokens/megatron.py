@@ -1,11 +1,8 @@
 """Parses Megatron's `.idx` files, and fairseq's: the document offsets of a `.bin` file."""
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers
@@ -75,59 +72,6 @@ def read_index(files: Files, location: str) -> MegatronIndex:
             "the number of its sequences; the file is damaged: write it again"
         )
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
-
-
-@final
-class Documents:
-    """Document offsets of a stream. Pickles as the paths of the `.idx` files, and reads them again.
-
-    Args:
-        files: Reader of the `.idx` files.
-        indices: Paths or URLs of the `.idx` files.
-        offsets: Position in the stream of the first token of each file.
-    """
-
-    def __init__(self, files: Files, indices: Sequence[str], offsets: Sequence[int]):
-        self._files, self._indices, self._offsets = files, tuple(indices), tuple(offsets)
-
-    @property
-    def indices(self) -> tuple[str, ...]:
-        return self._indices
-
-    def __getstate__(self) -> Any:
-        return self._files, self._indices, self._offsets
-
-    def __setstate__(self, state: Any) -> None:
-        self._files, self._indices, self._offsets = state
-
-    @cached_property
-    def begins(self) -> Integers:
-        """First tokens of the documents, int64[m], ascending, without empty documents."""
-        parts = [
-            read_index(self._files, index).begins + offset
-            for index, offset in zip(self._indices, self._offsets, strict=True)
-        ]
-        return np.unique(np.concatenate(parts))
-
-    def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
-        """Writes segment ids: the document number of each token, counted from 1 within each window.
-
-        Args:
-            first: First token of each window, int64[n].
-            columns: Columns of the window to write, `(low, high)`.
-            out: Destination, [n, high - low].
-        """
-        low, high = columns
-        begun = np.searchsorted(self.begins, first, side="right")
-        before = np.searchsorted(self.begins, first + low, side="right")
-        within = np.searchsorted(self.begins, first + (high - 1), side="right") - before
-        steps = np.zeros((len(first), high - low), np.int32)
-        steps[:, 0] = 1 + before - begun
-        windows = np.repeat(np.arange(len(first)), within)
-        behind = np.arange(len(windows)) - np.repeat(np.cumsum(within) - within, within)
-        begins = self.begins[before[windows] + behind]
-        steps[windows, begins - first[windows] - low] = 1
-        out[...] = np.cumsum(steps, axis=1, dtype=np.int32)
 
 
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
