@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
-from loadax.core.spec import all_columns, unmasked
+from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
@@ -70,7 +70,7 @@ class ArraySource(BaseSource):
         rows = check_rows(rows, self._length)
         out: list[Any] = [np.empty((len(rows), *array.spec.shape), array.spec.dtype) for array in self._arrays]
         for array, destination in zip(self._arrays, out, strict=True):
-            array.read_into(rows, all_columns(array.spec.shape), destination)
+            array.read_into(rows, array.whole, destination)
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
@@ -81,7 +81,7 @@ class ArraySource(BaseSource):
 
     def read_runs(self, first: Visits, count: int) -> Tree:
         starts = check_rows(first.rows, self._length - count + 1)
-        return self._structure.build(array.runs(starts, count, all_columns(array.spec.shape)) for array in self._arrays)
+        return self._structure.build(array.runs(starts, count, array.whole) for array in self._arrays)
 
     def read_runs_into(
         self, first: Integers, count: int, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]

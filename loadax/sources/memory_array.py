@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import all_columns
 from loadax.protocols import ArraySpec, Columns, Integers, Location
+from loadax.sources.base import run_rows
 from loadax.sources.io.byte_stream import take_parts
 from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 
-_LONG_RUN = 1 << 12  # bytes of a run that is copied faster by itself, into its destination, than with others twice
+_LARGE = 1 << 10  # bytes: entries that are copied faster one by one, into their destination, than as runs twice
 
 
 @final
@@ -30,6 +31,7 @@ class MemoryArray:
         self._array = array.view(np.ndarray)
         self._extent: MappedExtent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
+        self.whole = all_columns(self.spec.shape)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -52,8 +54,8 @@ class MemoryArray:
 
     def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
         """Copies a column box of entries."""
-        array = self._whole()
-        if columns == all_columns(self.spec.shape) and _takes(array, out):
+        array = self._checked()
+        if columns == self.whole and _takes(array, out):
             # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked before.
             np.take(array, rows, axis=0, out=out, mode="wrap")
         else:
@@ -62,7 +64,7 @@ class MemoryArray:
 
     def runs(self, first: Integers, count: int, columns: Columns) -> NDArray[Any]:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
-        array = self._whole()
+        array = self._checked()
         shape = (len(array) - count + 1, count, *array.shape[1:])
         runs = np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], *array.strides), writeable=False)
         index: Any = (first, slice(None), *(slice(*column) for column in columns))
@@ -70,16 +72,14 @@ class MemoryArray:
 
     def runs_into(self, first: Integers, count: int, columns: Columns, out: NDArray[Any]) -> None:
         """Copies as `runs` does, into memory."""
-        if self._array[:count].nbytes < _LONG_RUN:
+        if self._array[:1].nbytes < _LARGE or not out.flags.c_contiguous:
             out[...] = self.runs(first, count, columns)
-            return
-        array, box = self._whole(), tuple(slice(*column) for column in columns)
-        for run, start in enumerate(first.tolist()):
-            out[run] = array[(slice(start, start + count), *box)]
+        else:
+            self.read_into(run_rows(first, count), columns, out.reshape(-1, *out.shape[2:]))
 
     def gather(self, first: Integers, lengths: Integers) -> NDArray[Any]:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
-        return take_parts(self._whole(), first, lengths).astype(self.spec.dtype, copy=False)
+        return take_parts(self._checked(), first, lengths).astype(self.spec.dtype, copy=False)
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The file of entries, with their bytes where these are contiguous."""
@@ -91,7 +91,7 @@ class MemoryArray:
         first = self._file.begin + start * self._array.strides[0]
         return [Location(self._file.name, first, first + entries.nbytes - 1)]
 
-    def _whole(self) -> NDArray[Any]:
+    def _checked(self) -> NDArray[Any]:
         """The array, whose file is long enough: reading past its end would kill the process."""
         if self._extent is None:
             self._extent = mapped_extent(self._array) or False

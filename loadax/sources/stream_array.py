@@ -29,6 +29,7 @@ class StreamArray:
         self._stream, self._stored, self.far = stream, stored, stream.far
         self._length, *inner = shape or (stream.ends.total // stored.itemsize,)
         self.spec = ArraySpec(tuple(inner), stored.newbyteorder("="))
+        self.whole = all_columns(self.spec.shape)
         self._entry_bytes = math.prod(inner) * stored.itemsize
 
     def __len__(self) -> int:
@@ -75,9 +76,9 @@ class StreamArray:
         (low, high), *others = columns
         across = math.prod(shape[1:]) * self._stored.itemsize
         starts, size = first * self._entry_bytes + low * across, (high - low) * across
-        flat = out.reshape(len(out), -1)
-        whole = tuple(others) == all_columns(shape[1:])
-        if whole and out.dtype == self._stored and flat.strides[1] == out.itemsize and np.may_share_memory(flat, out):
+        contiguous = out.flags.c_contiguous or (out.ndim == 2 and out.strides[1] == out.itemsize)
+        if contiguous and out.dtype == self._stored and tuple(others) == all_columns(shape[1:]):
+            flat = out if out.ndim == 2 else out.reshape(len(out), -1)
             self._stream.read_into(starts, flat.view(np.uint8))
             return
         content = np.empty((len(first), size), np.uint8)
