@@ -42,6 +42,8 @@ def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
     """The first dimension in which an entry has another size than its type says, and that size; None: no entry has."""
     for dimension, expected in enumerate(spec.shape):
         array = storage(array)
+        if not is_list(array.type):  # tensors are stored flat
+            return None
         if not pa.types.is_fixed_size_list(array.type):
             sizes = np.diff(array.offsets.to_numpy())
             if len(wrong := sizes[sizes != expected]):

@@ -1,16 +1,16 @@
 """Leaves of a table: the array that each Arrow type becomes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadax.core.arguments import entries, shown
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
@@ -54,6 +54,14 @@ class Leaf:
         is_bool = pa.types.is_boolean(_scalar_type(self.type))
         return bytes_for_bits(self.type), np.dtype(bool) if is_bool else None
 
+    def array(self, table: Any) -> Any:
+        """Its array, or chunked array, of a record batch or table, with the nulls of structs above it."""
+        array = table.column(table.schema.get_field_index(self.names[0]))
+        for name in self.names[1:]:
+            if pa.types.is_struct(array.type):  # else it has nothing but nulls
+                array = pc.struct_field(array, array.type.get_field_index(name))
+        return array
+
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
         stored, dtype = self._form
@@ -73,8 +81,6 @@ class Leaf:
         if pa.types.is_run_end_encoded(kind) or pa.types.is_dictionary(kind):
             runs = pa.types.is_run_end_encoded(kind)
             return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
-        if isinstance(kind, pa.FixedShapeTensorType):
-            return _nested(array.storage, kind.shape)
         if is_list_view(kind):
             array = _without_views(array)
         return array if array.type == self.type else array.cast(self.type)
@@ -89,15 +95,18 @@ def _without_views(array: Any) -> Any:
 
 
 def leaves_of(
-    schema: Any, call: Call, classes: Mapping[str, Sequence[str]], stated: Mapping[str, Sequence[str]] | None = None
-) -> Tree:
-    """The leaves of a table's columns: a dict by column; a struct is a dict of its members.
+    schema: Any,
+    call: Call,
+    stated: Mapping[str, Sequence[str]],
+    tables: Callable[[Sequence[str]], Iterable[Any]] = lambda _: (),
+) -> tuple[list[Leaf], Structure]:
+    """The leaves of a table's columns, in leaf order, and their tree: a dict by column; a struct is a dict of members.
 
     Args:
         schema: Arrow schema of the columns.
         call: The call that opens the table, for messages.
-        classes: Names of the categories of each leaf of dictionary type, by path.
-        stated: Those that the user stated; texts become categories too.
+        stated: Names of categories by path that the user stated; texts become categories too.
+        tables: Function of names of columns: tables with some of them, whose dictionaries name the other categories.
 
     Raises:
         ArgumentError: When categories are stated for something else.
@@ -106,10 +115,11 @@ def leaves_of(
     """
     if not len(schema):
         raise SourceError("the table has no columns; pass one with at least one column")
-    names = _Classes(classes, stated or {})
-    tree = _members(list(schema), (), call, names)
+    leaves: list[Leaf]
+    tree = _members(list(schema), (), call, stated)
+    leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
     columns: dict[str, str] = {}
-    for leaf in leaves_in(tree):
+    for leaf in leaves:
         # Nulls and categories are found by path.
         if leaf.path in columns:
             both = " and ".join(map(repr, dict.fromkeys((columns[leaf.path], leaf.names[0]))))
@@ -117,10 +127,24 @@ def leaves_of(
                 f"two leaves of {both} are called {leaf.path!r}; give each its own name{call.without(leaf.names[0])}"
             )
         columns[leaf.path] = leaf.names[0]
-    for path in names.stated:
+    for path in stated:
         if path not in columns:
             raise ArgumentError(f"classes: there is no column {path!r}; there are {list(columns)}", argument="classes")
-    return tree
+    return _with_categories(leaves, tables), structure
+
+
+def _with_categories(leaves: list[Leaf], tables: Callable[[Sequence[str]], Iterable[Any]]) -> list[Leaf]:
+    """The leaves with the names of categories that are not stated, in the order in which record batches have them."""
+    unnamed = [leaf for leaf in leaves if is_category(leaf.stored) and not leaf.stated]
+    if not unnamed:
+        return leaves
+    names: dict[str, dict[str, None]] = {leaf.path: {} for leaf in unnamed}
+    for table in tables(list(dict.fromkeys(leaf.names[0] for leaf in unnamed))):
+        for leaf in unnamed:
+            for chunk in leaf.array(table).chunks if leaf.names[0] in table.column_names else ():
+                if is_category(chunk.type):  # and not of nothing but nulls
+                    names[leaf.path].update(dict.fromkeys(chunk.dictionary.drop_null().to_pylist()))
+    return [replace(leaf, classes=tuple(names[leaf.path])) if leaf.path in names else leaf for leaf in leaves]
 
 
 def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
@@ -144,39 +168,26 @@ def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
     return classes
 
 
-class _Classes(NamedTuple):
-    """Names of categories by path: those that are found, and those that the user states."""
-
-    found: Mapping[str, Sequence[str]]
-    stated: Mapping[str, Sequence[str]]
-
-
-def leaves_in(tree: Tree) -> list[Leaf]:
-    """The leaves of a tree of them, in leaf order."""
-    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
-    return leaves
-
-
-def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, classes: _Classes) -> Tree:
+def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:
     refuse_repeated([field.name for field in fields], ".".join(above))
-    return {field.name: _leaf(field.type, (*above, field.name), call, classes) for field in fields}
+    return {field.name: _leaf(field.type, (*above, field.name), call, stated) for field in fields}
 
 
-def _leaf(kind: Any, names: tuple[str, ...], call: Call, classes: _Classes) -> Any:
+def _leaf(kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Any:
     if pa.types.is_struct(kind):
-        return _members(list(kind), names, call, classes)
+        return _members(list(kind), names, call, stated)
     path = ".".join(names)
-    if path in classes.stated:
+    if path in stated:
         if not is_category(kind) and not is_text(kind):
             raise ArgumentError(
                 f"classes: column {path!r} contains {kind}, not categories or texts; leave it out there",
                 argument="classes",
             )
-        return Leaf(names, kind, pa.int32(), tuple(classes.stated[path]), stated=True)
+        return Leaf(names, kind, pa.int32(), tuple(stated[path]), stated=True)
     target = plain_type(kind)
     if target is None:
         raise LeafTypeError(_refusal(kind, names, call))
-    return Leaf(names, kind, target, tuple(classes.found[path]) if is_category(kind) else None)
+    return Leaf(names, kind, target)
 
 
 @by_type
@@ -202,8 +213,8 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         return pa.int32()
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return None if kind.permutation not in (None, sorted(kind.permutation)) else _nested_type(kind)
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation not in (None, sorted(kind.permutation)):
+        return None
     if types.is_decimal(kind) or types.is_union(kind) or types.is_interval(kind) or types.is_null(kind):
         return None
     if types.is_temporal(kind):
@@ -219,13 +230,6 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         if inner is None or (inner == kind.value_type and not views):
             return None if inner is None else kind
         return list_of(inner, kind)
-    return kind
-
-
-def _nested_type(tensor: Any) -> Any:
-    kind = tensor.value_type
-    for extent in reversed(tensor.shape):
-        kind = pa.list_(kind, extent)
     return kind
 
 
@@ -248,15 +252,6 @@ def _scalar_type(kind: Any) -> Any:
     return kind
 
 
-def _nested(array: Any, shape: Sequence[int]) -> Any:
-    """Lists of all numbers of a row as lists of lists, of a shape."""
-    size = array.type.list_size
-    values = array.values.slice(array.offset * size, len(array) * size)
-    for extent in reversed(shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, extent)
-    return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=array.is_null() if array.null_count else None)
-
-
 def arrays_of(
     leaves: Sequence[Leaf], batch: Any, where: Callable[[int], str] = "row {}".format, first: int = 0
 ) -> Iterator[Any]:
@@ -271,22 +266,8 @@ def arrays_of(
     Raises:
         SourceError: When there is a category that the user has not stated; names it and its row.
     """
-    opened: dict[tuple[str, ...], Any] = {}
-
-    def stored(names: tuple[str, ...]) -> Any:
-        if names not in opened:
-            above = stored(names[:-1]) if len(names) > 1 else batch
-            if len(names) == 1:
-                opened[names] = batch.column(batch.schema.get_field_index(names[0]))
-            elif pa.types.is_struct(above.type):
-                members = zip(above.type, above.flatten(), strict=True)
-                opened.update(((*names[:-1], field.name), member) for field, member in members)
-            else:  # it has nothing but nulls
-                opened[names] = above
-        return opened[names]
-
     for leaf in leaves:
-        array = stored(leaf.names)
+        array = leaf.array(batch)
         plain = leaf.plain(array)
         if leaf.stated and plain.null_count > array.null_count:
             for row in np.flatnonzero(plain.is_null().to_numpy(zero_copy_only=False)).tolist():

@@ -1,19 +1,16 @@
 """ArrowSource: rows of an Arrow table in memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.arrow.call import Call
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
-from loadax.sources.arrow.leaves import Leaf, columns_of, is_category, leaves_of, stated_classes
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
@@ -52,12 +49,7 @@ class ArrowSource(BaseSource):
         self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
         table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
         batches = [batch for batch in table.to_batches() if len(batch)]
-        tree = leaves_of(
-            table.schema, call, categories(category_leaves(table.schema), [table]), stated_classes(classes)
-        )
-        self.leaves: list[Leaf]
-        """The leaves of the examples, in leaf order."""
-        self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+        self.leaves, structure = leaves_of(table.schema, call, stated_classes(classes), lambda _: [table])
         filler = Nulls(nulls, self.leaves, call)
         columns = columns_of(self.leaves, batches, filler, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
@@ -123,37 +115,6 @@ def _leaf_text(leaf: Leaf) -> str:
     if leaf.classes is not None:
         return f"class label of {', '.join(leaf.classes[:5])}{', …' if len(leaf.classes) > 5 else ''}"
     return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
-
-
-CategoryLeaf = tuple[str, str, tuple[int, ...]]
-"""A leaf of dictionary type: its column, its path, and its index in each struct around it."""
-
-
-def category_leaves(schema: Any) -> list[CategoryLeaf]:
-    """All leaves of dictionary type."""
-    return [(field.name, *each) for field in schema for each in _dictionaries(field.type, field.name, ())]
-
-
-def categories(leaves: Sequence[CategoryLeaf], tables: Iterable[Any]) -> dict[str, list[str]]:
-    """Names of the categories of leaves by path, in the order in which record batches have them."""
-    found: dict[str, dict[str, None]] = {path: {} for _, path, _ in leaves}
-    for table in tables:
-        for name, path, places in leaves:
-            index = table.schema.get_field_index(name)
-            for chunk in table.column(index).chunks if index >= 0 else ():
-                codes = pc.struct_field(chunk, places) if places else chunk
-                if is_category(codes.type):  # and not of nothing but nulls
-                    found[path].update(dict.fromkeys(codes.dictionary.drop_null().to_pylist()))
-    return {path: list(names) for path, names in found.items()}
-
-
-def _dictionaries(kind: Any, path: str, places: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each leaf of categories of a column: its path, and the index of the member in each struct around it."""
-    if is_category(kind):
-        yield path, places
-    elif pa.types.is_struct(kind):
-        for index, field in enumerate(kind):
-            yield from _dictionaries(field.type, f"{path}.{field.name}", (*places, index))
 
 
 def _with_large_batches(table: Any) -> Any:

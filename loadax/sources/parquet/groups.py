@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure
 from loadax.protocols import Columns, Integers, Tree
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.columns import Numbers, runs_of
@@ -28,16 +28,15 @@ class RowGroups(BaseSource):
     Args:
         files: The files.
         schema: Arrow schema of the columns to read.
-        tree: Tree of the leaves to read.
+        leaves: Leaves to read.
+        structure: Structure of their tree.
         nulls: What nulls become.
     """
 
     traits = Traits(owns_memory=True, reads_columns=True)
 
-    def __init__(self, files: ParquetFiles, schema: Any, tree: Tree, nulls: Nulls):
-        self.files, self.nulls = files, nulls
-        self.leaves: list[Leaf]
-        self.leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+    def __init__(self, files: ParquetFiles, schema: Any, leaves: Sequence[Leaf], structure: Structure, nulls: Nulls):
+        self.files, self.leaves, self.nulls, self._structure = files, leaves, nulls, structure
         rows = np.array([group.rows for group in files.groups], np.int64)
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
@@ -78,9 +77,7 @@ class RowGroups(BaseSource):
                 box, destination = boxes[index], out[index]
                 assert isinstance(column, Numbers)
                 assert destination is not None
-                whole = box == tuple((0, extent) for extent in column.spec.shape)
-                straight = whole and destination.dtype == column.spec.dtype
-                column.fill([run._replace(batch=0)], None if straight else box, destination)
+                column.fill([run._replace(batch=0)], box, destination)
 
     def decode(self, indices: Sequence[int], leaves: Sequence[Leaf] | None = None) -> Iterator[ColumnTree]:
         """Decodes leaves (None: all) of row groups, one after the other.
@@ -146,7 +143,6 @@ class RecentGroups:
         if mine:
             try:
                 (tree,) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
-                tree.open()
                 future.set_result(tree)
             except BaseException as error:
                 with self._lock:

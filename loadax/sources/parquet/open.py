@@ -1,7 +1,7 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,8 @@ from loadax.core.arguments import integer
 from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_in, leaves_of, stated_classes
+from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Found, Nulls, first_null
-from loadax.sources.arrow.table import categories, category_leaves
 from loadax.sources.arrow.unify import unified_schema
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
@@ -64,23 +63,18 @@ def open_parquet(
     schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
-        stated = stated_classes(classes)
-        tree = leaves_of(schema, call, _categories(parquet, schema, stated), stated)
-        filler = Nulls(nulls, leaves_in(tree), call)
-        groups = RowGroups(parquet, schema, tree, filler)
+        leaves, structure = leaves_of(schema, call, stated_classes(classes), partial(_tables, parquet))
+        filler = Nulls(nulls, leaves, call)
+        groups = RowGroups(parquet, schema, leaves, structure, filler)
         _check_nulls(groups, filler)
         return ParquetSource(groups, memory_bytes)
 
 
-def _categories(files: ParquetFiles, schema: Any, stated: Collection[str]) -> dict[str, list[str]]:
-    """Names of the categories of each leaf of dictionary type, in the order in which row groups have them.
-
-    Each row group has a dictionary of its own, so these columns are read once, unless their names are stated.
-    """
-    leaves = [leaf for leaf in category_leaves(schema) if leaf[1] not in stated]
-    read = list(dict.fromkeys((column,) for column, _, _ in leaves if column not in files.partitions))
-    of_folders = pa.table({name: values[:0] for name, values in files.partitions.items()})
-    return categories(leaves, chain([of_folders], files.read(files.groups, read) if read else ()))
+def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
+    """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
+    yield pa.table({name: values[:0] for name, values in files.partitions.items()})
+    read = [(name,) for name in columns if name not in files.partitions]
+    yield from files.read(files.groups, read) if read else ()
 
 
 def _check_nulls(groups: RowGroups, filler: Nulls) -> None:

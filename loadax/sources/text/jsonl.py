@@ -14,12 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of, stated_classes
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of, stated_classes
 from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import BaseSource
@@ -57,7 +57,8 @@ class JsonlSource(BaseSource):
         sizes: Bytes of each line, int64[n].
         schema: Arrow schema of the columns to read.
         inferred: Names of columns with floats, whose types are not stated by the user.
-        tree: Tree of the leaves to read.
+        leaves: Leaves to read.
+        structure: Structure of their tree.
         nulls: What nulls become.
     """
 
@@ -68,12 +69,13 @@ class JsonlSource(BaseSource):
         sizes: Integers,
         schema: Any,
         inferred: Sequence[str],
-        tree: Tree,
+        leaves: Sequence[Leaf],
+        structure: Structure,
         nulls: Nulls,
     ):
         self._records, self._begins, self._sizes = records, begins, sizes
         self._schema, self._inferred, self._nulls = schema, inferred, nulls
-        self._leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+        self._leaves, self._structure = leaves, structure
         self._empty = self._tree_of(schema.empty_table(), None)
         self.traits = self._empty.traits._replace(
             reads_columns=False, concurrent_reads=records.concurrent_reads, attributes=attributes_of(self._leaves)
@@ -178,9 +180,9 @@ def open_jsonl(
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        tree = leaves_of(chosen, call, {}, stated_classes(classes))
-        filler = Nulls(nulls, leaves_in(tree), call)
-        return JsonlSource(records, begins, sizes, chosen, inferred, tree, filler)
+        leaves, structure = leaves_of(chosen, call, stated_classes(classes))
+        filler = Nulls(nulls, leaves, call)
+        return JsonlSource(records, begins, sizes, chosen, inferred, leaves, structure, filler)
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
