@@ -23,14 +23,15 @@ class ColumnTree:
 
     Args:
         tree: Column, or pytree of columns.
-        starts: First row of each record batch, ascending from 0.
-        length: Number of rows.
+        sizes: Number of rows of each record batch.
     """
 
-    def __init__(self, tree: Tree, starts: Integers, length: int):
+    def __init__(self, tree: Tree, sizes: Sequence[int]):
         found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
         self.columns: list[Column] = found
-        self.starts, self._length = starts, length
+        self.sizes = sizes
+        ends = np.cumsum([0, *sizes])
+        self.starts, self._length = ends[:-1], int(ends[-1])
 
     def __len__(self) -> int:
         return self._length
@@ -38,10 +39,8 @@ class ColumnTree:
     def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
         """The rows of this tree, and then those of others with the same columns."""
         trees = (self, *others)
-        firsts = np.cumsum([0, *map(len, trees)])[:-1]
-        starts = np.concatenate([tree.starts + first for tree, first in zip(trees, firsts, strict=True)])
         columns = map(joined, zip(*(tree.columns for tree in trees), strict=True))
-        return ColumnTree(self._structure.build(columns), starts, sum(map(len, trees)))
+        return ColumnTree(self._structure.build(columns), [size for tree in trees for size in tree.sizes])
 
     @cached_property
     def specs(self) -> list[ArraySpec | None]:

@@ -12,12 +12,12 @@ from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrow.call import Call, column_names
-from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.arrow.table import TableSource, open_table
 
 
 def open_arrow(
     data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None, classes: Any = None
-) -> ArrowSource:
+) -> TableSource:
     """The source of a table in memory; see `loadax.from_arrow`.
 
     Raises:
@@ -31,7 +31,7 @@ def open_arrow(
     names = column_names(columns, table.column_names)
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
-    return ArrowSource(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)), classes=classes)
+    return open_table(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)), classes=classes)
 
 
 def as_table(data: Any) -> Any:

@@ -97,10 +97,7 @@ class RowGroups(BaseSource):
         # Only texts of more than 2 GiB are decoded to several chunks.
         batches = [batch for batch in table.combine_chunks().to_batches() if len(batch)]
         columns = columns_of(leaves, batches, self.nulls, where)
-        starts = np.cumsum([0, *map(len, batches)])[:-1]
-        structure = self._structure if len(leaves) == len(self.leaves) else None
-        tree = columns if structure is None else structure.build(columns)
-        return ColumnTree(tree, starts, sum(map(len, batches)))
+        return ColumnTree(self._structure.build(columns) if leaves is self.leaves else columns, list(map(len, batches)))
 
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""

@@ -134,8 +134,7 @@ class JsonlSource(BaseSource):
     def _tree_of(self, table: Any, where: Callable[[int], str] | None) -> ColumnTree:
         batches = [batch for batch in table.to_batches() if len(batch)]
         columns = columns_of(self._leaves, batches, self._nulls, where)
-        starts = np.cumsum([0, *map(len, batches)])[:-1]
-        return ColumnTree(self._structure.build(columns), starts, table.num_rows)
+        return ColumnTree(self._structure.build(columns), list(map(len, batches)))
 
     def _refuse(self, rows: Integers, lines: Sequence[memoryview]) -> None:
         """Raises the error of the first line that can't be parsed."""
