@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import shown
 from loadax.core.formatting import type_text
 from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
@@ -112,10 +113,14 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
                 f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "
                 "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
             )
-        raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass NumPy arrays whose dim 0 counts rows")
+        raise SourceError(
+            f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass NumPy arrays whose dim 0 counts rows"
+        )
     array = _converted(leaf, name)
     if array.ndim == 0:
-        raise SourceError(f"{name} is a scalar, {_brief(leaf)}, without rows; give it a first dimension")
+        raise SourceError(
+            f"{name} is a scalar, {type(leaf).__name__} {shown(leaf)}, without rows; give it a first dimension"
+        )
     array = unmasked(array, name)
     return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
 
@@ -142,8 +147,3 @@ def some_rows(array: NDArray[Any], total: int, most: int) -> NDArray[Any]:
     if total <= most:
         return array
     return array[np.linspace(0, len(array) - 1, max(2, int(len(array) * (most / total)))).astype(np.int64)]
-
-
-def _brief(value: Any) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 60 else text[:57] + "..."

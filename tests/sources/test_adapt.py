@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loadax import from_source
-from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Source
 from loadax.sources.adapt import ObjectSource
 
@@ -144,15 +144,6 @@ def test_what_is_no_dataset(items: Any, missing: str) -> None:
     )
     with pytest.raises(ArgumentError, match=message):
         ObjectSource(items)
-
-
-def test_a_row_that_is_not_there() -> None:
-    items = Squares()
-    with pytest.raises(RowIndexError, match="row 10 is out of range: rows are at least 0 and below 10"):
-        ObjectSource(items).read(np.array([10]))
-    with pytest.raises(RowIndexError, match="row -1 is out of range"):
-        ObjectSource(items).read(np.array([-1]))
-    assert items.asked == []
 
 
 def test_eight_threads_read_what_one_reads() -> None:

@@ -76,17 +76,6 @@ def test_the_laws_of_maps() -> None:
     testing.check_source(DATA.map(Scale(3.0)).map(Jitter(2.0), seed=7).shuffle(1), timeout=120)
 
 
-@pytest.mark.processes
-def test_worker_processes_and_resumption() -> None:
-    data = DATA.filter(Above(4.0)).map(Scale(2.0)).map(Jitter(1.0), seed=3).shuffle(1)
-    loader = loadax.Dataloader(data, 8, num_epochs=2)
-    expected = [batch["x"].tolist() for batch in loader]
-    with iter(loadax.Dataloader(data, 8, num_epochs=2, worker_type="process", num_workers=1)) as batches:
-        assert next(batches)["x"].tolist() == expected[0]
-        state = batches.get_state()
-    assert [batch["x"].tolist() for batch in loader.iterate(state)] == expected[1:]
-
-
 def test_fingerprints_notice_the_parameters_of_a_transform() -> None:
     assert fingerprint(Scale(2.0).map) == fingerprint(Scale(2.0).map) != fingerprint(Scale(3.0).map)
     assert fingerprint(Above(2.0).filter).unknown is None
@@ -127,6 +116,7 @@ class Split:
         ("map", object(), "can't be called"),
         ("map", DATA, "can't be called; pass a function"),
         ("filter", DATA, "can't be called; pass a function"),
+        ("map_batch", Scale(1.0), r"has map, and map_batch\(\) can't apply that; pass it to data.map$"),
     ],
 )
 def test_others_are_refused(verb: str, given: Any, remedy: str) -> None:
@@ -140,11 +130,6 @@ def test_a_class_is_refused_and_an_instance_is_taken(verb: str, given: Any) -> N
         getattr(DATA, verb)(given)
     given = DuckOfChance() if given is DuckOfChance else given(1.0)
     assert len(getattr(DATA, verb)(given)) in (19, 20)
-
-
-def test_map_batch_takes_no_transforms() -> None:
-    with pytest.raises(ArgumentError, match=r"has map, and map_batch\(\) can't apply that; pass it to data.map$"):
-        DATA.map_batch(Scale(1.0))
 
 
 def test_a_map_that_gets_no_generator_wants_none() -> None:

@@ -23,8 +23,6 @@ from loadax.sources.parquet.partitions import partition_columns
 from loadax.sources.parquet.source import ParquetSource
 from loadax.sources.parquet.table_formats import refuse_tables
 
-_NAMED = 100  # files in a message
-
 
 def open_parquet(
     paths: Any,
@@ -54,8 +52,7 @@ def open_parquet(
     parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
-    table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
-    call = Call("from_parquet", "paths", table, tuple(names))
+    call = Call("from_parquet", "paths", tuple(names))
     for location, encrypted in parquet.encrypted():
         if locked := [name for name in names if name in encrypted]:
             what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"

@@ -177,7 +177,7 @@ def open_jsonl(
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
-    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
+    call = Call("from_jsonl", "paths", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         leaves, structure = leaves_of(chosen, call, stated_classes(classes))
         filler = Nulls(nulls, leaves, call)
@@ -237,22 +237,13 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         problem, remedy = str(error), "correct the line, or leave it out"
         try:
-            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict):
-                remedy = _type_remedy(line, schema)
+            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict) and schema is not None:
+                remedy = (
+                    "correct the line, or state a type that all rows have by dtypes=, such as 'uint64' or 'float64'"
+                )
         except ValueError as fault:
             problem = f"it is not JSON: {fault}"
         raise SourceError(f"{where()}: {problem}; {remedy}") from error
-
-
-def _type_remedy(line: memoryview, schema: Any) -> str:
-    """What to do about an object with a value of another type than the column's in a schema."""
-    if schema is None:
-        return "correct the line, or leave it out"
-    wrong = next((field for field in schema if not _parses([line], pa.schema([field]))), None)
-    if wrong is None:
-        return "all rows must have the types of the first ones: correct the line"
-    wider = ", or state a wider type by dtypes=, such as 'uint64' or 'float64'" if "int" in str(wrong.type) else ""
-    return f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line{wider}"
 
 
 def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:

@@ -166,15 +166,11 @@ def _bounds(offsets: Any, total: int) -> Integers:
             "ints, one more than documents"
         )
     bounds = given.astype(np.int64)
-    if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
-        back = np.flatnonzero(bounds[1:] < bounds[:-1])
-        problem = (
-            f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}"
-            if len(back)
-            else f"go from {bounds[0]} to {bounds[-1]}"
-        )
+    smallest = np.diff(bounds).min()
+    if bounds[0] != 0 or bounds[-1] != total or smallest < 0:
+        down = f" with a step of {smallest}" if smallest < 0 else ""
         raise SourceError(
-            f"the offsets {problem}, but the data has {total} entries; "
+            f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries; "
             f"pass offsets that ascend from 0 to {total}, one more than documents"
         )
     return bounds

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.testing import check_source
 from tests.sources.advice import follow
@@ -134,28 +134,6 @@ def test_a_full_shuffle_decodes_each_row_group_once_if_all_fit(folder: Path, dec
         assert set(decoded.values()) == {1}
 
 
-def test_a_run_resumes_where_it_stopped(folder: Path) -> None:
-    def make() -> loadax.Dataloader:
-        data = loadax.from_parquet(folder, columns=NUMBERS).shuffle(0, block="chunks", lanes=2)
-        return loadax.Dataloader(data, 8, num_epochs=2)
-
-    straight = [np.asarray(batch["x"]).tolist() for batch in make()]
-    with iter(make()) as iterator:
-        for _ in range(5):
-            next(iterator)
-        state = iterator.get_state()
-    assert [np.asarray(batch["x"]).tolist() for batch in make().iterate(start=state)] == straight[5:]
-
-
-def test_worker_processes_read_for_themselves(folder: Path) -> None:
-    source = loadax.from_parquet(folder).source
-    again: Any = pickle.loads(pickle.dumps(source))
-    assert [plain(loadax.from_source(again)[row]) for row in (0, 50)] == [expected()[row] for row in (0, 50)]
-    data = loadax.from_parquet(folder, columns=["x"])
-    loader = loadax.Dataloader(data, 8, worker_type="process", num_workers=1)
-    assert np.asarray(loader[1]["x"]).tolist() == [row["x"] for row in expected()[8:16]]
-
-
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 0])
 def test_lists_are_packed(folder: Path, memory_bytes: int) -> None:
     packed = loadax.from_parquet(folder, columns="tokens", memory_bytes=memory_bytes).pack(7)
@@ -241,16 +219,6 @@ def test_files_of_another_schema_are_named_with_the_column(tmp_path: Path) -> No
     assert loadax.from_parquet(tmp_path).read([1])["x"].tolist() == [2]
 
 
-def test_decimals_are_refused_with_the_cast(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"x": [1], "price": pa.array(["1.5"]).cast(pa.decimal128(5, 2))}), path)
-    with pytest.raises(LeafTypeError, match="column 'price' contains decimal128") as caught:
-        loadax.from_parquet(path)
-    cast, left_out = follow(caught.value, paths=path, pyarrow=pa)
-    assert plain(cast[0]) == {"x": 1, "price": 1.5}
-    assert plain(left_out[0]) == {"x": 1}
-
-
 def test_damaged_and_missing_files_are_named(folder: Path) -> None:
     path = folder / "b.parquet"
     content = path.read_bytes()
@@ -296,12 +264,8 @@ def test_a_file_that_changes_is_found_out(tmp_path: Path) -> None:
 
 
 def test_arguments_that_can_not_be_used(folder: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is no column 'none'"):
-        loadax.from_parquet(folder, columns=["none"])
     with pytest.raises(ArgumentError, match="memory_bytes=-1: pass 0 or more"):
         loadax.from_parquet(folder, memory_bytes=-1)
-    with pytest.raises(ArgumentError, match=r"nulls=\{'none': 0\}: there is no column 'none'"):
-        loadax.from_parquet(folder, nulls={"none": 0})
 
 
 def test_more_files_than_are_kept_open(tmp_path: Path) -> None:

@@ -15,25 +15,13 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.io import from_tokens
-from loadax.protocols import ArraySpec, Location, Source
+from loadax.protocols import ArraySpec, Location
 from loadax.sources.tokens.windows import TokenSource, open_tokens
 from loadax.testing import check_source
 from tests.limits import examples
 from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
 
 DTYPES = ["uint8", "uint16", "<i4", "uint32", "int64", ">u2", ">i4"]
-
-
-def test_a_row_is_the_tokens_that_are_read_and_the_one_more_that_is_predicted(tmp_path: Path) -> None:
-    tokens = np.arange(100, dtype=np.uint16)
-    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16")
-    assert isinstance(source, Source)
-    assert len(source) == 9
-    assert source.spec == {"tokens": ArraySpec((11,), np.dtype(np.uint16))}
-    batch = source.read(np.array([8, 0]))["tokens"]
-    assert batch.tolist() == [list(range(80, 91)), list(range(11))]
-    assert batch.dtype == np.uint16
-    assert source.read(np.empty(0, np.int64))["tokens"].shape == (0, 11)
 
 
 def test_with_the_default_stride_each_token_is_a_target_once(tmp_path: Path) -> None:
@@ -92,14 +80,6 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
         for within, part in wanted:
             np.testing.assert_array_equal(within[:, 1:-2], part)
             assert (within[:, [0, -2, -1]] == 7).all()
-
-
-def test_leaves_that_are_not_wanted_are_left_alone(tmp_path: Path) -> None:
-    tokens = stream(50)
-    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16", targets=True)
-    out = np.zeros((1, 4), np.uint16)
-    source.read_into(np.array([2]), [None, ((3, 7),)], [None, out])
-    assert out[0].tolist() == tokens[24:28].tolist()
 
 
 def test_many_rows_of_a_large_file(tmp_path: Path) -> None:
@@ -245,13 +225,6 @@ def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
         repr(open_tokens(tmp_path / "a.bin", 3, dtype=">u2"))
         == f"3 + 1 of 50 uint16 tokens, every 3, in {tmp_path}/a.bin"
     )
-
-
-@pytest.mark.parametrize("rows", [[0, 9], [-1], [2**40]])
-def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
-    source = open_tokens(write_bin(tmp_path / "x.bin", stream(100)), 10, dtype="uint16")
-    with pytest.raises(RowIndexError, match=r"row -?\d+ is out of range: rows are at least 0 and below 9"):
-        source.read(np.array(rows))
 
 
 @pytest.mark.parametrize(
