@@ -1,7 +1,7 @@
 """Leaves of a table: the array that each Arrow type becomes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -9,19 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadax.core.arguments import entries, shown
-from loadax.core.tree import Structure, flatten
-from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
 from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_of
-from loadax.sources.arrow.nulls import Nulls
 
 
 @final
 @dataclass(frozen=True)
-class Leaf:
+class TableLeaf:
     """One leaf of the examples of a table.
 
     Args:
@@ -94,88 +91,15 @@ def _without_views(array: Any) -> Any:
     return pa.LargeListArray.from_arrays(offsets, array.flatten(), mask=mask)
 
 
-def leaves_of(
-    schema: Any,
-    call: Call,
-    stated: Mapping[str, Sequence[str]],
-    tables: Callable[[Sequence[str]], Iterable[Any]] = lambda _: (),
-) -> tuple[list[Leaf], Structure]:
-    """The leaves of a table's columns, in leaf order, and their tree: a dict by column; a struct is a dict of members.
-
-    Args:
-        schema: Arrow schema of the columns.
-        call: The call that opens the table, for messages.
-        stated: Names of categories by path that the user stated; texts become categories too.
-        tables: Function of names of columns: tables with some of them, whose dictionaries name the other categories.
-
-    Raises:
-        ArgumentError: When categories are stated for something else.
-        SourceError: When there is no column, or two leaves have one name.
-        LeafTypeError: When a type has no array; names the column, and says what to write.
-    """
-    if not len(schema):
-        raise SourceError("the table has no columns; pass one with at least one column")
-    leaves: list[Leaf]
-    tree = _members(list(schema), (), call, stated)
-    leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
-    columns: dict[str, str] = {}
-    for leaf in leaves:
-        # Nulls and categories are found by path.
-        if leaf.path in columns:
-            both = " and ".join(map(repr, dict.fromkeys((columns[leaf.path], leaf.names[0]))))
-            raise SourceError(
-                f"two leaves of {both} are called {leaf.path!r}; give each its own name{call.without(leaf.names[0])}"
-            )
-        columns[leaf.path] = leaf.names[0]
-    for path in stated:
-        if path not in columns:
-            raise ArgumentError(f"classes: there is no column {path!r}; there are {list(columns)}", argument="classes")
-    return _with_categories(leaves, tables), structure
-
-
-def _with_categories(leaves: list[Leaf], tables: Callable[[Sequence[str]], Iterable[Any]]) -> list[Leaf]:
-    """The leaves with the names of categories that are not stated, in the order in which record batches have them."""
-    unnamed = [leaf for leaf in leaves if is_category(leaf.stored) and not leaf.stated]
-    if not unnamed:
-        return leaves
-    names: dict[str, dict[str, None]] = {leaf.path: {} for leaf in unnamed}
-    for table in tables(list(dict.fromkeys(leaf.names[0] for leaf in unnamed))):
-        for leaf in unnamed:
-            for chunk in leaf.array(table).chunks if leaf.names[0] in table.column_names else ():
-                if is_category(chunk.type):  # and not of nothing but nulls
-                    names[leaf.path].update(dict.fromkeys(chunk.dictionary.drop_null().to_pylist()))
-    return [replace(leaf, classes=tuple(names[leaf.path])) if leaf.path in names else leaf for leaf in leaves]
-
-
-def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
-    """The names of categories by column that the user states: `classes=`.
-
-    Raises:
-        ArgumentError: When they are no dict of lists of different texts.
-    """
-    if given is None:
-        return {}
-    example = "pass a dict of the names by column, such as classes={'label': ['cat', 'dog']}"
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"classes={shown(given)}: {example}", argument="classes")
-    classes = {}
-    for path, names in given.items():
-        listed = classes[path] = tuple(entries(f"classes[{path!r}]", names, "names of categories"))
-        if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) for name in listed):
-            raise ArgumentError(
-                f"classes[{path!r}]={shown(names)} are no different texts; {example}", argument="classes"
-            )
-    return classes
-
-
-def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:
+def members_of(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:
+    """The leaves of columns, or of members of the struct `above`, by name; a struct is a dict of its members."""
     refuse_repeated([field.name for field in fields], ".".join(above))
     return {field.name: _leaf(field.type, (*above, field.name), call, stated) for field in fields}
 
 
 def _leaf(kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Any:
     if pa.types.is_struct(kind):
-        return _members(list(kind), names, call, stated)
+        return members_of(list(kind), names, call, stated)
     path = ".".join(names)
     if path in stated:
         if not is_category(kind) and not is_text(kind):
@@ -183,11 +107,11 @@ def _leaf(kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Se
                 f"classes: column {path!r} contains {kind}, not categories or texts; leave it out there",
                 argument="classes",
             )
-        return Leaf(names, kind, pa.int32(), tuple(stated[path]), stated=True)
+        return TableLeaf(names, kind, pa.int32(), tuple(stated[path]), stated=True)
     target = plain_type(kind)
     if target is None:
         raise LeafTypeError(_refusal(kind, names, call))
-    return Leaf(names, kind, target)
+    return TableLeaf(names, kind, target)
 
 
 @by_type
@@ -250,57 +174,6 @@ def _scalar_type(kind: Any) -> Any:
     while not isinstance(kind, pa.BaseExtensionType) and (is_list(kind) or is_list_view(kind)):
         kind = kind.value_type
     return kind
-
-
-def arrays_of(
-    leaves: Sequence[Leaf], batch: Any, where: Callable[[int], str] = "row {}".format, first: int = 0
-) -> Iterator[Any]:
-    """Yields the array of each leaf of a record batch, as its `type`, with its nulls and those of structs above it.
-
-    Args:
-        leaves: The leaves.
-        batch: A record batch.
-        where: The name of a row for messages.
-        first: The batch's first row.
-
-    Raises:
-        SourceError: When there is a category that the user has not stated; names it and its row.
-    """
-    for leaf in leaves:
-        array = leaf.array(batch)
-        plain = leaf.plain(array)
-        if leaf.stated and plain.null_count > array.null_count:
-            for row in np.flatnonzero(plain.is_null().to_numpy(zero_copy_only=False)).tolist():
-                if (name := array[row].as_py()) is not None:
-                    raise SourceError(
-                        f"{where(first + row)}: column {leaf.path!r} has the category {name!r}, which is not in "
-                        f"classes[{leaf.path!r}]; add it there, or correct that row"
-                    )
-        yield plain
-
-
-def columns_of(
-    leaves: Sequence[Leaf], batches: Sequence[Any], nulls: Nulls, where: Callable[[int], str] | None = None
-) -> list[Column]:
-    """The columns of record batches, one for each leaf.
-
-    Args:
-        leaves: Leaves to read.
-        batches: Record batches, which have their columns.
-        nulls: What nulls become.
-        where: The name of a row for messages, by its index among those of the batches; None: its number.
-
-    Raises:
-        SourceError: When there are nulls, and no value for them; names every such column and its first row.
-    """
-    name, first = where or "row {}".format, 0
-    arrays: dict[str, list[Any]] = {leaf.path: [] for leaf in leaves}
-    for batch in batches:
-        for leaf, array in zip(leaves, arrays_of(leaves, batch, name, first), strict=True):
-            arrays[leaf.path].append(array)
-        first += len(batch)
-    filled = nulls.fill(arrays, where)
-    return [leaf.column(filled[leaf.path]) for leaf in leaves]
 
 
 def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:

@@ -22,16 +22,15 @@ class Nulls:
     Args:
         given: Value for every column, or a dict of them by column (members of structs: "column.member"); None: a null
             is an error.
-        leaves: The leaves of the table.
+        columns: Column of each leaf, by path.
         call: The call that opens the table, for messages.
 
     Raises:
         ArgumentError: When the dict names a column that does not exist.
     """
 
-    def __init__(self, given: Any, leaves: Sequence[Any], call: Call):
-        self._given, self._call = given, call
-        self._columns = {leaf.path: leaf.names[0] for leaf in leaves}
+    def __init__(self, given: Any, columns: Mapping[str, str], call: Call):
+        self._given, self._columns, self._call = given, columns, call
         if isinstance(given, Mapping):
             for name in given:
                 if name not in self._columns:

@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.arrow.call import Call
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of, stated_classes
-from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.arrow.table_leaves import TableLeaves
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 
@@ -122,39 +120,15 @@ def open_table(
     opened = open_table, (table, nulls, call, addresses, None, classes)
     nbytes = table.nbytes
     table = table if nbytes > _COMBINED_BYTES else _with_large_batches(table)
-    batches = [batch for batch in table.to_batches() if len(batch)]
-    leaves, structure = leaves_of(table.schema, call, stated_classes(classes), lambda _: [table])
-    columns = columns_of(leaves, batches, Nulls(nulls, leaves, call), where)
-    tree = ColumnTree(structure.build(columns), list(map(len, batches)))
+    leaves = TableLeaves(table.schema, call, nulls, classes, lambda _: [table])
+    tree = leaves.columns(table, where)
 
     def held(most: int) -> Iterator[NDArray[Any]]:
-        yield from stated_names(leaves)
+        yield from leaves.stated_names
         if len(tree):
             yield from tree.sample(sample_rows(len(tree), nbytes, most))
 
-    return TableSource(tree, f"Arrow columns ({leaves_text(leaves)})", attributes_of(leaves), opened, held, addresses)
-
-
-def leaves_text(leaves: Sequence[Leaf]) -> str:
-    """Leaves with their types: `label: class label of cat, dog, time: timestamp[us] as int64`."""
-    return ", ".join(f"{leaf.path}: {_leaf_text(leaf)}" for leaf in leaves)
-
-
-def attributes_of(leaves: Sequence[Leaf]) -> Attributes:
-    """The names of the categories of leaves, and the Arrow types of times, whose ints count its unit."""
-    classes = {leaf.path: {"classes": list(leaf.classes)} for leaf in leaves if leaf.classes is not None}
-    return {**classes, **{leaf.path: {"units": str(leaf.stored)} for leaf in leaves if leaf.is_temporal}}
-
-
-def stated_names(leaves: Sequence[Leaf]) -> list[NDArray[Any]]:
-    """Names of categories that the user states, which decide the numbers of rows as the files do."""
-    return [np.array(leaf.classes) for leaf in leaves if leaf.stated]
-
-
-def _leaf_text(leaf: Leaf) -> str:
-    if leaf.classes is not None:
-        return f"class label of {', '.join(leaf.classes[:5])}{', …' if len(leaf.classes) > 5 else ''}"
-    return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
+    return TableSource(tree, f"Arrow columns ({leaves})", leaves.attributes, opened, held, addresses)
 
 
 def _with_large_batches(table: Any) -> Any:

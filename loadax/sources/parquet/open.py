@@ -10,8 +10,9 @@ from loadax.core.arguments import integer
 from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.arrow.leaves import Leaf, arrays_of, leaves_of, stated_classes
-from loadax.sources.arrow.nulls import Found, Nulls, first_null
+from loadax.sources.arrow.leaves import TableLeaf
+from loadax.sources.arrow.nulls import Found, first_null
+from loadax.sources.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.arrow.unify import unified_schema
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
@@ -60,10 +61,9 @@ def open_parquet(
     schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
-        leaves, structure = leaves_of(schema, call, stated_classes(classes), partial(_tables, parquet))
-        filler = Nulls(nulls, leaves, call)
-        groups = RowGroups(parquet, schema, leaves, structure, filler)
-        _check_nulls(groups, filler)
+        leaves = TableLeaves(schema, call, nulls, classes, partial(_tables, parquet))
+        groups = RowGroups(parquet, leaves)
+        _check_nulls(groups, leaves)
         return ParquetSource(groups, memory_bytes)
 
 
@@ -74,17 +74,17 @@ def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
     yield from files.read(files.groups, read) if read else ()
 
 
-def _check_nulls(groups: RowGroups, filler: Nulls) -> None:
+def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     """Refuses nulls that the footers tell of, all columns at once; others are refused when they are decoded."""
-    leaves = {leaf.names: leaf for leaf in groups.leaves if not filler.accepts(leaf.path)}
+    leaves = {leaf.names: leaf for leaf in table.leaves if not table.nulls.accepts(leaf.path)}
     refused: dict[Names, Any] = {}
     for names, group, count in groups.files.nulls(list(leaves)):
         refused.setdefault(names, [group, 0])[1] += count
     if refused:
-        raise SourceError(filler.refusal(_first_nulls(groups, leaves, refused)))
+        raise SourceError(table.nulls.refusal(_first_nulls(groups, leaves, refused)))
 
 
-def _first_nulls(groups: RowGroups, leaves: Mapping[Names, Leaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
+def _first_nulls(groups: RowGroups, leaves: Mapping[Names, TableLeaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
     for names, leaf in leaves.items():
         if names in refused:
             group, count = refused[names]

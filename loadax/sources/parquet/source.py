@@ -11,7 +11,6 @@ from loadax.core.spec import spec_of, stack
 from loadax.core.tree import map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
@@ -31,11 +30,11 @@ class ParquetSource(BaseSource):
 
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
         self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
-        self._empty = groups.empty
+        self._empty = groups.leaves.empty
         self.traits = self._empty.traits._replace(
             concurrent_reads=4 if groups.files.far else 1,
             kept_chunks=self._fitting(),
-            attributes=attributes_of(groups.leaves),
+            attributes=groups.leaves.attributes,
         )
         self._cache: ChunkCache | None = None
         self._recent: RecentGroups | None = None
@@ -50,10 +49,10 @@ class ParquetSource(BaseSource):
     def __repr__(self) -> str:
         files = self._groups.files.locations
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-        return f"Parquet columns ({leaves_text(self._groups.leaves)}) of {where}"
+        return f"Parquet columns ({self._groups.leaves}) of {where}"
 
     def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
-        return stated_names(self._groups.leaves)
+        return self._groups.leaves.stated_names
 
     @property
     def spec(self) -> Tree | None:

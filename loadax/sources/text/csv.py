@@ -13,8 +13,8 @@ from pyarrow import csv as arrow_csv
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.arrow.leaves import stated_classes
 from loadax.sources.arrow.table import TableSource, open_table
+from loadax.sources.arrow.table_leaves import stated_classes
 from loadax.sources.arrow.unify import unified_schema
 from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
