@@ -116,23 +116,19 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
         raise SourceError(
             f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass NumPy arrays whose dim 0 counts rows"
         )
-    array = _converted(leaf, name)
+    try:
+        array = np.asanyarray(leaf)
+    except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
+        raise SourceError(
+            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); convert it first, "
+            "a torch tensor by tensor.detach().cpu().float().numpy()"
+        ) from error
     if array.ndim == 0:
         raise SourceError(
             f"{name} is a scalar, {type(leaf).__name__} {shown(leaf)}, without rows; give it a first dimension"
         )
     array = unmasked(array, name)
     return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
-
-
-def _converted(leaf: Any, name: str) -> NDArray[Any]:
-    try:
-        return np.asanyarray(leaf)
-    except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
-        raise SourceError(
-            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); convert it first, "
-            "a torch tensor by tensor.detach().cpu().float().numpy()"
-        ) from error
 
 
 def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[NDArray[Any]]:

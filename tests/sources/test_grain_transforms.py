@@ -110,7 +110,7 @@ class Split:
         ("map", Above(1.0), r"Above\(least=1.0\) has filter, and map\(\) can't apply that; pass it to data.filter"),
         ("filter", Scale(1.0), r"has map, and filter\(\) can't apply that; pass it to data.map"),
         ("filter", Jitter(1.0), r"has random_map, .*; pass it to data.map"),
-        ("map", Indexed(), r"has map_with_index, .* in Grain: loadax.from_grain\(dataset.map_with_index"),
+        ("map", Indexed(), r"has map_with_index, .*: data.map\(fn, with_index=True\)$"),
         ("map", Split(), r"has flat_map, .* in Grain"),
         ("map", grain.transforms.Batch(8), r"has batch_size, .*: loadax.Dataloader\(data, batch_size=8\)"),
         ("map", object(), "can't be called"),

@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
-from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_of
+from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_array, list_of
 
 
 @final
@@ -45,12 +45,6 @@ class TableLeaf:
         """Whether its ints count units of time: those of the stored type."""
         return bool(pa.types.is_temporal(_scalar_type(self.stored)))
 
-    @cached_property
-    def _form(self) -> tuple[Any, np.dtype[Any] | None]:
-        """The type with bytes for bits, and the dtype of its numbers where that is another one."""
-        is_bool = pa.types.is_boolean(_scalar_type(self.type))
-        return bytes_for_bits(self.type), np.dtype(bool) if is_bool else None
-
     def array(self, table: Any) -> Any:
         """Its array, or chunked array, of a record batch or table, with the nulls of structs above it."""
         array = table.column(table.schema.get_field_index(self.names[0]))
@@ -61,7 +55,8 @@ class TableLeaf:
 
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
-        stored, dtype = self._form
+        stored = bytes_for_bits(self.type)
+        dtype = np.dtype(bool) if pa.types.is_boolean(_scalar_type(self.type)) else None
         converted = arrays if stored == self.type else [array.cast(stored) for array in arrays]
         return column_of(converted, stored, None, dtype)
 
@@ -79,16 +74,9 @@ class TableLeaf:
             runs = pa.types.is_run_end_encoded(kind)
             return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
         if is_list_view(kind):
-            array = _without_views(array)
+            # pyarrow's own cast of list views makes arrays that are not valid.
+            array = list_array(array, array.flatten(), array.is_null() if array.null_count else None)
         return array if array.type == self.type else array.cast(self.type)
-
-
-def _without_views(array: Any) -> Any:
-    """Lists with offsets; pyarrow's own cast of list views makes arrays that are not valid."""
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-    mask = array.is_null() if array.null_count else None
-    return pa.LargeListArray.from_arrays(offsets, array.flatten(), mask=mask)
 
 
 def members_of(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import map_leaves
+from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.base import BaseSource
@@ -128,15 +128,10 @@ class ParquetSource(BaseSource):
         if self._is_one_wave(rows):
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
-        pieces: list[Any] = [[None] * len(rows) for _ in wanted]
-        for tree, inside, places in self._waves(rows):
-            read = tree.parts(inside, starts[places], lengths[places], wanted)
-            cuts = np.cumsum(lengths[places])[:-1]
-            for column, values in zip(pieces, read, strict=True):
-                if values is not None:
-                    for place, piece in zip(places.tolist(), np.split(values, cuts), strict=True):
-                        column[place] = piece
-        return [np.concatenate(column) if want else None for column, want in zip(pieces, wanted, strict=True)]
+        cuts = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
+        parts = [[leaf[cut] for leaf in flatten(row)[0]] for row, cut in zip(self._examples(rows), cuts, strict=True)]
+        columns = zip(wanted, zip(*parts, strict=True), strict=True)
+        return [np.concatenate(column) if want else None for want, column in columns]
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.

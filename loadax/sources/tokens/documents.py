@@ -19,8 +19,8 @@ from loadax.sources.io.disk_cache import DiskCache, open_cache
 from loadax.sources.memory_array import MemoryArray
 from loadax.sources.npy.source import open_npy
 from loadax.sources.stream_array import ArrayLeaf
-from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream
-from loadax.sources.tokens.megatron import read_index
+from loadax.sources.tokens.files import find_token_files, open_token_stream
+from loadax.sources.tokens.megatron import read_documents
 
 
 @final
@@ -119,7 +119,9 @@ def open_documents(
                 "pass offsets= (one more than documents), or the path of a Megatron .bin and .idx pair; "
                 "for a list of arrays, one per document, use loadax.from_source(list)"
             )
-        return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
+        found = find_token_files(data, dtype, documents=True)
+        begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
+        return DocumentSource(open_token_stream(found, blocks), begins, ends)
     # Several files are one stream, not a tree of arrays.
     flats = (
         open_token_stream(find_token_files(data, dtype, documents=False), blocks)
@@ -130,16 +132,6 @@ def open_documents(
     total = common_length(structure.paths, [len(flat) for flat in leaves])
     bounds = _bounds(offsets, total)
     return DocumentSource(flats, bounds[:-1], bounds[1:])
-
-
-def _open_pairs(token_files: TokenFiles, cache: DiskCache | None) -> DocumentSource:
-    begins, ends, before = [], [], 0
-    for entry in token_files.entries:
-        index = read_index(token_files.files, str(entry.index_file))
-        begins.append(index.begins + before)
-        ends.append(np.append(index.begins[1:], index.tokens) + before)
-        before += index.tokens
-    return DocumentSource(open_token_stream(token_files, cache), np.concatenate(begins), np.concatenate(ends))
 
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:

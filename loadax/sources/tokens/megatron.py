@@ -1,5 +1,6 @@
 """Parses Megatron's `.idx` files, and fairseq's: the document offsets of a `.bin` file."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,12 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     size += 8 * grouped
     lengths_end = size + 4 * sequences
     pointers_end = lengths_end + 8 * sequences
-    _check_long_enough(files, location, pointers_end + 8 * documents * grouped, sequences, documents)
+    needed = pointers_end + 8 * documents * grouped
+    if files.sizes([location])[0] < needed:
+        raise SourceError(
+            f"{location}: the file is cut short: "
+            f"{sequences} sequences and {documents} document indices take {needed} bytes; copy it again"
+        )
     lengths = np.frombuffer(_read(files, location, size, lengths_end), "<i4")
     pointers = np.frombuffer(_read(files, location, lengths_end, pointers_end), "<i8")
     firsts = np.arange(documents)
@@ -74,12 +80,15 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
 
 
-def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
-    if files.sizes([location])[0] < size:
-        raise SourceError(
-            f"{location}: the file is cut short: "
-            f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"
-        )
+def read_documents(files: Files, locations: Sequence[str]) -> tuple[Integers, Integers]:
+    """The first token of each document of a stream, and its end, by its `.idx` files."""
+    begins, ends, before = [], [], 0
+    for location in locations:
+        index = read_index(files, location)
+        begins.append(index.begins + before)
+        ends.append(np.append(index.begins[1:], index.tokens) + before)
+        before += index.tokens
+    return np.concatenate(begins), np.concatenate(ends)
 
 
 def _read(files: Files, location: str, start: int, stop: int) -> bytes:

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
+from loadax.sources.io.byte_stream import indices
 from loadax.sources.tokens.files import TokenFiles
-from loadax.sources.tokens.megatron import read_index
+from loadax.sources.tokens.megatron import read_documents
 
 
 @final
@@ -30,12 +31,7 @@ class SegmentIds:
     @cached_property
     def begins(self) -> Integers:
         """First tokens of the documents, int64[m], ascending, without empty documents."""
-        parts, before = [], 0
-        for location in self.indices:
-            index = read_index(self._files, location)
-            parts.append(index.begins + before)
-            before += index.tokens
-        return np.unique(np.concatenate(parts))
+        return np.unique(read_documents(self._files, self.indices)[0])
 
     def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
         """Writes segment ids: the document number of each token, counted from 1 within each window.
@@ -52,7 +48,6 @@ class SegmentIds:
         steps = np.zeros((len(first), high - low), np.int32)
         steps[:, 0] = 1 + before - begun
         windows = np.repeat(np.arange(len(first)), within)
-        nth = np.arange(len(windows)) - np.repeat(np.cumsum(within) - within, within)
-        begins = self.begins[before[windows] + nth]
+        begins = self.begins[indices(before, within)]
         steps[windows, begins - first[windows] - low] = 1
         out[...] = np.cumsum(steps, axis=1, dtype=np.int32)
