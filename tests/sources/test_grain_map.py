@@ -125,13 +125,9 @@ def test_any_grain_chain_gives_its_own_epochs() -> None:
         ]
 
 
-def test_where_a_record_stood_is_found() -> None:
+def test_rows_are_found_and_a_second_iteration_of_the_same_epochs_warns() -> None:
     loader = loadax.Dataloader(pipeline(), 16, num_epochs=2)
     assert [(place.step, place.position) for place in loader.find(row=20)] == [(1, 4), (5, 4)]
-
-
-def test_a_second_iteration_of_the_same_epochs_warns() -> None:
-    loader = loadax.Dataloader(pipeline(), 64)
     list(loader)
     with pytest.warns(UserWarning, match="for more epochs"):
         iter(loader).close()
@@ -268,11 +264,6 @@ def test_one_that_repeat_made_endless_has_the_epochs_before_it(chain: Any) -> No
     assert len(data) in (5, 10)
     expected = [row["x"] for row in map(endless.__getitem__, range(30)) if row is not None]
     assert list(itertools.chain.from_iterable(rows_of(data, 3))) == expected
-
-
-def test_an_endless_run_is_grains_repeat() -> None:
-    loader = loadax.Dataloader(pipeline().repeat(), 64, num_epochs=None)
-    assert rows([loader[7]]) == grains(pipeline(), 8)[-64:]
 
 
 def test_an_endless_one_whose_epochs_nobody_knows_is_refused_or_cut() -> None:

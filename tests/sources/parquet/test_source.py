@@ -166,7 +166,6 @@ def test_where_a_row_is(folder: Path) -> None:
 
 def test_names_and_units_are_told(folder: Path) -> None:
     source: Any = loadax.from_parquet(folder).source
-    assert source.classes == {"label": ["cat", "dog", "cow"]}
     assert source.units["time"] == "timestamp[us, tz=UTC]"
     assert "and 1 more" in repr(source)
 
