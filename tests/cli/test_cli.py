@@ -209,7 +209,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         (("x.npy", "./x.npy"), "./x.npy overlaps "),
         (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass 1 or more"),
         (("x.npy", "out", "--overwrite", "--shards", "0/2"), "--overwrite with shard=(0, 2): what one writes"),
-        (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
+        (("words.npy", "out"), "words.npy is not a .npy file"),
     ],
 )
 def test_convert_says_in_one_line_what_is_wrong(

@@ -58,7 +58,7 @@ REFUSED = (
 
 class TestNoRegularFile:
     def test_npy(self, special: Callable[[str], Path]) -> None:
-        with pytest.raises(SourceError, match=rf"a\.npy: it can't be opened.*({REFUSED})"):
+        with pytest.raises(SourceError, match=rf"a\.npy: the file can't be opened.*({REFUSED})"):
             loadax.from_npy(special("a.npy"))
 
     def test_images(self, special: Callable[[str], Path], tmp_path: Path) -> None:
