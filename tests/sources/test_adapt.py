@@ -57,7 +57,7 @@ def test_getitems_is_asked_for_many_rows_at_once() -> None:
     assert all(type(row) is int for row in items.asked[0])
 
 
-def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
+def test_spec_of_rows_does_not_depend_on_earlier_reads() -> None:
     source = ObjectSource([1, 2.5, 3.5])
     assert source.read(np.array([0])).dtype == np.int64
     assert source.read(np.array([2, 1])).tolist() == [3.5, 2.5]
@@ -88,13 +88,13 @@ def test_a_row_that_differs_is_named() -> None:
         ObjectSource(items).read(np.array([1, 2]))
 
 
-def test_what_an_item_raises_keeps_its_type_and_gets_its_row() -> None:
+def test_error_of_an_item_keeps_its_type_and_gets_its_row() -> None:
     with pytest.raises(KeyError, match="broken record") as caught:
         ObjectSource(Squares()).read(np.array([7, 8]))
     assert caught.value.__notes__ == ["loadax: in Squares[8]"]
 
 
-def test_what_many_items_raise_keeps_its_type_and_gets_the_rows() -> None:
+def test_error_of_getitems_keeps_its_type_and_gets_the_rows() -> None:
     class Broken(Many):
         def __getitems__(self, rows: list[int]) -> Any:
             raise OSError("disk")
@@ -128,7 +128,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
     ("items", "missing"),
     [(5, "__len__ and __getitem__"), (iter([1]), "__len__ and __getitem__"), ({1, 2}, "__getitem__")],
 )
-def test_what_is_no_dataset(items: Any, missing: str) -> None:
+def test_objects_without_rows_are_refused(items: Any, missing: str) -> None:
     message = (
         rf"the data is an? \w+ without {missing}, so it has no random access; "
         r"pass a Source \(with read, __len__ and spec\), or any object"

@@ -160,7 +160,7 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
         ),
     ],
 )
-def test_what_is_no_table_of_rows(tree: Any, message: str) -> None:
+def test_trees_without_rows_are_refused(tree: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         ArraySource(tree)
 
@@ -195,7 +195,7 @@ def test_eight_threads_read_what_one_reads() -> None:
             np.testing.assert_array_equal(batch["y"], VALUES[rows])
 
 
-def test_its_name_says_where_the_arrays_are(tmp_path: Path) -> None:
+def test_repr_says_where_the_arrays_are(tmp_path: Path) -> None:
     assert repr(ArraySource(VALUES)) == "arrays in memory"
     assert repr(ArraySource(mapped(tmp_path))) == "arrays memory-mapped"
     assert repr(ArraySource([VALUES, mapped(tmp_path)])) == "arrays in memory and memory-mapped"

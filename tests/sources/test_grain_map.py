@@ -26,7 +26,7 @@ def pipeline(size: int = 64) -> Any:
 
 
 def grains(dataset: Any, epochs: int) -> list[tuple[int, int]]:
-    """What Grain itself gives, an epoch behind the other."""
+    """Elements that Grain itself gives, epoch after epoch."""
     repeated = dataset.repeat(epochs)
     return [(int(each["x"]), int(each["noise"])) for each in map(repeated.__getitem__, range(len(repeated)))]
 
@@ -70,7 +70,7 @@ def test_a_run_is_resumed_in_the_middle_of_an_epoch(worker_type: str) -> None:
     assert rows([loader()[9]]) == grains(pipeline(), 3)[144:160]
 
 
-def test_a_state_of_rows_as_they_lie_is_not_one_of_grains_epochs() -> None:
+def test_state_without_own_epochs_is_refused_with_own_epochs() -> None:
     with iter(loadax.Dataloader(grain.MapDataset.range(64).map(lambda x: {"x": x}), 16)) as iterator:
         state = iterator.get_state()
     with pytest.raises(StateError):
@@ -91,7 +91,7 @@ def test_loadax_may_shuffle_on_top(worker_type: str) -> None:
         assert rows([batch]) == [grains_own[row] for row in order]
 
 
-def test_within_a_concatenation_a_mixture_and_behind_maps() -> None:
+def test_own_epochs_in_a_concatenation_a_mixture_and_after_maps() -> None:
     expected = grains(pipeline(8), 2)
     both = loadax.concat([pipeline(8), pipeline(8)])
     assert rows(loadax.Dataloader(both, 16, num_epochs=2)) == expected[:8] * 2 + expected[8:] * 2
@@ -167,7 +167,7 @@ def test_rows_that_a_filter_of_grain_leaves_out_are_a_list() -> None:
     assert len(train) + len(test) == 8
 
 
-def test_a_random_map_behind_a_filter_draws_as_grain_does() -> None:
+def test_a_random_map_after_a_filter_draws_as_grain_does() -> None:
     filtered = grain.MapDataset.range(16).filter(lambda x: x % 3 == 1)
     chain = filtered.random_map(noise, seed=4).map(lambda row: row)
     expected = [
@@ -238,7 +238,7 @@ def test_rows_of_none_are_an_error_that_names_row_and_epoch() -> None:
     assert list(follow(caught.value, data=fixed)[0]) == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
+def test_error_of_an_element_gets_its_row_and_epoch() -> None:
     broken = grain.MapDataset.range(8).map(lambda x: 1 // (x - 2))
     with pytest.raises(ZeroDivisionError) as caught:
         loadax.Dataloader(broken, 8, num_epochs=2)[1]
@@ -257,7 +257,7 @@ def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
         lambda base: base.repeat().filter(even),
     ],
 )
-def test_one_that_repeat_made_endless_has_the_epochs_before_it(chain: Any) -> None:
+def test_dataset_that_repeat_made_endless_has_the_epochs_before_it(chain: Any) -> None:
     endless = chain(grain.MapDataset.range(10).map(lambda x: {"x": x}))
     assert len(endless) > 1 << 62
     data = loadax.as_dataset(endless)
@@ -266,7 +266,7 @@ def test_one_that_repeat_made_endless_has_the_epochs_before_it(chain: Any) -> No
     assert list(itertools.chain.from_iterable(rows_of(data, 3))) == expected
 
 
-def test_an_endless_one_whose_epochs_nobody_knows_is_refused_or_cut() -> None:
+def test_endless_mixture_of_unknown_epochs_is_refused_or_cut() -> None:
     base = grain.MapDataset.range(4).map(lambda x: {"x": x})
     mixed = grain.MapDataset.mix([base.repeat(), base.shuffle(seed=1).repeat()], weights=[1, 3])
     for endless in (mixed, mixed.map(lambda row: row), base.repeat()[1:]):
@@ -428,7 +428,7 @@ def test_data_sources_are_read_many_rows_at_once() -> None:
 
 
 def test_a_random_map_alone_leaves_rows_what_they_are() -> None:
-    """So that verbs about rows work; what is about values is refused as behind a random map of loadax."""
+    """So that verbs about rows work; verbs about values are refused, as after a random map of loadax."""
     chain = grain.MapDataset.range(32).random_map(noise, seed=2)
     data = loadax.from_grain(chain)
     first, rest = data.split(0.5)

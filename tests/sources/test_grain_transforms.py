@@ -53,7 +53,7 @@ class DuckOfChance:
         return {"x": element["x"] + rng.random()}
 
 
-def test_they_are_what_their_methods_are() -> None:
+def test_transforms_apply_their_methods() -> None:
     x = np.arange(20.0)
     assert DATA.map(Scale(3.0)).read(range(20))["x"].tolist() == (3 * x).tolist()
     assert DATA.map(Duck()).read(range(20))["x"].tolist() == (x + 1).tolist()
@@ -119,7 +119,7 @@ class Split:
         ("map_batch", Scale(1.0), r"has map, and map_batch\(\) can't apply that; pass it to data.map$"),
     ],
 )
-def test_others_are_refused(verb: str, given: Any, remedy: str) -> None:
+def test_transforms_of_another_kind_are_refused(verb: str, given: Any, remedy: str) -> None:
     with pytest.raises(ArgumentError, match=rf"^fn=.*{remedy}"):
         getattr(DATA, verb)(given)
 

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: every kind of column, behind any mapping of indices, against Hugging Face itself."""
+"""Hugging Face datasets: every kind of column, through any mapping of indices, against Hugging Face itself."""
 
 import datetime as dt
 import io
@@ -106,7 +106,7 @@ def same(read: Any, oracle: Any) -> None:
 
 
 VIEWS: dict[str, Any] = {
-    "as it lies": lambda data: data,
+    "unchanged": lambda data: data,
     "shuffled": lambda data: data.shuffle(seed=1),
     "filtered": lambda data: data.filter(lambda row: row["y"] % 3 == 1),
     "twice": lambda data: data.shuffle(seed=1).select([5, 5, 0, 40]),
@@ -180,7 +180,7 @@ def ragged_of(row: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("view", ["as it lies", "shuffled", "sliced", "joined with itself"])
+@pytest.mark.parametrize("view", ["unchanged", "shuffled", "sliced", "joined with itself"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_lists_of_any_length_are_rows_of_their_own(view: str, mapped: bool, tmp_path: Path) -> None:
     shapes = {"tokens": (-1,), "long": (-1,), "boxes": (-1, 4), "frames": (-1, 2), "masks": (-1,)}
@@ -499,7 +499,7 @@ def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
 
 
-@pytest.mark.parametrize("view", ["with an indices file", "behind a mapped block", "beside a mapped block"])
+@pytest.mark.parametrize("view", ["with an indices file", "after a mapped block", "beside a mapped block"])
 def test_an_index_notices_values_in_memory_beside_files(view: str, tmp_path: Path) -> None:
     """A sample alone would not notice one value of many."""
     rows = 5000
@@ -513,7 +513,7 @@ def test_an_index_notices_values_in_memory_beside_files(view: str, tmp_path: Pat
         if view == "with an indices file":
             data = data.select(np.arange(rows)[::-1], indices_cache_file_name=str(tmp_path / "indices.arrow"))
             os.utime(tmp_path / "indices.arrow", (0, 0))
-        elif view == "behind a mapped block":
+        elif view == "after a mapped block":
             data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "mapped"), data])
         else:
             data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "columns"), data], axis=1)

@@ -10,14 +10,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import all_columns, flatten_spec
 from loadax.protocols import Columns, Integers, Tree
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.columns import Numbers, runs_of
 from loadax.sources.arrow.leaves import TableLeaf
 from loadax.sources.arrow.table_leaves import TableLeaves
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.parquet.files import ParquetFiles, RowGroup
 
 
@@ -53,10 +52,7 @@ class RowGroups(BaseSource):
         return even if np.array_equal(self.starts, even) else self.starts
 
     def read(self, rows: Integers) -> Tree:
-        specs, structure = flatten_spec(self.spec)
-        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in specs]
-        self.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
-        return structure.build(out)
+        return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""

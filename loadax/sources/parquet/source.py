@@ -145,17 +145,17 @@ class ParquetSource(BaseSource):
         return found
 
     def _is_one_wave(self, rows: Integers) -> bool:
-        met = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
-        return len(met) == 1 or sum(map(self._groups.size, met)) <= self._memory_bytes
+        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
+        return len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes
 
     def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""
         assert self._recent is not None
         starts = self._groups.starts
         which = np.searchsorted(starts, rows, side="right") - 1
-        met, group = np.unique(which, return_inverse=True)
-        for wave in waves([self._groups.size(index) for index in met.tolist()], self._memory_bytes):
-            trees = [self._recent.get(index) for index in met[wave].tolist()]
+        needed, group = np.unique(which, return_inverse=True)
+        for wave in waves([self._groups.size(index) for index in needed.tolist()], self._memory_bytes):
+            trees = [self._recent.get(index) for index in needed[wave].tolist()]
             joined: ColumnTree = trees[0].join(trees[1:])
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))

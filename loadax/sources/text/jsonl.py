@@ -285,7 +285,7 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
             return _infer(all_lines, columns, typed, rows[np.array(whole)])
-        # Each line is right by itself, so one has another type than a line before it.
+        # Each line parses alone, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
         raise SourceError(

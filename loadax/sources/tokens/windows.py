@@ -11,7 +11,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.files import find_token_files, open_token_stream
@@ -72,10 +72,7 @@ class TokenSource(BaseSource):
         return f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._length)
-        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
-        self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
-        return dict(zip(self.spec, out, strict=True))
+        return read_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         first = check_rows(rows, self._length) * self._stride

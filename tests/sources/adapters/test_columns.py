@@ -193,7 +193,7 @@ class Lazy:
         return np.stack([self[row] for row in range(8)])
 
 
-def test_what_only_has_an_array_method_is_read_by_its_rows() -> None:
+def test_object_with_array_method_is_read_by_rows() -> None:
     lazy = Lazy()
     assert loadax.Dataloader(lazy, 8)[0].tolist() == [[row, row] for row in range(8)]
     message = (

@@ -298,7 +298,7 @@ def test_other_types_without_an_array(column: Any) -> None:
         (pd.DataFrame({"x": pd.arrays.SparseArray([1])}), r"the DataFrame can't be exported to Arrow: .*column x"),
     ],
 )
-def test_what_is_no_table(data: Any, message: str) -> None:
+def test_data_that_is_not_a_table(data: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         loadax.from_arrow(data)
 

@@ -1,4 +1,4 @@
-"""`.npy` files, mapped; and files that are none."""
+"""`.npy` files, memory-mapped, and files of other formats."""
 
 import re
 from pathlib import Path
@@ -81,6 +81,6 @@ def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("wrong", [7, {"x": 7}])
-def test_what_is_no_path(wrong: Any) -> None:
+def test_paths_that_are_not_paths(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match=r"paths=7 is an int: pass the path of a \.npy file, or a pytree of paths"):
         open_npy(wrong)

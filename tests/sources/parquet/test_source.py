@@ -152,7 +152,7 @@ def test_lists_of_changing_length_are_named_by_file_and_row(folder: Path, memory
         loadax.concat([data, data]).read([35, 44])
 
 
-def test_where_a_row_is(folder: Path) -> None:
+def test_rows_are_located_by_row_group(folder: Path) -> None:
     (location,) = loadax.from_parquet(folder).source.locate(40)
     assert location.file == str(folder / "b.parquet")
     assert location.part == "row group 0, row 3 of the file"

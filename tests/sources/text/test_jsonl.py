@@ -287,7 +287,7 @@ def test_a_column_of_nulls_has_the_stated_dtype(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"x": "\\ud83d"}', '{"x": 1, "x": 2}'])
-def test_what_arrow_refuses_without_lists_is_not_said_to_be_one(tmp_path: Path, line: str) -> None:
+def test_lines_that_only_arrow_refuses_name_the_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(line)
     with pytest.raises(SourceError, match=r"x.jsonl, line 1: .*; correct the line, or leave it out$"):

@@ -71,7 +71,7 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
             assert batch[name].dtype == np.dtype(dtype).newbyteorder("=")
             low = data.draw(st.integers(0, stop - start - 1))
             high = data.draw(st.integers(low + 1, stop - start))
-            # Within memory that is wider, so that its rows don't lie one behind another.
+            # Within memory that is wider, so that its rows are not contiguous.
             within = np.full((len(rows), high - low + 3), 7, data.draw(st.sampled_from([batch[name].dtype, np.int64])))
             boxes.append(((low, high),))
             out.append(within[:, 1:-2])
@@ -163,7 +163,7 @@ def test_a_folder_and_a_pattern_are_taken_by_name_and_a_list_as_it_is(tmp_path: 
     assert source.read(np.array([0]))["tokens"][0].tolist() == [*tokens[20:], *tokens[:10]]
 
 
-def test_where_a_row_lies(tmp_path: Path) -> None:
+def test_rows_are_located_in_their_files(tmp_path: Path) -> None:
     tokens = stream(30)
     one = write_bin(tmp_path / "one.bin", tokens[:12])
     two = write_npy(tmp_path / "two.npy", tokens[12:])
@@ -181,7 +181,7 @@ def test_where_a_row_lies(tmp_path: Path) -> None:
         source.locate(3)
 
 
-def test_it_travels_as_paths(tmp_path: Path) -> None:
+def test_source_pickles_as_paths(tmp_path: Path) -> None:
     tokens = stream(200_000, np.int32)
     path = write_pair(tmp_path / "x.bin", [[each] for each in np.split(tokens, 10_000)])
     source = open_tokens(path, 100, segment_ids=True)
@@ -209,14 +209,14 @@ def test_eight_threads_read_what_one_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str
 )
-def test_it_keeps_the_contract_of_a_source(arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_the_law_of_sources(arguments: dict[str, Any], tmp_path: Path) -> None:
     tokens = stream(3000)
     pair = write_pair(tmp_path / "a.bin", [[tokens[:700]], [tokens[700:710]], [tokens[710:1800]]])
     other = write_pair(tmp_path / "b.bin", [[tokens[1800:]]])
     check_source(open_tokens([pair, other], 16, **arguments))
 
 
-def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
+def test_repr_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
     for name in ("a.bin", "b.bin"):
         write_bin(tmp_path / name, stream(50))
     data = from_tokens(tmp_path, seq_len=10, dtype="uint16", stride=5)
