@@ -27,7 +27,7 @@ from loadax.sources.arrow.layout import (
     view,
     wrong_size,
 )
-from loadax.sources.io.byte_stream import indices, take_parts
+from loadax.sources.io.byte_stream import put_parts, take_parts
 
 
 class BatchRows(NamedTuple):
@@ -200,10 +200,9 @@ class Lists:
         out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
         for batch, places, rows, _ in runs:
             offsets, values = self._open(self.parts[batch])
-            part = take_parts(values, offsets[rows] + starts[places], lengths[places])
             if len(runs) == 1:
-                return part
-            out[indices((ends - lengths)[places], lengths[places])] = part
+                return take_parts(values, offsets[rows] + starts, lengths)
+            put_parts(values, offsets[rows] + starts[places], lengths[places], out, (ends - lengths)[places])
         return out
 
     def _open(self, part: Part) -> tuple[Integers, NDArray[Any]]:
