@@ -70,8 +70,7 @@ class GrainSource(BaseSource):
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows` in epoch 0."""
-        rows = check_rows(rows, self._size)
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits.rows`, each of its own epoch."""
@@ -147,8 +146,7 @@ class UnbatchedSource(BaseSource):
         return range(0, self._size, self._rows)
 
     def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._size)
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads rows; each batch once."""

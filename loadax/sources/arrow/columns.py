@@ -89,7 +89,7 @@ def _run(batch: int, places: slice | Integers, rows: Integers) -> BatchRows:
 
 @final
 @dataclass(eq=False)
-class Part:
+class ColumnPart:
     """A column of one record batch, shared by joined columns.
 
     Args:
@@ -112,7 +112,7 @@ class Numbers:
 
     def __init__(self, spec: ArraySpec, arrays: Sequence[Any]):
         self.spec = spec
-        self.parts = list(map(Part, arrays))
+        self.parts = list(map(ColumnPart, arrays))
 
     def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any]:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
@@ -140,7 +140,7 @@ class Numbers:
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
-    def _open(self, part: Part, rows: Integers) -> tuple[NDArray[Any], Integers]:
+    def _open(self, part: ColumnPart, rows: Integers) -> tuple[NDArray[Any], Integers]:
         """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
         array = part.array
         if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
@@ -171,7 +171,7 @@ class Lists:
 
     def __init__(self, inner: ArraySpec, arrays: Sequence[Any]):
         self.inner = inner
-        self.parts = list(map(Part, arrays))
+        self.parts = list(map(ColumnPart, arrays))
 
     def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
         lengths = self.lengths(runs, count)
@@ -205,7 +205,7 @@ class Lists:
             put_parts(values, offsets[rows] + starts[places], lengths[places], out, (ends - lengths)[places])
         return out
 
-    def _open(self, part: Part) -> tuple[Integers, NDArray[Any]]:
+    def _open(self, part: ColumnPart) -> tuple[Integers, NDArray[Any]]:
         """Where the lists of a record batch begin and end, and all of their entries."""
         if part.view is None:
             array = storage(part.array)
@@ -230,7 +230,7 @@ class Objects:
     def __init__(self, spec: ArraySpec | None, arrays: Sequence[Any], decode: Callable[[Any], Any] | None):
         self.spec = spec
         self.decode = decode
-        self.parts = list(map(Part, arrays))
+        self.parts = list(map(ColumnPart, arrays))
 
     def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
         if self.spec is None:

@@ -18,7 +18,7 @@ _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
 _COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
 
-Mapping: TypeAlias = Callable[[Integers], Integers]
+RowMap: TypeAlias = Callable[[Integers], Integers]
 """Function of rows: the rows of the columns that they are."""
 
 
@@ -46,10 +46,10 @@ class TableSource(BaseSource):
         opened: tuple[Callable[..., "TableSource"], tuple[Any, ...]],
         held: Callable[[int], Iterator[NDArray[Any]]],
         addresses: Sequence[str],
-        mapping: tuple[Mapping, int] | None = None,
+        mapping: tuple[RowMap, int] | None = None,
     ):
         self._tree, self._text, self._opened, self._held = tree, text, opened, held
-        self._map: Mapping | None
+        self._map: RowMap | None
         self._map, self._length = mapping or (None, len(tree))
         self.addresses = list(addresses)
         self.traits = tree.traits._replace(attributes=attributes)

@@ -13,7 +13,7 @@ from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.arrow.columns import column_of
 from loadax.sources.arrow.layout import without_views
-from loadax.sources.arrow.table import Mapping, TableSource
+from loadax.sources.arrow.table import RowMap, TableSource
 
 
 def open_columns(data: Any, names: Sequence[str]) -> TableSource:
@@ -50,7 +50,7 @@ def _is_mapped(table: Any) -> bool:
     return comes_from(table, "datasets.table", "MemoryMappedTable")
 
 
-def mapping_of(data: Any) -> Mapping | None:
+def mapping_of(data: Any) -> RowMap | None:
     """The function from rows of a dataset to rows of its table; None where they are the same."""
     # Of all that this folder reads the one thing without a public name. A dataset without it would have to be written
     # again (`flatten_indices`), which for a shuffled one takes as long as an epoch.
