@@ -125,7 +125,7 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         return pa.int32()
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation not in (None, sorted(kind.permutation)):
+    if isinstance(kind, pa.FixedShapeTensorType) and (kind.permutation or []) != sorted(kind.permutation or []):
         return None
     if types.is_decimal(kind) or types.is_union(kind) or types.is_interval(kind) or types.is_null(kind):
         return None

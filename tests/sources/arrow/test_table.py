@@ -151,8 +151,22 @@ def test_names_and_units_are_told() -> None:
 
 def test_a_tensor_of_each_row_keeps_its_shape() -> None:
     values = np.arange(24, dtype=np.int32).reshape(4, 2, 3)
-    data = loadax.from_arrow(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))
-    np.testing.assert_array_equal(data.read([3, 1])["x"], values[[3, 1]])
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    bits = pa.array((values.reshape(4, 6) % 5 == 0).tolist(), pa.list_(pa.bool_(), 6))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), tensors)
+    holes = pa.array([[1] * 6, None, [2] * 6, [3] * 6], pa.list_(pa.int8(), 6))
+    columns = {
+        "x": tensors,
+        "bits": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), (2, 3)), bits),
+        "lists": lists,
+        "holes": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), (2, 3)), holes),
+    }
+    data = loadax.from_arrow(pa.table(columns).slice(1), nulls={"holes": 7})
+    read = data.map(lambda row: {**row, "lists": row["lists"].sum()}).read([2, 0])
+    np.testing.assert_array_equal(read["x"], values[[3, 1]])
+    np.testing.assert_array_equal(read["bits"], values[[3, 1]] % 5 == 0)
+    assert read["lists"].tolist() == [values[3].sum(), 0]
+    assert read["holes"].tolist() == [[[3] * 3] * 2, [[7] * 3] * 2]
 
 
 def test_a_source_is_the_same_in_another_process() -> None:
