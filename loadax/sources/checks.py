@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import size_text
+from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Integers
+from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sources.base import BaseSource
 
 
@@ -44,6 +45,14 @@ def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
             f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {rows} rows of "
             f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; check its shape"
         ) from error
+
+
+def read_columns(source: BaseSource, rows: Integers) -> Tree:
+    """Reads all columns of rows by `read_into`, of a source with a spec."""
+    specs, structure = flatten_spec(source.spec)
+    out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in specs]
+    source.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
+    return structure.build(out)
 
 
 def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:

@@ -23,7 +23,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
     "path": [
         (("convert", "nowhere", "out"), "nowhere does not exist; pass the path or URL of a zarr array or group (a fol"),
         (("convert", "words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
-        (("convert", "words.npy", "out"), "words.npy: it can't be opened as .npy"),
+        (("convert", "words.npy", "out"), "words.npy is not a .npy file"),
         (("convert", "empty", "out"), "empty contains no zarr array or group of arrays; check the path"),
         (("convert", "foo://x", "out"), "unsupported URL scheme"),
         (("convert", "x.npy", "./x.npy"), "./x.npy overlaps "),

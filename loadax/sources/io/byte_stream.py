@@ -247,3 +247,12 @@ def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDAr
             [array[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
         )
     return array[indices(starts, lengths)]
+
+
+def put_parts(array: NDArray[Any], starts: Integers, lengths: Integers, out: NDArray[Any], places: Integers) -> None:
+    """Copies parts of an array to entries of `out` from each of `places` on."""
+    if lengths.sum() < _LONG * len(starts):
+        out[indices(places, lengths)] = array[indices(starts, lengths)]
+        return
+    for start, length, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
+        out[place : place + length] = array[start : start + length]

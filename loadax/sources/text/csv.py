@@ -13,8 +13,8 @@ from pyarrow import csv as arrow_csv
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.arrow.leaves import stated_classes
-from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.arrow.table import TableSource, open_table
+from loadax.sources.arrow.table_leaves import stated_classes
 from loadax.sources.arrow.unify import unified_schema
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of, decompress
@@ -58,7 +58,7 @@ def open_csv(
     classes: Any = None,
     delimiter: str | None = None,
     quote: str | None = '"',
-) -> ArrowSource:
+) -> TableSource:
     """Opens CSV files; see `loadax.from_csv`.
 
     Raises:
@@ -88,9 +88,9 @@ def open_csv(
         file = int(np.searchsorted(starts, row, side="right")) - 1
         return f"row {row - int(starts[file])} of {locations[file]}"
 
-    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
+    call = Call("from_csv", "paths", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        return ArrowSource(pa.concat_tables(tables), nulls, call, locations, where, classes)
+        return open_table(pa.concat_tables(tables), nulls, call, locations, where, classes)
 
 
 def _read(files: Files, location: str, delimiter: str | None, quote: str | None) -> _Text:
