@@ -18,7 +18,7 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.remote_errors import Failure, unwrap
+from loadax.loader.workers.remote_errors import RemoteError, unwrap
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
 
 # Hides accelerators from workers.
@@ -112,7 +112,7 @@ class WorkerHandle:
             raise LostError("before" if before.lost else "at work" if self._has_loaded_job else "starting") from None
         finally:
             sent.over.set()
-        if isinstance(answer, Failure):
+        if isinstance(answer, RemoteError):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
         return answer._replace(timing=Timing(*answer.timing)._replace(worker=self._process.pid))
