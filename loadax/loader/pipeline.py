@@ -31,7 +31,7 @@ from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.mask_errors import check_mask, create_record, masking_of, quarantined_rows
+from loadax.loader.mask_errors import create_record, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     Schedule,
@@ -281,7 +281,6 @@ def make_pipeline(given: Any) -> Pipeline:
     rows = quarantined_rows(quarantine, dataset.reader.num_rows)
     if masking is not None or len(rows):
         dataset = probe_readable(dataset, rows, masking is not None)
-        check_mask(dataset.spec)
     epochs, remainder = given.num_epochs, given.remainder
     epochs = None if epochs is None else integer("num_epochs", epochs)
     batch_sizes, streams = [size for _, size in sizes], None

@@ -569,8 +569,8 @@ def test_a_remainder_that_is_an_error() -> None:
 def test_a_mask_that_has_no_place() -> None:
     def says(problem: str) -> str:
         return (
-            rf"remainder='pad' adds a leaf 'mask' to every batch, but an example {problem}; "
-            "make examples dicts without that key"
+            rf"a leaf 'mask' is to be added to every batch, but an example {problem}; "
+            "make examples dicts without that key in a map, or leave out remainder='pad'"
         )
 
     refused(ArgumentError, says("already has the key 'mask'"), {"mask": np.arange(8)}, remainder="pad")

@@ -260,7 +260,10 @@ def test_host_batches_are_reported_on_without_a_mesh() -> None:
         next(batches)
         assert "batch" in str(batches.report())
         assert batches.stats().steps == 1
-        with pytest.raises(MeshError, match=r"^batches of host_batches\(\) have no mesh; use loader.iterate\(\) for"):
+        with pytest.raises(
+            MeshError,
+            match=r"^batches of host_batches\(\) are not placed, so they have no mesh; use loader.iterate\(\), or",
+        ):
             _ = batches.mesh
 
 

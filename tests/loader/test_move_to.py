@@ -102,14 +102,13 @@ def test_a_mesh_that_the_partition_does_not_fit_leaves_the_iterator_where_it_is(
     loader = Dataloader(TREE, {0: 8, 3: 12}, partition=P("data"), mesh=data_parallel(jax.devices()[:4]))
     rows = data_parallel(jax.devices()[:8])
     grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
-    elsewhere = r"; or move to another mesh, or with another partition: it\.move_to\(mesh, partition=…\)$"
     with loader.iterate() as batches:
         next(batches)
-        with pytest.raises(PartitionError, match=r"names the axis 'data', but the mesh has .*of these" + elsewhere):
+        with pytest.raises(PartitionError, match=r"names the axis 'data', but the mesh has .*: use one of these$"):
             batches.move_to(grid)
         with pytest.raises(PartitionError, match=r"names the axis 'seq', but the mesh has .*: use one of these$"):
             batches.move_to(grid, P("seq"))
-        with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8.*" + elsewhere):
+        with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8"):
             batches.move_to(rows)  # fits the next batch, but not those of step 3
         check_placed(next(batches), loader, 1, 4)
         batches.move_to(grid, partition=P("batch"))
@@ -127,14 +126,16 @@ def test_what_no_batch_can_be_placed_on_is_refused() -> None:
             batches.move_to(None)  # type: ignore[arg-type]
         with pytest.raises(MeshError, match="is for planning only"):
             batches.move_to(plan_mesh({"data": 8}, hosts=2), P("data"))  # type: ignore[arg-type]
-        with pytest.raises(MeshError, match=r"use one mesh; or move to another mesh, or with another partition: it"):
+        with pytest.raises(MeshError, match=r"use one mesh$"):
             batches.move_to(half)
         check_placed(next(batches), loader, 1, 8)
         batches.move_to(half, NamedSharding(half, P("data")))
         check_placed(next(batches), loader, 2, 4)
     with loader.host_batches() as on_host:
         next(on_host)
-        message = r"are not placed, so .* make a new iterator in that mesh: loader\.host_batches\(start=it\.get_state"
+        message = (
+            r"are not placed, so .* make a new iterator in another mesh: loader\.host_batches\(start=it\.get_state"
+        )
         with pytest.raises(MeshError, match=message):
             on_host.move_to(half)
         with jax.set_mesh(half), loader.host_batches(start=on_host.get_state()) as others:

@@ -93,10 +93,10 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
         if type(tree) is not dict or name in tree:
             problem = "is one bare array" if isinstance(tree, int) else f"is {type_text(tree)}"
             problem = f"already has the key {name!r}" if isinstance(tree, dict) else problem
-            otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
+            others = ", on_error= and quarantine=" if name == MASK else ""
             raise ArgumentError(
-                f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
-                f"make examples dicts without that key in a map, or {otherwise}"
+                f"a leaf {name!r} is to be added to every batch, but an example {problem}; make examples dicts without "
+                f"that key in a map, or leave out {ADDED_BY[name]}{others}"
             )
     return {**tree, **{name: name for name in generated}} if generated else tree
 
