@@ -113,10 +113,7 @@ def test_a_value_that_does_not_fit_is_masked() -> None:
     values = np.arange(ROWS)
     values[17] = 2**40
     loader = Dataloader(
-        from_arrays({"x": values, "y": np.arange(ROWS, dtype=np.float32) + 1}),
-        20,
-        on_error=LOOSE,
-        mesh=FOUR,
+        from_arrays({"x": values, "y": np.arange(ROWS, dtype=np.float32) + 1}), 20, on_error=LOOSE, mesh=FOUR
     )
     check(loader, loader[0], 0, {17})
 
@@ -233,15 +230,7 @@ def test_too_many_in_a_row_end_the_run() -> None:
         ):
             next(batches)
     assert (
-        sum(
-            1
-            for _ in Dataloader(
-                loader.dataset,
-                20,
-                on_error=MaskErrors(max_in_a_row=10, max_share=1),
-                mesh=FOUR,
-            )
-        )
+        sum(1 for _ in Dataloader(loader.dataset, 20, on_error=MaskErrors(max_in_a_row=10, max_share=1), mesh=FOUR))
         == 3
     )
 
@@ -320,18 +309,9 @@ def test_prometheus_counts_them() -> None:
         ({"quarantine": 3}, r"^quarantine=3: pass the record of MaskErrors, or row ids$"),
         ({"quarantine": ""}, r"^quarantine='' is empty: pass the record of MaskErrors, or row ids$"),
         ({"quarantine": [60]}, r"^a row of quarantine=60: "),
-        (
-            {"quarantine": "no/such.jsonl"},
-            r"^quarantine='no/such.jsonl': there is no such file; pass the",
-        ),
-        (
-            {"quarantine": [1], "keep_on_device": True},
-            r"^keep_on_device: all rows are read once, .*; leave out keep_",
-        ),
-        (
-            {"on_error": "mask", "keep_on_device": True},
-            r"^keep_on_device: all rows are read once, .*; leave out keep_",
-        ),
+        ({"quarantine": "no/such.jsonl"}, r"^quarantine='no/such.jsonl': there is no such file; pass the"),
+        ({"quarantine": [1], "keep_on_device": True}, r"^keep_on_device: all rows are read once, .*; leave out keep_"),
+        ({"on_error": "mask", "keep_on_device": True}, r"^keep_on_device: all rows are read once, .*; leave out keep_"),
     ],
 )
 def test_arguments_that_can_not_be_used(options: dict[str, Any], message: str) -> None:
@@ -358,16 +338,10 @@ def test_limits_that_can_not_be_used(options: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "oops\n",
-            r"^quarantine: line 1 of .*bad.jsonl is not a record of a masked row: 'oops'; pass the",
-        ),
+        ("oops\n", r"^quarantine: line 1 of .*bad.jsonl is not a record of a masked row: 'oops'; pass the"),
         ('{"id": 1}\n', r"^quarantine: line 1 of .* is not a record"),
         ("[1]\n", r"^quarantine: line 1 of .* is not a record"),
-        (
-            '{"id": 1, "rows": 7}\n',
-            r"^quarantine: line 1 .* is about row 1 of a dataset with 7 rows, and this one ",
-        ),
+        ('{"id": 1, "rows": 7}\n', r"^quarantine: line 1 .* is about row 1 of a dataset with 7 rows, and this one "),
         ('{"id": 99, "rows": 60}\n', r"^quarantine: line 1 .* is about row 99 of a dataset with 60 rows"),
     ],
 )
@@ -514,10 +488,7 @@ def test_every_unfinished_line_of_a_record_is_skipped_and_logged(
 @pytest.mark.parametrize("kind", [str, Path])
 def test_record_and_quarantine_refuse_urls_without_their_secrets(kind: type, url: str) -> None:
     """Of a pathlib.Path, one slash is left."""
-    for give in (
-        lambda: MaskErrors(record=kind(url)),
-        lambda: Dataloader(data(), 8, quarantine=kind(url)),
-    ):
+    for give in (lambda: MaskErrors(record=kind(url)), lambda: Dataloader(data(), 8, quarantine=kind(url))):
         with pytest.raises(
             ArgumentError, match=r"(record|quarantine)='(http|s3)://.* is a URL: pass .* in a local folder"
         ) as caught:

@@ -125,11 +125,7 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
 @pytest.mark.parametrize(
     ("saved", "now", "match"),
     [
-        (
-            data().shuffle(seed=3),
-            data().shuffle(seed=4),
-            r"shuffle\(4\)` differs from the saved run",
-        ),
+        (data().shuffle(seed=3), data().shuffle(seed=4), r"shuffle\(4\)` differs from the saved run"),
         (data(), data(121), "the part `121 rows` differs from"),
         (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
         (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),

@@ -117,10 +117,7 @@ class TestTheSameBatches:
         )
         data = from_zarr(tmp_path / "x").shuffle(1, block="chunks", window=2, lanes=4)
         mesh = mesh_of({"data": 2, "model": 4})
-        partition = {
-            "field": P("data", None, "model"),
-            "label": P("data"),
-        }
+        partition = {"field": P("data", None, "model"), "label": P("data")}
         loader = Dataloader(data, 16, mesh=mesh, partition=partition)
         with iter(loader) as batches:
             for step, batch in enumerate(batches):
@@ -358,8 +355,7 @@ class TestWhatIsRefused:
         parts = [chunked()[1], chunked()[1]]
         joined = concat([part.map(np.negative) for part in parts])
         with pytest.raises(
-            ArgumentError,
-            match=r"some parts of .*concatenation of 2 have chunks, .* mapped before concat\(\); map",
+            ArgumentError, match=r"some parts of .*concatenation of 2 have chunks, .* mapped before concat\(\); map"
         ):
             joined.shuffle(7, block="chunks")
         behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
