@@ -169,7 +169,8 @@ def test_processes_that_had_other_data_are_noticed_though_they_hold_other_positi
 def test_what_cant_be_one_run() -> None:
     loader = loader_of()
     with pytest.raises(
-        ArgumentError, match="two processes certify positions 0 to 11 of steps 0 to 17 with different records"
+        ArgumentError,
+        match="two processes certify positions 0 to 11 of steps 0 to 17 with different records",
     ):
         loader.certificate().merge(loader_of(quarantine=[3]).certificate())
     for one, other in (

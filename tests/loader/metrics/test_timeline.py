@@ -314,7 +314,10 @@ def test_endings_in_capitals_and_folders_that_are_not_there(tmp_path: Path) -> N
     with loader.iterate() as batches:
         batches.timeline(tmp_path / "run.JSON")
         assert json.loads((tmp_path / "run.JSON").read_text())["traceEvents"]
-        for folder, write in (("runs", batches.timeline), ("certificates", loader.certificate().save)):
+        for folder, write in (
+            ("runs", batches.timeline),
+            ("certificates", loader.certificate().save),
+        ):
             path = tmp_path / folder / "run.json"
             with pytest.raises(ArgumentError, match=r"^path='.*' can't be written: No such file .* an existing folder"):
                 write(path)
