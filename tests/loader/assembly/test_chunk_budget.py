@@ -70,17 +70,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[int, str, 
 
 
 class TestTheSameBatches:
-    @pytest.mark.parametrize("hosts", [1, 4])
-    @pytest.mark.parametrize("verb", SHUFFLES.values(), ids=SHUFFLES.keys())
-    def test_as_without_chunks_on_any_number_of_hosts(self, verb: Verb, hosts: int) -> None:
-        """An order is a function of numbers: "chunks" is only a way to write the block."""
-        whole = Dataloader(verb(chunked()[1]), BATCH)
-        for host in range(hosts):
-            loader = Dataloader(verb(chunked()[1]), BATCH, shard_index=host, shard_count=hosts)
-            assert check(loader, host=host, hosts=hosts) == ROWS // hosts
-            np.testing.assert_array_equal(loader.rows(5), whole.rows(5))
-        assert sorted(np.concatenate([whole.rows(step) for step in range(len(whole))]).tolist()) == [*range(ROWS)]
-
     @pytest.mark.parametrize("into", [True, False])
     @pytest.mark.parametrize(
         "chunks", [CHUNK, 100, IRREGULAR, IRREGULAR.astype(np.int32)], ids=["64", "100", "int64", "int32"]
@@ -109,14 +98,6 @@ class TestTheSameBatches:
                 np.testing.assert_array_equal(batch, VALUES[again.rows(step)])
         assert step == len(again) - 1
 
-    def test_a_single_step_is_that_of_the_run(self) -> None:
-        loader = Dataloader(SHUFFLES["few lanes"](chunked(100)[1]), BATCH)
-        with iter(loader) as batches:
-            for step, batch in enumerate(batches):
-                if step % 17 == 0:
-                    np.testing.assert_array_equal(loader[step], batch)
-                    np.testing.assert_array_equal(loader.host_batch(step), batch)
-
     def test_of_a_store_with_columns_cut_over_the_mesh(self, tmp_path: Path) -> None:
         fields = np.arange(256 * 4 * 8, dtype=np.float32).reshape(256, 4, 8)
         write_zarr(
@@ -140,7 +121,8 @@ class TestWhatIsDecoded:
         for host in range(hosts):
             source, data = chunked()
             share = {"shard_index": host, "shard_count": hosts}
-            used = sum(map(len, run(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)))
+            loader = Dataloader(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)
+            used = check(loader, host=host, hosts=hosts)
             assert used == 2 * ROWS // hosts
             assert source.counts.sum() <= 1.1 * used
             assert source.reads < used / 4
@@ -377,11 +359,6 @@ class TestFullShuffles:
         with pytest.warns(UserWarning, match=message) as caught:
             self.wide(chunks).shuffle(0)
         assert caught[0].filename == __file__
-
-    def test_of_a_store(self, tmp_path: Path) -> None:
-        write_zarr(np.ones((64, 64, 8), np.float32), tmp_path / "x", chunk_rows=32, shard_rows=64, progress=False)
-        with pytest.warns(UserWarning, match="chunks hold 32 rows"):
-            from_zarr(tmp_path / "x").shuffle(0)
 
     def test_of_others_are_not(self) -> None:
         self.wide(1).shuffle(0)  # every row by itself
