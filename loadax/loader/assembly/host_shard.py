@@ -243,23 +243,18 @@ def resolve_shard(
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
     generated = [leaf.generated for leaf in batch.leaves if leaf.generated and isinstance(partition, dict)]
     missing = [name for name in generated if name not in partition]
-    if not missing:
-        return resolve_partition(partition, batch.structure, shapes, mesh)
-    # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
-    example = batch.structure.build(range(len(batch.leaves)))
-    indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
-    if not indices:
-        raise PartitionError(
-            f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf {MASK!r}; "
-            f"pass one spec, such as P('data')"
-        )
-    specs = dict(
-        zip(indices, resolve_partition(partition, structure, [shapes[index] for index in indices], mesh), strict=True)
-    )
-    first = PartitionSpec(*specs[indices[0]][:1])
-    for name in missing:
-        specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
-    return [specs[index] for index in range(len(batch.leaves))]
+    if missing:
+        # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
+        example = batch.structure.build(range(len(batch.leaves)))
+        indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
+        if not indices:
+            raise PartitionError(
+                f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf "
+                f"{MASK!r}; pass one spec, such as P('data')"
+            )
+        first = resolve_partition(partition, structure, [shapes[index] for index in indices], mesh)[0]
+        partition = partition | dict.fromkeys(missing, PartitionSpec(*first[:1]))
+    return resolve_partition(partition, batch.structure, shapes, mesh)
 
 
 def _check_part(shard: HostShard, part: ShardSpec) -> None:

@@ -120,7 +120,7 @@ class TestWhatIsDecoded:
     def test_each_chunk_once_an_epoch_on_each_host(self, verb: Verb, hosts: int, ahead: int) -> None:
         for host in range(hosts):
             source, data = chunked()
-            share = {"shard_index": host, "shard_count": hosts}
+            share: dict[str, Any] = {"shard_index": host, "shard_count": hosts}
             loader = Dataloader(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)
             used = check(loader, host=host, hosts=hosts)
             assert used == 2 * ROWS // hosts
