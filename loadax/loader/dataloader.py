@@ -36,7 +36,7 @@ from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
-from loadax.loader.pipeline import Pipeline, make_pipeline
+from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
@@ -60,7 +60,7 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
-def _batch_of(pipeline: Pipeline, shard: HostShard, step: int) -> Tree:
+def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     """Reads a single step, without reading ahead."""
     producer = pipeline.one_step(shard, step)
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
@@ -311,7 +311,7 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
-        def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
+        def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
         target = Target(pipeline, shard, None, True, hosts)

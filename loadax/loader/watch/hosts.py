@@ -20,7 +20,7 @@ from loadax.core.distributed import this_process
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.pipeline import Pipeline
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
 from loadax.loader.watch.contents import contents
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
@@ -263,7 +263,7 @@ class RunHosts:
 def run_hosts(
     runs: LoaderRuns,
     order: OrderHash,
-    pipeline: Pipeline,
+    pipeline: BatchPipeline,
     mesh: Any,
     shard: HostShard,
     start: int,

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
-from loadax.loader.pipeline import Pipeline
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
 from loadax.loader.watch.contents import FIELD
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
@@ -21,9 +21,10 @@ Record = Mapping[str, Any]
 """JSON by field, in the order in which fields are compared: causes before their effects."""
 
 _SHOWN = 8  # processes in a message
+_REMEDY = "start all processes with the same versions, files, arguments and state"
 
 
-def run_record(pipeline: Pipeline, order: OrderHash, shard: HostShard, start: int) -> dict[str, Any]:
+def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, start: int) -> dict[str, Any]:
     """The record of a run, without contents.
 
     Args:
@@ -83,7 +84,7 @@ def difference(records: Mapping[int, Record]) -> str | None:
     texts = map(" of ".join, values) if field.startswith(FIELD) else _differing(values)
     shown = "; ".join(f"{text} on {processes_text(group)}" for text, group in zip(texts, present, strict=True))
     also = f" (also in: {', '.join(name for name, _ in others)})" if others else ""
-    return f"hosts differ in {field}: {shown}{also}; {_remedy(field)}"
+    return f"hosts differ in {field}: {shown}{also}; {_REMEDY}"
 
 
 def processes_text(processes: list[int]) -> str:
@@ -101,16 +102,6 @@ def _differing(values: list[Any]) -> list[str]:
     if not isinstance(values[0], list):
         return list(map(str, values))
     return next(list(map(str, entries)) for entries in zip_longest(*values, fillvalue="none") if len(set(entries)) > 1)
-
-
-def _remedy(field: str) -> str:
-    if field.startswith("version of"):
-        return f"install the same {field} on all hosts"
-    if field.startswith(FIELD):
-        return "make the files the same on all hosts, or read them from storage that all share"
-    if field == "first step":
-        return "start all processes from the same state; to look at a batch on one process alone, use loader[step]"
-    return "make the Dataset and the Dataloader with the same arguments and data on all processes"
 
 
 def _from(step: int) -> str:
