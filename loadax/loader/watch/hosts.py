@@ -22,9 +22,8 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
-from loadax.loader.watch.contents import contents
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
-from loadax.loader.watch.record import Record, difference, processes_text, run_record
+from loadax.loader.watch.record import Record, contents, difference, processes_text, run_record
 from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of

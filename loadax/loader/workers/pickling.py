@@ -282,17 +282,12 @@ class _MappedFiles:
 
     def at(self, address: int) -> tuple[int, int, int] | None:
         """The file that is mapped at an address, as `(major, minor, inode)`; None if unknown."""
-        identity = self._look_up(address)
-        if identity is None:  # it may have been mapped since
-            self._spans = _spans()
-            identity = self._look_up(address)
-        return identity
-
-    def _look_up(self, address: int) -> tuple[int, int, int] | None:
-        index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
-        if index < 0 or address >= self._spans[index][1]:
-            return None
-        return self._spans[index][2]
+        for known in (True, False):  # it may have been mapped since the last look
+            self._spans = self._spans if known else _spans()
+            index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+            if index >= 0 and address < self._spans[index][1]:
+                return self._spans[index][2]
+        return None
 
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
