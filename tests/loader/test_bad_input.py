@@ -89,10 +89,6 @@ REFUSED: dict[str, Refused] = {
     "path": Refused(ArgumentError, r"data='rows.npy' is a path; open it: loadax.from_npy", "rows.npy"),
     "loader": Refused(ArgumentError, "data is already a Dataloader; pass its dataset", Dataloader(numbers(), 8)),
     "strings": Refused(LeafTypeError, dtype_message("<U1"), {"y": np.array(["a"] * 8)}),
-    "bytes": Refused(LeafTypeError, dtype_message(r"\|S1"), {"y": np.array([b"a"] * 8)}),
-    "objects": Refused(LeafTypeError, dtype_message(OBJECTS), {"y": np.array([None] * 8)}),
-    "dates": Refused(LeafTypeError, dtype_message(r"datetime64\[s\]"), {"y": np.zeros(8, "datetime64[s]")}),
-    "records": Refused(LeafTypeError, dtype_message(r"\[\('a', '<i4'\)\]"), {"y": np.zeros(8, [("a", "i4")])}),
     "texts of items": Refused(LeafTypeError, dtype_message(OBJECTS), from_source([{"y": "a", "x": 1}] * 8)),
     "elementwise": Refused(
         ArgumentError,
@@ -119,36 +115,8 @@ REFUSED: dict[str, Refused] = {
         UNCUT,
         options={"batch_size": 12, "mesh": ROW, "partition": {"x": P("data"), "mask": P()}, **PAD},
     ),
-    "uncut columns": Refused(
-        PartitionError,
-        r"leaf \['x'\]: dim 1 has 3 columns, .* splits it into 2 equal parts. Pad it to a multiple of 2 in a map",
-        {"x": np.zeros((8, 3))},
-        {"mesh": GRID, "partition": P("data", "model")},
-    ),
     "no partition": Refused(PartitionError, SEVERAL_AXES, options={"mesh": GRID}),
     "axis": Refused(PartitionError, "names the axis 'batch', but", options={"mesh": GRID, "partition": P("batch")}),
-    "rank of a leaf": Refused(
-        PartitionError,
-        r"leaf \['y'\] has 1 dim, .* has 2 entries: use ",
-        {"x": np.zeros((8, 4)), "y": np.zeros(8)},
-        {"mesh": GRID, "partition": {"x": P("data", "model"), "y": P("data", "model")}},
-    ),
-    "rank of the only leaf": Refused(
-        PartitionError,
-        "the only leaf has 1 dim, .* has 2 entries",
-        np.zeros(8),
-        {"mesh": GRID, "partition": P("data", "model")},
-    ),
-    "keys": Refused(
-        ArgumentError, r"the keys are \['z'\]; pass", options={"mesh": GRID, "partition": {"z": P("data")}}
-    ),
-    "text": Refused(ArgumentError, r"a str: write P\('data'\)", options={"mesh": GRID, "partition": "data"}),
-    "none": Refused(PartitionError, r"its partition is None: use", options={"mesh": GRID, "partition": {"x": None}}),
-    "rules": Refused(
-        PartitionError,
-        "has no rule for 'batch' with axes of the mesh",
-        options={"mesh": GRID, "partition": (("embed", "model"),)},
-    ),
     "sharding on another mesh": Refused(
         MeshError,
         r"leaf \['x'\]: its partition is a NamedSharding on .*, but the loader's mesh is",

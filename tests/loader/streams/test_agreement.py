@@ -61,6 +61,10 @@ class Hosts:
         self.store = memory_store()
         self.of = {process: EndAgreement(self.store, process, processes, rule) for process in processes}
 
+    def tell(self, process: int, progress: LaneProgress) -> None:
+        self.of[process]._known[process] = progress
+        self.of[process]._tell()
+
     def goes_on(
         self, process: int, step: int, progress: LaneProgress, check: Callable[[], None] = lambda: None
     ) -> bool:
@@ -70,8 +74,7 @@ class Hosts:
 def test_a_step_that_all_have_read_goes_on_without_waiting(clock: Clock) -> None:
     hosts = Hosts()
     for process in (1, 2):
-        hosts.of[process]._known[process] = LaneProgress(9, None, 9)
-        hosts.of[process]._tell()
+        hosts.tell(process, LaneProgress(9, None, 9))
     assert all(hosts.goes_on(0, step, LaneProgress(9, None, 9)) for step in range(9))
     assert clock.now == 0
 
@@ -79,8 +82,7 @@ def test_a_step_that_all_have_read_goes_on_without_waiting(clock: Clock) -> None
 def test_the_end_is_that_of_the_first_process_without_rows() -> None:
     hosts = Hosts()
     for process, lacking in ((1, None), (2, 6)):
-        hosts.of[process]._known[process] = LaneProgress(9, lacking, 9)
-        hosts.of[process]._tell()
+        hosts.tell(process, LaneProgress(9, lacking, 9))
     assert [hosts.goes_on(0, step, LaneProgress(9, None, 9)) for step in (5, 6)] == [True, False]
 
 
@@ -115,8 +117,7 @@ def test_waiting_for_others_is_watched_as_waiting_for_a_batch(
     """Also while the coordinator does not answer."""
     hosts, watch = Hosts(), StallCheck(60.0, 1000.0)
     waits = watch.agreement = hosts.of[0]
-    hosts.of[1]._known[1] = LaneProgress(5, None, 5)
-    hosts.of[1]._tell()
+    hosts.tell(1, LaneProgress(5, None, 5))
     if not answers:
         monkeypatch.setattr(hosts.store.call, "key_value_dir_get", unanswered)
         monkeypatch.setattr(hosts.store.call, "key_value_set", unanswered)
@@ -172,8 +173,7 @@ def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.M
 
 def test_only_some_rows_are_an_error_if_asked() -> None:
     hosts = Hosts((0, 1), "error")
-    hosts.of[1]._known[1] = LaneProgress(9, None, 9)
-    hosts.of[1]._tell()
+    hosts.tell(1, LaneProgress(9, None, 9))
     with pytest.raises(SourceError, match="lane 3 ended, and the batch of step 4 has only some of its rows"):
         hosts.goes_on(0, 4, LaneProgress(9, 4, 4))
 
