@@ -19,7 +19,7 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, batch_spec, host_leaves_spec, host_spec, resolve_shard
+from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
 from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
@@ -70,17 +70,6 @@ class BatchForm:
     host_batch: BatchSpec
 
 
-def _form(
-    dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str], missing: Sequence[str | bytes | None]
-) -> BatchForm:
-    return BatchForm(
-        dataset,
-        batch_spec(dataset.spec, generated_leaves, host_leaves),
-        host_leaves_spec(dataset.spec, host_leaves, missing),
-        host_spec(dataset.spec, generated_leaves, host_leaves, missing),
-    )
-
-
 def _missing_of(dataset: Dataset) -> list[str | bytes | None]:
     """For each leaf, what padding is in place of objects, as in the first row; empty if no leaf has objects."""
     if dataset.reader.first is None or not any(spec.dtype.hasobject for spec in flatten_spec(dataset.spec)[0]):
@@ -105,11 +94,15 @@ def forms_of(
         host_leaves: Names of the leaves that are not placed.
     """
     missing = _missing_of(dataset) if MASK in generated_leaves and host_leaves else []
-    whole = _form(dataset, generated_leaves, host_leaves, missing)
+
+    def form(data: Dataset) -> BatchForm:
+        return BatchForm(data, *batch_specs(data.spec, generated_leaves, host_leaves, missing))
+
+    whole = form(dataset)
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: _form(data, generated_leaves, host_leaves, missing) for length, data in short.items()}
+    forms = {length: form(data) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 

@@ -33,48 +33,48 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = ()) -> BatchSpec:
+def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
     """The spec of a placed batch of these examples.
 
     Args:
         example: Spec of an example.
-        generated: Which of the generated leaves `MASK` and `KEY` to add. If all leaves are host leaves, a batch
-            consists of the mask.
-        host_leaves: Names of the leaves to leave out.
+        generated: Which of the generated leaves `MASK` and `KEY` to add.
 
     Raises:
         LeafTypeError: If JAX does not have a leaf's dtype.
         ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
-    specs, tree = _numbered(example)
-    if host_leaves:
-        tree = {name: indices for name, indices in tree.items() if name not in host_leaves}
-        if not flatten(tree)[0]:
-            generated = [MASK, *(name for name in generated if name != MASK)]
-    return _spec(_with_generated(tree, generated), specs)
+    return batch_specs(example, generated)[0]
 
 
-def host_spec(
-    example: Tree, generated: Sequence[str], host_leaves: Sequence[str], missing: Sequence[Any] = ()
-) -> BatchSpec:
-    """The spec of a batch on the host, with all leaves; host leaves keep their dtype.
+def batch_specs(
+    example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = (), missing: Sequence[Any] = ()
+) -> tuple[BatchSpec, BatchSpec, BatchSpec]:
+    """The specs of a placed batch, of its host leaves alone, and of a whole batch on the host.
 
-    `missing`: padding of each leaf of objects; None if not given.
+    Args:
+        example: Spec of an example.
+        generated: As for `batch_spec`. If all leaves are host leaves, a placed batch consists of the mask.
+        host_leaves: Names of the leaves that are not placed; they keep their dtype.
+        missing: Padding of each leaf of objects. Empty: None.
 
     Raises:
         LeafTypeError: As for `batch_spec`.
         ArgumentError: As for `batch_spec`.
     """
     specs, tree = _numbered(example)
-    kept = flatten([tree[name] for name in host_leaves])[0]
-    return _spec(_with_generated(tree, generated), specs, kept, missing)
-
-
-def host_leaves_spec(example: Tree, host_leaves: Sequence[str], missing: Sequence[Any] = ()) -> BatchSpec:
-    """The spec of the host leaves alone: a dict by name; `missing` as for `host_spec`."""
-    specs, tree = _numbered(example)
-    chosen = {name: tree[name] for name in host_leaves}
-    return _spec(chosen, specs, flatten(chosen)[0], missing)
+    on_host = {name: tree[name] for name in host_leaves}
+    kept = flatten(on_host)[0]
+    placed, added = tree, generated
+    if host_leaves:
+        placed = {name: indices for name, indices in tree.items() if name not in host_leaves}
+        if not flatten(placed)[0]:
+            added = [MASK, *(name for name in generated if name != MASK)]
+    return (
+        _spec(_with_generated(placed, added), specs),
+        _spec(on_host, specs, kept, missing),
+        _spec(_with_generated(tree, generated), specs, kept, missing),
+    )
 
 
 def _numbered(example: Tree) -> tuple[list[ArraySpec], Any]:
