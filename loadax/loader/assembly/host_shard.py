@@ -104,31 +104,25 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
 def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missing: Sequence[Any] = ()) -> BatchSpec:
     """The spec of a tree of leaf indices and names of generated leaves; leaves `kept` keep their dtype."""
     indices, structure = flatten(tree)
-    leaves = []
+    leaves, refused = [], dict[int | str, LeafTypeError]()
     for path, index in zip(structure.paths, indices, strict=True):
         name = index if isinstance(index, str) else ""
         spec = _GENERATED[name] if name else specs[index]
         try:
             dtype = spec.dtype if index in kept else placed_dtype(spec.dtype, path)
         except LeafTypeError as error:
-            if type(tree) is not dict:
-                raise
-            keys = [key for key in tree if any(not _placeable(one, specs, kept) for one in flatten(tree[key])[0])]
-            which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
-            raise LeafTypeError(
-                f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})"
-            ) from error
+            refused[index] = error
+            continue
         padding = None if name or not missing else missing[index]
         leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name, padding))
+    if refused:
+        error = next(iter(refused.values()))
+        if type(tree) is not dict:
+            raise error
+        keys = [key for key in tree if not refused.keys().isdisjoint(flatten(tree[key])[0])]
+        which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
+        raise LeafTypeError(f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from error
     return BatchSpec(structure, tuple(leaves))
-
-
-def _placeable(index: int | str, specs: Sequence[ArraySpec], kept: Sequence[int]) -> bool:
-    """Whether a leaf can be a `jax.Array`, or needn't be one."""
-    try:
-        return isinstance(index, str) or index in kept or placed_dtype(specs[index].dtype, "") is not None
-    except LeafTypeError:
-        return False
 
 
 @final
