@@ -116,12 +116,12 @@ def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missi
         padding = None if name or not missing else missing[index]
         leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name, padding))
     if refused:
-        error = next(iter(refused.values()))
+        first = next(iter(refused.values()))
         if type(tree) is not dict:
-            raise error
+            raise first
         keys = [key for key in tree if not refused.keys().isdisjoint(flatten(tree[key])[0])]
         which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
-        raise LeafTypeError(f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from error
+        raise LeafTypeError(f"{first}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from first
     return BatchSpec(structure, tuple(leaves))
 
 
