@@ -3,6 +3,7 @@
 import gc
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, LoadaxError, MeshError, PartitionError
+from loadax.errors import ArgumentError, MeshError, PartitionError
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
 from tests.limits import HANG
@@ -215,23 +216,15 @@ def test_a_run_that_an_error_ended_continues_from_that_step() -> None:
 def test_threads_that_share_a_moving_iterator_get_each_batch_once() -> None:
     loader = Dataloader(np.arange(800, dtype=np.int32), BATCH, num_workers=2)
     batches = loader.iterate()
-    taken: list[int] = []
-    failures: list[LoadaxError] = []
 
-    def consume() -> None:
-        try:
-            taken.extend(int(batch[0]) // BATCH for batch in batches)
-        except LoadaxError as error:
-            failures.append(error)
+    def consume() -> list[int]:
+        return [int(batch[0]) // BATCH for batch in batches]
 
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while batches.step < len(loader):
-        batches.move_to(data_parallel(jax.devices()[: 4 if batches.mesh.size == 8 else 8]))
-    for thread in threads:
-        thread.join(HANG)
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        consumers = [pool.submit(consume) for _ in range(4)]
+        while batches.step < len(loader) and not any(consumer.done() for consumer in consumers):
+            batches.move_to(data_parallel(jax.devices()[: 4 if batches.mesh.size == 8 else 8]))
+        taken = [step for consumer in consumers for step in consumer.result(HANG)]
     assert sorted(taken) == list(range(len(loader)))
 
 

@@ -120,26 +120,21 @@ def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> 
     expected = sorted(expected_steps(lengths, BATCH, remainder))
     loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=3), BATCH, remainder=remainder, num_workers=2)
     meshes = [data_parallel(jax.devices()[:count]) for count in (1, 2, 4)]
+
+    def ask(batches: DataIterator, over: threading.Event) -> bool:
+        while not over.is_set():
+            batches.get_state()
+        return True
+
     for _ in range(6):
-        got: list[Any] = []
         batches, over = iter(loader), threading.Event()
-
-        def read(batches: Any = batches, got: list[Any] = got) -> None:
-            got.extend(batches)
-
-        def ask(batches: Any = batches, over: threading.Event = over) -> bool:
-            while not over.is_set():
-                batches.get_state()
-            return True
-
         with ThreadPoolExecutor(4) as pool:
-            reads = [pool.submit(read) for _ in range(3)]
-            asked = pool.submit(ask)
+            reads = [pool.submit(list[Any], batches) for _ in range(3)]
+            asked = pool.submit(ask, batches, over)
             try:
                 for mesh in meshes:
                     batches.move_to(mesh)
-                for each in reads:
-                    each.result(HANG)
+                got = [batch for read in reads for batch in read.result(HANG)]
             finally:
                 over.set()
                 batches.close()
