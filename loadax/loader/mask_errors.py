@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import choice, integer, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError, StorageError
@@ -73,9 +73,8 @@ def masking_of(on_error: Any) -> MaskErrors | None:
     """
     if isinstance(on_error, MaskErrors):
         return on_error
-    if isinstance(on_error, str) and on_error in ("raise", "mask"):
-        return MaskErrors() if on_error == "mask" else None
-    raise ArgumentError(f"on_error={shown(on_error)}: pass 'raise', 'mask', or loadax.MaskErrors(…)")
+    chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
+    return MaskErrors() if chosen == "mask" else None
 
 
 def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
