@@ -55,7 +55,7 @@ def _read(path: Path) -> Any:
     except (FileNotFoundError, ValueError) as error:
         problem = "is not JSON" if isinstance(error, ValueError) else "does not exist"
         raise StateError(
-            f"{path} {problem}: this checkpoint is damaged, or was not saved from a loader's iterator; leave the "
+            f"{path} {problem}: this checkpoint was not saved from a loader's iterator, or is damaged; leave the "
             "iterator out of what is loaded, and start it at the step of the checkpoint: loader.iterate(start=step)"
         ) from None
 
