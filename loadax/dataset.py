@@ -48,7 +48,7 @@ from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.adapters.grain_transforms import (
+from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
     RandomMapTransform,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
-from loadax.sources.adapters.libraries import require
+from loadax.sources.library import require
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.format import ENDINGS, FORMAT
