@@ -120,8 +120,10 @@ def from_arrow(
     from loadax.sources.library import require
 
     require("a table", {"pyarrow": "pyarrow"}, "parquet")
+    from loadax.sources.libraries.unsupported import refuse_known
     from loadax.sources.tables.arrow.open import open_arrow
 
+    refuse_known(data)
     return _opened(open_arrow(data, columns, nulls, classes))
 
 
@@ -321,8 +323,11 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
         >>> from_huggingface(data.select([1, 0]), columns=["label"])[0]
         {'label': np.int64(1)}
     """
+    from loadax.sources.libraries.unsupported import refuse_known
     from loadax.sources.tables.huggingface.open import open_huggingface
 
+    if not isinstance(data, str | os.PathLike):  # the opener knows how names of Hugging Face datasets are loaded
+        refuse_known(data)
     return _opened(open_huggingface(data, columns))
 
 

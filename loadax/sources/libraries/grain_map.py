@@ -13,9 +13,9 @@ from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapt import ObjectSource, all_with_arrays, each_item
-from loadax.sources.library import comes_from
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.library import comes_from
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Names of Grain's classes of datasets, without "MapDataset".

@@ -11,10 +11,10 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Tree
-from loadax.sources.library import comes_from
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.library import comes_from
 
 
 @final

@@ -7,11 +7,11 @@ from typing import Any
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
-from loadax.sources.libraries.columns import is_column, is_frame, plain_columns
-from loadax.sources.library import comes_from, require
+from loadax.sources.arrays import ArraySource, is_array
+from loadax.sources.columns import is_column, is_frame, plain_columns
 from loadax.sources.libraries.rows_of_store import StoreSource, is_stored
 from loadax.sources.libraries.unsupported import refuse_known
-from loadax.sources.arrays import ArraySource, is_array
+from loadax.sources.library import comes_from, require
 
 _TABLES = {"pyarrow": ("RecordBatchReader", "StructArray"), "duckdb": ("DuckDBPyRelation",)}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
-from loadax.sources.libraries.columns import is_column, is_frame
+from loadax.sources.columns import is_column, is_frame
+from loadax.sources.formats import FORMATS, find_format
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
-from loadax.sources.library import comes_from
 from loadax.sources.libraries.rows_of_store import is_stored
 from loadax.sources.libraries.streams import recognise_stream
-from loadax.sources.formats import FORMATS, find_format
+from loadax.sources.library import comes_from
 
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),

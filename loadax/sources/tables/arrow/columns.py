@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import all_columns
 from loadax.protocols import ArraySpec, Columns, Integers
+from loadax.sources.io.byte_stream import put_parts, take_parts
 from loadax.sources.tables.arrow.layout import (
     check_shape,
     innermost,
@@ -27,7 +28,6 @@ from loadax.sources.tables.arrow.layout import (
     view,
     wrong_size,
 )
-from loadax.sources.io.byte_stream import put_parts, take_parts
 
 
 class BatchRows(NamedTuple):

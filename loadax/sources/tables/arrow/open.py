@@ -10,7 +10,6 @@ import pyarrow as pa
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.sources.library import comes_from
-from loadax.sources.libraries.unsupported import refuse_known
 from loadax.sources.tables.arrow.call import Call, column_names
 from loadax.sources.tables.arrow.table import TableSource, open_table
 
@@ -50,7 +49,6 @@ def as_table(data: Any) -> Any:
     if comes_from(data, "duckdb", "DuckDBPyConnection"):
         raise ArgumentError("the data is a connection of DuckDB; pass a query: connection.sql('SELECT …')")
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
-        refuse_known(data)
         instead = "a table of them: pyarrow.table(data)" if isinstance(data, dict) else "loadax.as_dataset(data)"
         raise ArgumentError(
             f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.sources.base import Attributes, BaseSource
+from loadax.sources.checks import check_rows
 from loadax.sources.tables.arrow.call import Call
 from loadax.sources.tables.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
-from loadax.sources.base import Attributes, BaseSource
-from loadax.sources.checks import check_rows
 
 _FEW_ROWS = 1 << 16  # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
 _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from loadax.core.arguments import entries, shown
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.base import Attributes
 from loadax.sources.tables.arrow.call import Call
 from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.arrow.leaves import TableLeaf, is_category, members_of
 from loadax.sources.tables.arrow.nulls import Nulls
-from loadax.sources.base import Attributes
 
 
 @final

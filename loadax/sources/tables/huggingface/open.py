@@ -11,7 +11,6 @@ import pyarrow as pa
 from loadax.core.formatting import count_text, type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.library import comes_from
-from loadax.sources.libraries.unsupported import refuse_known
 from loadax.sources.tables.arrow.call import column_names
 from loadax.sources.tables.arrow.columns import runs_of
 from loadax.sources.tables.arrow.layout import count_nulls, layout
@@ -59,7 +58,6 @@ def _check_kind(data: Any) -> None:
         saved = (Path(path) / "state.json").is_file()
         load = f"load_from_disk({path!r})" if saved else f"load_dataset({path!r}, split='train')"
         raise ArgumentError(f"data={data!r} is a path or a name; open it: loadax.from_huggingface(datasets.{load})")
-    refuse_known(data)
     raise ArgumentError(f"the data is {type_text(data)}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
 
 

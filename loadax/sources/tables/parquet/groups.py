@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Columns, Integers, Tree
+from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.arrow.columns import Numbers, runs_of
 from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
-from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.tables.parquet.files import ParquetFiles, RowGroup
 
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 from loadax.core.arguments import integer
 from loadax.core.formatting import some
 from loadax.errors import SourceError
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import expand
+from loadax.sources.io.files import Files
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
-from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
 from loadax.sources.tables.parquet.files import Names, ParquetFiles, encrypted_text
 from loadax.sources.tables.parquet.format import FORMAT
 from loadax.sources.tables.parquet.groups import RowGroups

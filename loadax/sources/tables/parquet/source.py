@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
-from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.parquet.files import waves
 from loadax.sources.tables.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk

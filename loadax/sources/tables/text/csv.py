@@ -12,14 +12,14 @@ from pyarrow import csv as arrow_csv
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.tables.arrow.table import TableSource, open_table
-from loadax.sources.tables.arrow.table_leaves import stated_classes
-from loadax.sources.tables.arrow.unify import unified_schema
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of, decompress
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
+from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.tables.arrow.table import TableSource, open_table
+from loadax.sources.tables.arrow.table_leaves import stated_classes
+from loadax.sources.tables.arrow.unify import unified_schema
 from loadax.sources.tables.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
 from loadax.sources.tables.text.dtypes import arrow_types, check_columns
 from loadax.sources.tables.text.encoding import UTF_8, encoding_of

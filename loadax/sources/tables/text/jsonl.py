@@ -16,9 +16,6 @@ from pyarrow import json as arrow_json
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
-from loadax.sources.tables.arrow.call import Call, column_names, naming_file
-from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.arrow.table_leaves import TableLeaves
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
@@ -27,6 +24,9 @@ from loadax.sources.io.file_index import FileRecords, Scan, check_records, index
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
+from loadax.sources.tables.arrow.call import Call, column_names, naming_file
+from loadax.sources.tables.arrow.column_tree import ColumnTree
+from loadax.sources.tables.arrow.table_leaves import TableLeaves
 from loadax.sources.tables.text.decompress import decompressed
 from loadax.sources.tables.text.dtypes import arrow_types, with_types
 from loadax.sources.tables.text.encoding import BOM, encoding_of

@@ -16,7 +16,7 @@ def is_companion(name: str) -> bool:
     """Whether a file name is that of an index, a checksum or a backup of another file.
 
     Examples:
-        >>> from loadax.sources.io.neighbours import is_companion
+        >>> from loadax.sources.neighbours import is_companion
         >>> [is_companion(name) for name in ("a.tfrecord", "a.tfrecord.idx", "a.csv~", "c4_train_doc_idx.npy")]
         [False, True, True, True]
     """
