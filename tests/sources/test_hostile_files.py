@@ -139,10 +139,7 @@ for read in ({reads}):
     except loadax.errors.SourceError as error:
         print(error)
 """
-CUT = (
-    r"the file has become shorter since it was opened; "
-    r"data must not change while it is read: restore the file, or open the dataset again"
-)
+CUT = "was opened; data must not change while it is read: restore the file, or open the dataset again"
 
 
 @pytest.mark.processes

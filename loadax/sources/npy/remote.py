@@ -12,7 +12,7 @@ from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.byte_stream import FileSpan, read_columns
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.remote_stream import RemoteSegments
@@ -74,8 +74,9 @@ class NpyRanges(BaseSource):
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
-            if columns is not None and destination is not None and destination.size:
-                _read(array, rows, columns, destination)
+            if columns is not None and destination is not None:
+                header = array.header
+                read_columns(array.reader, rows, header.shape[1:], header.dtype, columns, destination)
 
     @property
     def addresses(self) -> list[str]:
@@ -99,18 +100,4 @@ def _open(location: str, header: NpyHeader, cache: DiskCache | None, files: File
             f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
             "numpy.ascontiguousarray(array), or copy the file to this machine"
         )
-    return _Array(location, header, RemoteSegments([Segment(location, header.begin, header.size)], files, cache))
-
-
-def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:
-    shape, dtype = array.header.shape[1:], array.header.dtype
-    # Along a row's first dimension the box is one byte range; along the others it is sliced afterwards.
-    low, high = columns[0] if columns else (0, 1)
-    inner = shape[1:] if columns else ()
-    across = int(np.prod(inner, dtype=np.int64)) * dtype.itemsize
-    whole = np.empty((len(rows), (high - low) * across), np.uint8)
-    array.reader.read_into(rows * array.row_bytes + low * across, whole)
-    values = whole.view(dtype).reshape(len(rows), *((high - low, *inner) if columns else ()))
-    destination[...] = (
-        values[(slice(None), slice(None), *(slice(*column) for column in columns[1:]))] if columns else values
-    )
+    return _Array(location, header, RemoteSegments([FileSpan(location, header.begin, header.size)], files, cache))

@@ -137,7 +137,8 @@ class TensorStoreSource(BaseSource):
             if columns is not None and destination is not None
         ]
         for finish in under_way:
-            finish()
+            if finish is not None:
+                finish()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -374,7 +374,7 @@ def test_files_without_anything(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"none-{number}", []) for number in range(3)]
     with pytest.raises(SourceError, match=r"/none-0 has no records"):
         loadax.from_array_record(paths[0])
-    with pytest.raises(SourceError, match=r"/none-0 \(and 2 more\) has no records"):
+    with pytest.raises(SourceError, match=r"/none-0, … has no records"):
         loadax.from_array_record(paths)
 
 
