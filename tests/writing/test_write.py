@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -258,15 +259,13 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str, 
         ({"a": {"b": 0}, "a.b": 0}, r"leaves \['a'\]\['b'\] and \['a\.b'\] would both be the array 'a\.b'; rename one"),
         (
             {"": 0},
-            r"leaf \[''\] would be the array '', but a name needs a character other than a dot; rename it in a map",
+            r"leaf \[''\] would be the array '': names of arrays have a character other than dots.* rename it in",
         ),
-        ({"..": 0}, r"array '\.\.', but a name needs a character other than a dot"),
-        ({"a/b": 0}, r"leaf \['a/b'\] would be the array 'a/b', but slashes separate folders"),
-        ({"a\\b": 0}, r"slashes separate folders"),
-        ({"a\n": 0}, r"it contains unprintable characters"),
-        ({"__x": 0}, r"zarr reserves names that begin with two underscores"),
-        ({"zarr.json": 0}, r"array 'zarr\.json', but the store uses this name for a file"),
-        ({"loadax": {"json": 0}}, r"array 'loadax\.json', but the store uses this name for a file"),
+        *(
+            ({name: 0}, rf"would be the array {re.escape(repr(name))}: names of arrays .* no slashes .*; rename it in")
+            for name in ("..", "a/b", "a\\b", "a\n", "__x", "zarr.json")
+        ),
+        ({"loadax": {"json": 0}}, r"array 'loadax\.json': names .* don't begin with '__' or 'loadax\.'"),
     ],
 )
 def test_names_that_zarr_cannot_hold(tree: dict[Any, Any], message: str, tmp_path: Path) -> None:
@@ -470,7 +469,7 @@ def test_other_data_does_not_finish_it(
 
 def test_a_long_difference_is_cut_short(tmp_path: Path) -> None:
     write_zarr(TreeRows(np.zeros(3), "x" * 1000), tmp_path / "s")
-    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}…, but now it is "rows"'):
+    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}, but now it is "rows"'):
         write_zarr(TreeRows(np.zeros(3)), tmp_path / "s", resume=True)
 
 

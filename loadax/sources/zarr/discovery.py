@@ -10,7 +10,7 @@ from loadax.core.arguments import entries
 from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
+from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, json_object
@@ -54,14 +54,6 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
             raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
         specs[name] = root.array(member[0], f"{name}/")
     return specs
-
-
-def members_at(leaf: Any) -> str:
-    """Names of the arrays of the group at a TensorStore spec or URL, for a message."""
-    spec = (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
-    folder = Folder(address_of(spec.get("kvstore")))
-    node = folder.node("")
-    return folder.shown(node[1] if node is not None else {})
 
 
 @final

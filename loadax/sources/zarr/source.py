@@ -27,7 +27,7 @@ from loadax.sources.zarr.array import (
     reopen_strict,
     rows_from_zero,
 )
-from loadax.sources.zarr.discovery import find_arrays, members_at
+from loadax.sources.zarr.discovery import find_arrays
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
 Rows: TypeAlias = StoredArray | MappedChunks
@@ -51,19 +51,14 @@ class TensorStoreSource(BaseSource):
     addresses: Sequence[str] = ()
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
-        choice(
-            "missing",
-            missing,
-            ("error", "fill"),
-            "'error', or 'fill' to read missing chunks as the fill value",
-        )
+        choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read missing chunks as the fill value")
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
         opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
-        opened = [_opened(store, name, leaf) for store, name, leaf in zip(opening, names, leaves, strict=True)]
+        opened = list(map(_opened, opening, names))
         strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
-        reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
+        reopened = list(map(_opened, strict, names))
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
         attributes = {
@@ -179,7 +174,7 @@ def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**({"classes": classes} if named else {}), **({"units": units} if isinstance(units, str) else {})}
 
 
-def _opened(store: Any, name: str, leaf: Any) -> Any:
+def _opened(store: Any, name: str) -> Any:
     if not hasattr(store, "result"):
         return store
     try:
@@ -187,9 +182,7 @@ def _opened(store: Any, name: str, leaf: Any) -> Any:
     except SourceError as error:
         if '"group"' not in str(error):
             raise
-        raise SourceError(
-            f"{name} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
-        ) from error
+        raise SourceError(f"{name} is a group of zarr arrays; open it with loadax.from_zarr, or one of them") from error
 
 
 def _rows(store: Any, name: str, missing: Missing) -> Rows:
