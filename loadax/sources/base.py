@@ -323,6 +323,21 @@ class WrapperSource(BaseSource):
         return self._source.describe()
 
 
+def scatter_into(
+    source: BaseSource,
+    rows: Integers,
+    boxes: Sequence[Columns | None],
+    out: Sequence[NDArray[Any] | None],
+    places: Integers,
+) -> None:
+    """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
+    read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
+    source.read_into(rows, boxes, read)
+    for into, values in zip(out, read, strict=True):
+        if into is not None:
+            into[places] = values
+
+
 def walk(source: BaseSource) -> Iterator[BaseSource]:
     """Iterates over a source and all its descendants, parents first."""
     yield source

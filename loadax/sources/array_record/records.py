@@ -12,6 +12,7 @@ from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import read_all_columns
 from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"
@@ -54,11 +55,7 @@ class PaddedRecords(BaseSource):
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`."""
-        data = np.empty((len(rows), self._pad_to), self.spec[DATA].dtype)
-        length = np.empty(len(rows), _LENGTH_DTYPE)
-        self.read_into(rows, [((0, self._pad_to),), ()], [data, length])
-        return {DATA: data, LENGTH: length}
+        return read_all_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         data, length = out

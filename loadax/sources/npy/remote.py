@@ -11,7 +11,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length
+from loadax.sources.checks import check_rows, common_length, read_all_columns
 from loadax.sources.io.byte_stream import FileSpan, read_columns
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
@@ -63,13 +63,7 @@ class NpyRanges(BaseSource):
         return redact(f"arrays at {', '.join(array.location for array in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._length)
-        out = [
-            np.empty((len(rows), *array.header.shape[1:]), array.header.dtype.newbyteorder("="))
-            for array in self._arrays
-        ]
-        self.read_into(rows, [tuple((0, extent) for extent in array.header.shape[1:]) for array in self._arrays], out)
-        return self._structure.build(out)
+        return read_all_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, self._length)

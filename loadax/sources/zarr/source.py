@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length, empty_rows
+from loadax.sources.checks import check_rows, common_length, read_all_columns
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
@@ -108,19 +108,11 @@ class TensorStoreSource(BaseSource):
         ]
 
     def read(self, rows: Integers) -> Tree:
-        """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
-        rows = check_rows(rows, self._length)
-        out = [
-            empty_rows(len(rows), ArraySpec(array.shape[1:], array.dtype), path)
-            for array, path in zip(self._arrays, self._structure.paths, strict=True)
-        ]
-        self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
-        return self._structure.build(out)
+        return read_all_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        self._read(check_rows(rows, self._length), boxes, out)
-
-    def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
+        rows = check_rows(rows, self._length)
         if os.getpid() != self._process:
             raise SourceError(
                 "this store was opened before the process was forked, and TensorStore would abort the child; "

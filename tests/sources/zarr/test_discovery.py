@@ -122,9 +122,7 @@ def test_variables_may_be_chosen(version: int, tmp_path: Path) -> None:
 def test_a_group_given_as_a_tensorstore_spec_lists_its_arrays(tmp_path: Path) -> None:
     group = write_group(tmp_path / "g")
     for spec in ({"driver": "zarr3", "kvstore": group.as_uri()}, f"{group.as_uri()}/|zarr3:"):
-        with pytest.raises(
-            SourceError, match=r"leaf \['a'\] at file://.*g/ is a group of zarr arrays; open it with"
-        ):
+        with pytest.raises(SourceError, match=r"leaf \['a'\] at file://.*g/ is a group of zarr arrays; open it with"):
             TensorStoreSource({"a": spec})
 
 
