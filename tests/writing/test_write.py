@@ -270,23 +270,13 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str, 
 )
 def test_names_that_zarr_cannot_hold(tree: dict[Any, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=message):
-        write_zarr(TreeRows(map_leaves(lambda _: np.zeros(3, np.int8), tree)) if tree else Empty(), tmp_path / "s")
+        write_zarr(TreeRows(map_leaves(lambda _: np.zeros(3, np.int8), tree)) if tree else Empty({}), tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
-class Empty:
-    def __init__(self) -> None:
-        self.spec: Any = {}
-        self.attributes: dict[str, Any] = {}
-
+class Empty(TreeRows):
     def __len__(self) -> int:
         return 3
-
-    def read(self, positions: Any) -> Any:
-        return {}
-
-    def describe(self) -> Any:
-        return None
 
 
 @pytest.mark.parametrize(
@@ -324,22 +314,14 @@ def test_what_can_only_be_read(range_server: RangeServer) -> None:
 
 
 def test_rows_that_break_their_promise(tmp_path: Path) -> None:
-    class Wrong:
-        spec, attributes = TreeRows({"x": np.zeros((4, 2))}).spec, TreeRows(()).attributes
-
-        def __len__(self) -> int:
-            return 4
-
+    class Wrong(TreeRows):
         def read(self, positions: Any) -> Any:
             return {"x": np.zeros((len(positions), 3))}
-
-        def describe(self) -> Any:
-            return None
 
     with pytest.raises(
         LeafError, match=r"the dataset's read of positions 0 to 0 gave leaf \['x'\] as float64\[1, 3\] for 1 rows"
     ):
-        write_zarr(Wrong(), tmp_path / "s")
+        write_zarr(Wrong({"x": np.zeros((4, 2))}), tmp_path / "s")
 
 
 # Half-written stores

@@ -15,7 +15,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, LeafTypeError, RowIndexError, SourceError, UnsupportedError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError, UnsupportedError
 from loadax.sources.array_record import files
 from loadax.testing import check_source
 
@@ -124,16 +124,6 @@ def test_padding_and_cutting(pad_to: int, dtype: Any, folder: Path) -> None:
 @pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
 def test_the_contract(arguments: dict[str, Any], folder: Path) -> None:
     check_source(open_source(folder, **arguments), loader="dtype" in arguments)
-
-
-def test_a_loader_yields_every_row_once_an_epoch(folder: Path) -> None:
-    data = loadax.from_array_record(folder, dtype=np.uint16).pad(PAD)
-    loader = loadax.Dataloader(data.shuffle(seed=0, block="chunks"), batch_size=40)
-    batches = [jax.tree.map(np.asarray, batch) for batch in loader]
-    rows = np.concatenate([loader.rows(step) for step in range(3)])
-    assert sorted(rows.tolist()) == list(range(120))
-    for step, batch in enumerate(batches):
-        jax.tree.map(np.testing.assert_array_equal, batch, padded(RECORDS, loader.rows(step).tolist()))
 
 
 def test_a_map_decodes_bytes(folder: Path) -> None:
@@ -270,16 +260,6 @@ def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: P
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == sum(len(record) // 2 for record in RECORDS)
-
-
-def test_rows_that_are_not_there(folder: Path) -> None:
-    for dtype in (None, np.uint16):
-        source = open_source(folder, dtype=dtype)
-        for row in (120, -1):
-            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
-                source.read(np.array([0, row]))
-            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
-                source.locate(row)
 
 
 # What can be wrong with arguments
