@@ -17,7 +17,7 @@ from loadax.errors import SourceError
 from loadax.writing.verify import Damage, verify
 from loadax.writing.write import write_zarr
 from tests.limits import examples
-from tests.writing.rows import TreeRows, made_up, tree_of
+from tests.writing.rows import TreeRows, tree_of
 
 ROWS, SHARD = 64, 16
 
@@ -237,9 +237,3 @@ def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == ""
     verify(path, progress=True)
     assert "87.5k/87.5k" in capfd.readouterr().err
-
-
-def test_arrays_by_themselves(tmp_path: Path) -> None:
-    write_zarr(TreeRows(made_up(np.int8, (9, 3))), tmp_path / "s", chunk_rows=2, shard_rows=4)
-    (tmp_path / "s/c/1/0").unlink()
-    assert spans(tmp_path / "s") == [("", 4, 8)]
