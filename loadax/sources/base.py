@@ -123,10 +123,12 @@ class BaseSource(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @abstractmethod
     def read(self, rows: Integers) -> Tree:
-        """Reads the rows `rows` (int64[n]) as a pytree of arrays whose first dimension is n."""
-        ...
+        """Reads the rows `rows` (int64[n]), as of epoch 0, as a pytree of arrays whose first dimension is n.
+
+        Every source defines either this or `read_visits`.
+        """
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads like `read`, for a source whose rows may depend on the epoch (see `random`)."""

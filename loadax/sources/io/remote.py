@@ -186,15 +186,10 @@ def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, An
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_until_exit(asked, ask))
+        return asyncio.run(_all(asked, ask))
     # In a notebook: this thread's loop can't wait for another one.
     with ThreadPoolExecutor(1, "loadax-requests") as pool:
-        return pool.submit(asyncio.run, _until_exit(asked, ask)).result()
-
-
-async def _until_exit(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
-    with cancelled_at_exit():
-        return await _all(asked, ask)
+        return pool.submit(asyncio.run, _all(asked, ask)).result()
 
 
 async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
@@ -204,16 +199,19 @@ async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, A
         async with width:
             return await ask(item)
 
-    tasks = [asyncio.ensure_future(one(item)) for item in asked]
-    patience = Patience(NOTICE, PATIENCE)
-    try:
-        while True:
-            done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
-            failed = next((task for task in tasks if task in done and task.exception() is not None), None)
-            if failed is not None or not waiting:
-                return [task.result() for task in ([failed] if failed else tasks)]
-            patience.check_storage(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with cancelled_at_exit():
+        tasks = [asyncio.ensure_future(one(item)) for item in asked]
+        patience = Patience(NOTICE, PATIENCE)
+        try:
+            while True:
+                done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
+                failed = next((task for task in tasks if task in done and task.exception() is not None), None)
+                if failed is not None or not waiting:
+                    return [task.result() for task in ([failed] if failed else tasks)]
+                patience.check_storage(
+                    str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting))
+                )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -69,15 +70,14 @@ class ChunkCache(WrapperSource):
         super().__init__(source)
         self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
-        self._specs = flatten_spec(spec)[0]
         self._slots, self._times = slots, times
         starts = chunk_starts(source)
         assert starts is not None, "a source without chunks needs no cache"
         self.chunks = starts
         self._lock = threading.Lock()
-        self._open = _CachedColumns(
-            source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs)
-        )
+        specs = flatten_spec(spec)[0]
+        self._make = partial(_CachedColumns, source, starts, specs, slots, times)
+        self._open = self._make(boxes if boxes is not None else [None] * len(specs))
         self._before = 0  # rows fetched by earlier `_CachedColumns`s, with fewer columns
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class ChunkCache(WrapperSource):
             covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
             if covering != self._open.boxes:
                 self._before += self._open.rows_fetched
-                self._open = _CachedColumns(self._source, self.chunks, self._specs, self._slots, self._times, covering)
+                self._open = self._make(covering)
             return self._open
 
 

@@ -145,7 +145,6 @@ class ConcatenatedSource(BaseSource):
         return part.source.documents(inner)
 
     def lengths(self, rows: Integers) -> Integers | None:
-        rows = check_rows(rows, len(self))
         out = np.empty(len(rows), np.int64)
         for part, positions, inner in self._owned(rows):
             lengths = part.lengths(inner)
@@ -153,11 +152,6 @@ class ConcatenatedSource(BaseSource):
                 return None
             out[positions] = lengths
         return out
-
-    def read(self, rows: Integers) -> Tree:
-        """Reads the examples at `rows` as of epoch 0."""
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads the examples, each with its own epoch, with one read per part.
@@ -188,7 +182,6 @@ class ConcatenatedSource(BaseSource):
         return out
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        rows = check_rows(rows, len(self))
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
@@ -201,7 +194,6 @@ class ConcatenatedSource(BaseSource):
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        rows = check_rows(rows, len(self))
         begins = np.cumsum(lengths) - lengths
         out = [
             np.empty(int(lengths.sum()), dtype) if want else None
@@ -217,6 +209,7 @@ class ConcatenatedSource(BaseSource):
 
     def _owned(self, rows: Integers) -> list[tuple[PartReader, Integers, Integers]]:
         """Splits rows by part: `(part, indices into rows, rows of the part)`."""
+        rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
         owned = []
         for index in np.unique(owner).tolist():
@@ -225,7 +218,7 @@ class ConcatenatedSource(BaseSource):
         return owned
 
     def _part_of(self, row: int) -> tuple[PartReader, int]:
-        ((part, _, inner),) = self._owned(check_rows([row], len(self)))
+        ((part, _, inner),) = self._owned(np.array([row]))
         return part, int(inner[0])
 
     def _compare(

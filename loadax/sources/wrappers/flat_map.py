@@ -63,10 +63,6 @@ class FlatMapSource(BaseSource):
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         return self._reader.source.locate_visit(row // self._fan_out, epoch)
 
-    def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
-
     def read_visits(self, visits: Visits) -> Tree:
         examples = self.read_examples(visits)
         return stack(examples, spec_of((examples or [self._first_example()])[0]), visits.rows.tolist())

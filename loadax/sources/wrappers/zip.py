@@ -121,11 +121,6 @@ class ZippedSource(BaseSource):
             locations += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
         return locations
 
-    def read(self, rows: Integers) -> Tree:
-        """Reads the examples at `rows` as of epoch 0."""
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
-
     def read_visits(self, visits: Visits) -> Tree:
         return self._structure.build(_read(part.reader, below) for part, below in self._below(visits))
 

@@ -17,7 +17,6 @@ from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, json
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
-_CONTAINERS = {".zip": "zip"}  # by file extension
 
 
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
@@ -63,16 +62,16 @@ class Folder:
     def __init__(self, text: str):
         self.text = text
         self._context = new_context(0)
-        container = next((kind for end, kind in _CONTAINERS.items() if text.rstrip("/").endswith(end)), None)
-        address = f"{text.rstrip('/')}|{container}:" if container else text
+        zipped = text.rstrip("/").endswith(".zip")
+        address = f"{text.rstrip('/')}|zip:" if zipped else text
         path = local_path(text)
-        if container is None and path is not None and path.is_file():
+        if not zipped and path is not None and path.is_file():
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
         spec = key_value_spec(address if address.endswith(("/", ":")) else f"{address}/")
         self.store, self._spec = self._open(spec), spec
-        self._local = path if container is None else None
+        self._local = None if zipped else path
         self._check_regular([FINISHED, PARTIAL])
-        if container is None and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
+        if not zipped and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
             spec = {"driver": "ocdbt", "base": spec}
             self.store, self._spec = self._open(spec), spec
 
