@@ -103,7 +103,8 @@ def mix(
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
     choice("stop", stop, get_args(Stop))
     choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")
-    if integer("version", version) not in (1, 2):
+    version = integer("version", version)
+    if version not in (1, 2):
         raise ArgumentError(f"version={version}: pass 1 or 2", argument="version")
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
@@ -116,7 +117,7 @@ def mix(
         seed,
         stop,
         by_step=by == "step",
-        version=integer("version", version),
+        version=version,
     )
     if not order.by_step:
         _ = order.size  # raises for a mixture that would not end

@@ -33,6 +33,7 @@ from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
+from loadax.plan.mix import Mixed
 from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.repeat import Repeated
@@ -56,7 +57,7 @@ from loadax.sources.adapters.grain_transforms import (
     refuse_transform,
 )
 from loadax.sources.base import BaseSource
-from loadax.sources.checks import chunk_rows, joins_chunks
+from loadax.sources.checks import chunk_rows
 from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")
@@ -145,8 +146,7 @@ class Dataset:
 
     @property
     def _by_step(self) -> bool:
-        schedule = self.order.schedule
-        return schedule is not None and schedule.by_step
+        return isinstance(self.order, Mixed) and self.order.by_step
 
     @cached_property
     def is_stream(self) -> bool:
@@ -195,13 +195,7 @@ class Dataset:
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
-        if isinstance(index, str):
-            raise ArgumentError(
-                f"index={index!r}: a dataset is indexed by positions; pass an int, and take the leaf of that example: "
-                f"data[0][{index!r}]",
-                argument="index",
-            )
-        position = integer("index", index)
+        position = integer("index", index, remedy="a position, an int; a leaf of its example is data[0]['name']")
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
         if self.reader.traits.reads_examples:  # shapes may differ
@@ -234,7 +228,7 @@ class Dataset:
                 costs.
         """
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
-        if any(below.schedule is not None for below in depth_first(self.order)):
+        if any(isinstance(below, Mixed) for below in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() after mix() would break its proportions; shuffle the datasets before mixing them: "
                 "mix({name: ds.shuffle(seed)}, …)"
@@ -248,16 +242,10 @@ class Dataset:
         chunk = chunk_rows(self.source) if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
-            if chunk is None and joins_chunks(self.source):
-                raise ArgumentError(
-                    f"block='chunks': some parts of {self.source!r} have chunks, "
-                    "but another part has none, or is mapped before concat(); "
-                    "map after concat(), shuffle the parts before it, or pass a number of rows: block=64"
-                )
             if chunk is None:
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} has no chunks, so a full shuffle costs no more: "
-                    f"use shuffle(seed={seed})"
+                    f"block='chunks': {self.source!r} has no chunks, or is a concat() of which a part has none or is "
+                    f"mapped before it: map after concat(), or use shuffle(seed={seed})"
                 )
             block = chunk
         block, lanes = integer("block", block, 1, _MOST_ROWS), integer("lanes", lanes, 1, _MOST_ROWS)

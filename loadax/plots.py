@@ -3,10 +3,10 @@
 Nothing is read from the data. Extra `plots`.
 """
 
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, shown
 from loadax.core.formatting import percent_text
@@ -56,15 +56,18 @@ def mixture(data: Dataset, batch_size: int | None = None, *, positions: int | No
         if batch_size is None:
             raise ArgumentError("the weights are scheduled by step; pass batch_size=", argument="batch_size")
         order = order.at_positions([(0, size)], 1)
-    end = _length(order) if positions is None else integer("positions", positions, 1)
+    end = order.size if positions is None else integer("positions", positions, 1)
+    if positions is None and end >= _ENDLESS:  # the schedule, and as many again
+        scheduled = order.segments[-1].start
+        end = 2 * scheduled if scheduled else 1000 * sum(order.segments[0].weights)
     edges = np.unique(np.linspace(0, end, min(_WINDOWS, end) + 1).astype(np.int64))
     drawn = np.diff([order.counts(int(edge)) for edge in edges], axis=0)
     shares = drawn / np.diff(edges)[:, None]
     figure = _new_figure()
     axes = figure.subplots()
-    colours = [_COLOURS[part % len(_COLOURS)] for part in range(len(order.parts))]
     below = np.zeros(len(shares))
-    for name, colour, share in zip(order.names, colours, shares.T, strict=True):
+    for part, (name, share) in enumerate(zip(order.names, shares.T, strict=True)):
+        colour = _COLOURS[part % len(_COLOURS)]
         axes.stairs(below + share, edges / size, baseline=below, fill=True, color=colour, label=str(name))
         below = below + share
     axes.set(xlim=(0, end / size), ylim=(0, 1), ylabel="share of the examples")
@@ -137,7 +140,8 @@ def shuffle(data: Dataset, epoch: int = 0) -> "Figure":
         raise ArgumentError(f"data={shown(data)} has {length} positions; pass a dataset of two or more")
     epoch = integer("epoch", epoch, 0)
     positions = np.unique(np.linspace(0, length - 2, min(_POINTS, length - 1)).astype(np.int64))
-    rows, following = (_rows(data, epoch, each) for each in (positions, positions + 1))
+    epochs = np.full_like(positions, epoch)
+    rows, following = (data.order.visits(epochs, some).rows for some in (positions, positions + 1))
     figure = _new_figure()
     left, right = figure.subplots(1, 2)
     left.plot(positions, rows, linestyle="none", marker=".", markersize=2, color=_COLOURS[0])
@@ -173,35 +177,29 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
     above.vlines(times, 0, [1000 * event.parts[0] for event in taken], color=_COLOURS[5])
     share = batches.report().waited
     title = "waits" if share is None else f"training waited {percent_text(share)} of the time"
-    above.set(ylabel="wait (ms)", title=title)
-    above.set_ylim(bottom=0)
-    below.step(times, [event.amount for event in taken], where="post", color=_COLOURS[0])
-    below.set(xlabel="seconds since the run began", ylabel="batches ready")
-    below.set_ylim(0, 1 + max(event.amount for event in taken))
+    above.set(ylabel="wait (ms)", title=title, ylim=(0, None))
+    ready = [event.amount for event in taken]
+    below.step(times, ready, where="post", color=_COLOURS[0])
+    below.set(xlabel="seconds since the run began", ylabel="batches ready", ylim=(0, 1 + max(ready)))
     return figure
 
 
 def _new_figure() -> "Figure":
     """Makes an empty figure without a window, which notebooks show."""
     try:
-        import matplotlib.figure  # noqa: F401  # an error even where the line below finds its module loaded
-
-        from loadax.loader.reports.notebook_figure import NotebookFigure
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise UnsupportedError(
             f"plots need matplotlib, which can't be imported ({error}); pip install matplotlib "
             "(in a clone: pip install -e '.[plots]'), or read the figures from the dataset itself"
         ) from error
+
+    class NotebookFigure(Figure):
+        """A figure that shows itself, also in a notebook that never imports `matplotlib.pyplot`."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
     return NotebookFigure(figsize=(9, 4), layout="constrained")
-
-
-def _length(order: Mixed) -> int:
-    """Positions of an epoch of a mixture; of an endless one, those of its schedule and as many again."""
-    if order.size < _ENDLESS:
-        return order.size
-    scheduled = order.segments[-1].start
-    return 2 * scheduled if scheduled else 1000 * sum(order.segments[0].weights)
-
-
-def _rows(data: Dataset, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    return data.order.visits(np.full_like(positions, epoch), positions).rows

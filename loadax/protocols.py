@@ -161,35 +161,6 @@ class Source(Protocol):
         ...
 
 
-class Schedule(Protocol):
-    """Weights of a mixture, which may change at given positions or steps."""
-
-    @property
-    def by_step(self) -> bool:
-        """Whether weights change at steps, so that the size depends on the batch sizes of the run."""
-        ...
-
-    def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Order":
-        """The same order with weights that change at positions.
-
-        Args:
-            batch_sizes: `(first step, batch size)`: each applies until the next one begins.
-            num_epochs: Number of epochs of the run; None: endless.
-
-        Raises:
-            ArgumentError: When weights change after the first epoch.
-        """
-        ...
-
-    def until(self, epoch: int, position: int) -> "Order":
-        """The same order without the weights that are scheduled from a position of an epoch on."""
-        ...
-
-    def begin(self, epoch: int) -> int:
-        """Position at which an epoch begins, counted over all epochs."""
-        ...
-
-
 NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
 """Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts."""
 
@@ -233,11 +204,6 @@ class Order(Protocol):
     @property
     def shuffle(self) -> Shuffle | None:
         """How this verb shuffles its parent's positions; None: not at all."""
-        ...
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """Schedule of a mixture's weights; None for other orders."""
         ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:

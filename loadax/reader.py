@@ -20,6 +20,7 @@ from loadax.core.spec import (
     as_array,
     check_batch,
     check_leaves,
+    describe_spec,
     flatten_spec,
     normalise_spec,
     own_all,
@@ -379,13 +380,5 @@ def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
     if structure != result_structure or [spec.shape for spec in specs] != [spec.shape for spec in results]:
         raise ArgumentError(
             f"map_batch {name} is elementwise=True, but its result and its input differ in leaves or shapes: "
-            f"{_spec_text(before)} became {_spec_text(after)}; leave elementwise out"
+            f"{describe_spec(before)} became {describe_spec(after)}; leave elementwise out"
         )
-
-
-def _spec_text(spec: Tree) -> str:
-    specs, structure = flatten_spec(spec)
-    return ", ".join(
-        f"{path or 'leaf'} {leaf_spec.dtype}{list(leaf_spec.shape)}"
-        for path, leaf_spec in zip(structure.paths, specs, strict=True)
-    )

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import flag, function, integer, takes
+from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.row_generator import generator
@@ -417,23 +417,13 @@ def checked_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng:
         rng: Whether it gets generators.
 
     Raises:
-        ArgumentError: When it does not; says which option passes what it takes.
+        ArgumentError: When it does not; says which options pass what.
     """
     example, rows, rngs = gets
-    options = {"with_index": (with_index, rows), "rng": (rng, rngs)}
-    given = [example, *(what for passed, what in options.values() if passed)]
-    taken = next((count for count in (1, 2, 3) if takes(fn, count)), None) if callable(fn) else None
-    if taken is None or takes(fn, len(given)) is not False:
-        names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
-        return function("fn", fn, f"a function of {' and '.join(given)}", *names)
-    missing = [f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed]
-    if taken > len(given):
-        remedy = f"pass {(' and ' if taken - len(given) == len(missing) else ' or ').join(missing)}"
-    else:
-        passed = " or ".join(name for name, (passed, _) in options.items() if passed)
-        remedy = f"take {len(given)}, or leave {passed} out"
-    takes_text = f"takes {taken} argument{'s' * (taken > 1)}, but gets {len(given)}"
-    raise ArgumentError(f"fn={name_of(fn)} {takes_text}: {', '.join(given)}; {remedy}")
+    given = [example, *[rows] * with_index, *[rngs] * rng]
+    names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
+    remedy = f"a function of {' and '.join(given)}; with_index=True passes {rows}, and rng=True {rngs}"
+    return function("fn", fn, remedy, *names)
 
 
 def checked_seed(seed: Any, rng: bool) -> int:

@@ -85,10 +85,6 @@ def _wide(batch: Any) -> None:
     batch["y"] = batch["y"].astype(np.int64)
 
 
-def _raise(batch: Any) -> None:
-    raise OSError("file is not open")
-
-
 LEFT_BEHIND = "a process that a source started"
 
 
@@ -101,8 +97,6 @@ BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
     "print": lambda batch: os.write(1, b"null, I say\n"),
     "other": _other,
     "wide": _wide,
-    "raise": _raise,
     "die": lambda batch: os._exit(3),
-    "hang": lambda batch: time.sleep(ENDLESS),
     "hang with a child": _child,
 }

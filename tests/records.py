@@ -150,6 +150,12 @@ def begin(chain: Chain) -> Any:
         return batches.get_state()
 
 
+def save(folder: str) -> None:
+    """Begins a run of every chain, and writes their states."""
+    states = {name: begin(chain) for name, chain in chains(folder, Path(folder, "index")).items()}
+    Path(folder, f"{jax.process_index()}.json").write_text(json.dumps(states))
+
+
 def finish(chain: Chain, state: Any) -> None:
     """Checks all batches behind a state."""
     run = Run(chain, BATCH, EPOCHS, "drop")

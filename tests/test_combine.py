@@ -111,40 +111,6 @@ def test_specs_that_differ_name_the_dataset_and_the_leaf() -> None:
         mix({"a": data(0, 5), "b": from_arrays({"y": np.arange(5)})}, (1, 1))
 
 
-def test_every_step_has_its_shares_when_a_block_divides_the_batch() -> None:
-    loader = Dataloader(web_and_code(), batch_size=64)
-    for batch in loader:
-        assert int((np.asarray(batch["x"]) < 1000).sum()) == 48
-    seen = np.concatenate([loader.rows(step) for step in range(len(loader))])
-    assert len(set(seen.tolist())) == len(seen)  # nothing twice within an epoch
-    assert len(loader) == 800 // 64
-
-
-def test_parts_keep_their_own_maps_and_are_met_anew_each_epoch() -> None:
-    mixed = mix([data(0, 8).map(lambda each: {"x": each["x"] + 100}), data(1000, 8)], (1, 1), stop="never")
-    values = mixed.read(range(32))["x"]
-    assert sorted(values.tolist()) == sorted([*range(100, 108), *range(1000, 1008)] * 2)
-    assert len(mixed) == 1 << 62
-    assert "mixture of 2" in repr(mixed)
-
-
-def test_a_resumed_run_may_have_another_future() -> None:
-    before = Dataloader(web_and_code({0: (3, 1)}, stop="never"), batch_size=16)
-    after = Dataloader(web_and_code({0: (3, 1), 160: (1, 3)}, stop="never"), batch_size=16)
-    batches = iter(before)
-    for _ in range(10):
-        next(batches)
-    state = json.loads(json.dumps(batches.get_state()))
-    batches.close()
-    with after.iterate(state) as resumed:
-        batch = np.asarray(next(resumed)["x"])
-    assert int((batch < 1000).sum()) == 4
-    np.testing.assert_array_equal(after.rows(9), before.rows(9))
-    # But not another past.
-    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.*` differs from the saved run"):
-        Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
-
-
 def test_weights_by_step() -> None:
     mixed = web_and_code({0: (1, 0), 5: (1, 3)}, by="step")
     assert "step-scheduled rows" in repr(mixed)
@@ -249,28 +215,6 @@ def test_splits_are_not_zipped_and_a_dataset_of_xarray_is() -> None:
     assert loadax.zip({"a": pairs(), "b": weather})[3]["b"] == {"u": 3}
 
 
-def test_rows_stay_side_by_side() -> None:
-    for data in (pairs().shuffle(3), pairs().shuffle(3, block=4)[5:30].repeat(2), pairs().split(0.5)[1].shuffle(1)):
-        for epoch in (0, 3):
-            rows = data.read(range(len(data)), epoch)
-            assert (rows["y"] == rows["x"] ** 2).all()
-    kept = pairs().filter(lambda pair: pair["y"] % 3 == 1)
-    assert kept.read(range(len(kept)))["x"].tolist() == [x for x in range(40) if x**2 % 3 == 1]
-
-
-def test_each_part_of_a_zip_keeps_its_order_its_maps_and_its_epochs() -> None:
-    left = data(0, 40).shuffle(1)
-    right = data(100, 20).shuffle(2).repeat(2).map(lambda row: {"x": -row["x"]})
-    both = left.zip(right)
-    for epoch in (0, 2):
-        one, other = both.read(range(40), epoch)
-        np.testing.assert_array_equal(one["x"], left.read(range(40), epoch)["x"])
-        np.testing.assert_array_equal(other["x"], right.read(range(40), epoch)["x"])
-    shuffled = both.shuffle(5)
-    visits = shuffled.order.visits(np.full(40, 2), np.arange(40))
-    np.testing.assert_array_equal(shuffled.read(range(40), 2)[0]["x"], left.read(visits.rows, 2)["x"])
-
-
 VERBS: dict[str, Callable[[loadax.Dataset, Path], loadax.Dataset]] = {
     "split()": lambda zipped, _: zipped.split(0.5)[0],
     "filter()": lambda zipped, _: zipped.filter(lambda pair: pair["x"][0] % 2 == 0),
@@ -321,45 +265,12 @@ def test_a_shuffle_of_grain_within_a_zip_is_named() -> None:
     assert len(loadax.zip((grain.MapDataset.range(40), data(0, 40))).exclude([1]).shuffle(0)) == 39
 
 
-def test_a_zip_in_a_run() -> None:
-    parts = data(0, 40).shuffle(1).zip(data(100, 40).shuffle(2))
-    loader = Dataloader(parts.shuffle(3), 8, num_epochs=3, mesh=mesh_of({"data": 8}))
-    run = iter(loader)
-    for _ in range(7):
-        next(run)
-    state = json.loads(json.dumps(run.get_state()))
-    expected = [np.asarray(batch[1]["x"]) for batch in run]
-    found = [np.asarray(batch[1]["x"]) for batch in loader.iterate(state)]
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(expected[0], parts.read(loader.rows(7), epoch=1)[1]["x"])
-    np.testing.assert_array_equal(loader[7][1]["x"], expected[0])
-    places = [(step, position) for step in range(15) for position in np.flatnonzero(loader.rows(step) == 9).tolist()]
-    assert loader.find(9) == places
-    assert [record.epoch for record in loader.trace(11)] == [2] * 8
-    assert loader.explain().order[0] == "zip: [0] = 40 rows, shuffle(1); [1] = 40 rows, shuffle(2)"
-    other = Dataloader(data(0, 40).shuffle(1).zip(data(100, 40).shuffle(4)).shuffle(3), 8, num_epochs=3)
-    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\)` differs from the saved run"):
-        other.iterate(state)
-
-
 def test_rows_of_another_part_order_are_other_rows() -> None:
     """An index of a filter is made of them, and the maps alone would not tell."""
     described = [
         json.dumps(data(0, 40)[:20].zip(data(0, 40)[start : start + 20]).source.describe()) for start in (0, 9)
     ]
     assert len(set(described)) == 2
-
-
-def test_zips_are_joined_as_any_dataset() -> None:
-    both = loadax.concat([pairs(), pairs()[::-1]])
-    assert both.read([0, 39, 40, 79])["y"].tolist() == [0, 1521, 1521, 0]
-    mixed = mix({"a": pairs().shuffle(1), "b": pairs()}, {"a": 3, "b": 1}).read(range(20))
-    assert (mixed["y"] == mixed["x"] ** 2).all()
-    tokens, marks = (loadax.from_source(each) for each in ([np.arange(3), np.arange(2)], [np.ones(3), np.zeros(2)]))
-    documents = loadax.zip({"tokens": tokens, "marks": marks})
-    assert documents.pack(4).read([0])["marks"].tolist() == [[1, 1, 1, 0]]
-    nested = loadax.zip((pairs(), [pairs(), np.zeros(40)]))
-    assert nested[3][1][0]["y"] == 9
 
 
 def test_a_state_is_of_the_version_that_it_began_with() -> None:

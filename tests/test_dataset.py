@@ -4,23 +4,18 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore as ts
 
-import loadax
 from loadax import (
     Dataloader,
     Dataset,
     concat,
     from_arrays,
-    from_npy,
     from_source,
-    from_tensorstore,
     from_zarr,
-    write_zarr,
 )
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, SourceError
@@ -53,19 +48,6 @@ def test_one_example_and_a_batch_of_them() -> None:
     assert len(data()) == 10
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        *(slice(None), slice(3), slice(3, None), slice(-3, None), slice(None, None, 3), slice(None, None, -1)),
-        *(slice(8, 2, -2), slice(5, 5), slice(20, 30), slice(-100, 100, 7), slice(2, 3)),
-    ],
-)
-def test_a_slice_is_that_of_a_list(chosen: slice) -> None:
-    assert values(data()[chosen]) == VALUES[chosen].tolist()
-    shuffled = data().shuffle(3)
-    assert values(shuffled[chosen], 2) == values(shuffled, 2)[chosen]
-
-
 def test_verbs_make_new_datasets_and_leave_the_old_as_they_were() -> None:
     before = data()
     old = values(before)
@@ -76,37 +58,12 @@ def test_verbs_make_new_datasets_and_leave_the_old_as_they_were() -> None:
         before.maps = ()
 
 
-def test_a_shuffle_of_a_slice_is_of_fixed_rows_and_a_slice_of_a_shuffle_is_not() -> None:
-    fixed = {frozenset(values(data()[:4].shuffle(0), epoch)) for epoch in range(8)}
-    changing = {frozenset(values(data().shuffle(0)[:4], epoch)) for epoch in range(8)}
-    assert fixed == {frozenset([0, 10, 20, 30])}
-    assert len(changing) > 1
-
-
 def test_what_has_no_rows_is_shuffled_without_looking_at_one() -> None:
     source = ChunkedSource({"x": np.arange(8.0)}, 4)
     source.spec = None
     empty = from_source(source)[:0].map(lambda row: row)
     for shuffled in (empty.shuffle(0), empty.shuffle(0, block="chunks"), empty.shuffle(0, block=2)):
         assert len(shuffled) == 0
-
-
-def test_repeat_shuffles_each_round_anew_and_shuffle_of_a_repeat_mixes_them() -> None:
-    repeated = data().shuffle(0).repeat(2)
-    assert sorted(values(repeated)[:10]) == sorted(values(repeated)[10:]) == VALUES.tolist()
-    assert values(repeated)[:10] != values(repeated)[10:]
-    assert values(repeated, 1)[:10] == values(data().shuffle(0), 2)
-    mixed = values(data().repeat(2).shuffle(0))
-    assert sorted(mixed) == sorted([*VALUES.tolist()] * 2)
-    assert len(set(mixed[:10])) < 10
-
-
-def test_split_means_the_same_before_and_after_shuffle() -> None:
-    large = from_arrays(np.arange(200))
-    for before, after in zip(large.split(0.3, seed=1), large.shuffle(4).split(0.3, seed=1), strict=True):
-        assert values(before.shuffle(4), 3) == values(after, 3)
-    first, rest = large.split(0.3)
-    assert sorted(values(first) + values(rest)) == list(range(200))
 
 
 def test_split_by_counts_and_into_parts() -> None:
@@ -119,37 +76,6 @@ def test_split_by_counts_and_into_parts() -> None:
     described = [part.describe() for part in (*large.split([53, 50]), *large.split([53, 50], seed=1), *large.split(2))]
     assert len({json.dumps(part) for part in described}) == 6
     assert repr(large.split([53, 50])[1]).endswith(".split([53, 50], seed=0, part 1, 50 rows))")
-
-
-def test_maps_commute_with_every_other_verb() -> None:
-    def draw(row: Any, rng: np.random.Generator) -> Any:
-        return row["x"] * 1000 + rng.integers(1000)
-
-    early = data().map(draw, rng=True, seed=3)
-    late = data()
-    verbs: list[Callable[[Dataset], Dataset]] = [
-        *(lambda ds: ds.shuffle(0), lambda ds: ds.split(0.8)[0], lambda ds: ds[2:]),
-        *(lambda ds: ds.repeat(2), lambda ds: ds.shuffle(1, block=2, window=2, lanes=2)),
-    ]
-    for verb in verbs:
-        early, late = verb(early), verb(late)
-    assert values(early, 5) == values(late.map(draw, rng=True, seed=3), 5)
-
-
-def test_maps_may_have_randomness_of_their_own_even_around_a_concatenation() -> None:
-    """The place in the chain counts on, or an outer map would draw what an inner one drew."""
-
-    def draw(row: Any, rng: np.random.Generator) -> Any:
-        return np.append(row, rng.random())
-
-    part = from_arrays(np.zeros((3, 0))).map(draw, rng=True).map(draw, rng=True)
-    for made in (part.map(draw, rng=True), concat([part, part]).map(draw, rng=True)):
-        for row in made.read(range(len(made))):
-            assert len(set(row.tolist())) == 3
-
-
-def pow3(one: Any, two: Any, three: Any) -> Any:
-    return one
 
 
 def test_the_index_of_a_row_is_the_sources_and_stays_in_every_order_and_epoch() -> None:
@@ -190,37 +116,12 @@ def test_the_index_comes_before_the_generator() -> None:
     assert repr(one).endswith(", rng=True, with_index=True))")
 
 
-def test_random_maps_draw_anew_each_epoch_and_the_same_each_time() -> None:
-    def draw(row: Any, rng: np.random.Generator) -> Any:
-        return rng.random()
-
-    drawn = data().map(draw, rng=True)
-    assert values(drawn, 1) == values(drawn, 1) == values(data().map(draw, rng=True), 1)
-    assert not set(values(drawn, 0)) & set(values(drawn, 1))
-    assert not set(values(drawn)) & set(values(data().map(draw, rng=True, seed=1)))
-    assert drawn[4] == drawn.read([4])[0] == values(drawn)[4]
-
-
 def test_spec_of_a_map_may_be_stated_or_found() -> None:
     assert data().map(lambda row: row["x"] * 1.5).spec == ArraySpec((), np.dtype(float))
     stated = {"y": np.zeros(3, np.float32)}
     assert data().map(lambda row: row, spec=stated).spec == {"y": ArraySpec((3,), np.dtype(np.float32))}
     with pytest.raises(ArgumentError, match=r"spec\['y'\] is 3: pass an object with a shape and a dtype"):
         data().map(lambda row: row, spec={"y": 3})
-
-
-def test_doors(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", VALUES)
-    assert values(from_npy(tmp_path / "x.npy")) == VALUES.tolist()
-    assert values(from_npy({"x": str(tmp_path / "x.npy")})) == VALUES.tolist()
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/z/"}}
-    store = ts.open(spec, create=True, dtype=ts.int64, shape=[10]).result()
-    store.write(VALUES).result()
-    assert values(from_tensorstore(spec)) == values(from_tensorstore({"x": store})) == VALUES.tolist()
-    assert values(from_zarr(tmp_path / "z")) == VALUES.tolist()
-    assert values(from_zarr(tmp_path, variables=["z"]).map(lambda row: row["z"])) == VALUES.tolist()
-    assert values(from_source([{"x": value} for value in VALUES])) == VALUES.tolist()
-    assert values(concat([data(), data()[:2]])) == [*VALUES.tolist(), 0, 10]
 
 
 @pytest.mark.parametrize(
@@ -310,25 +211,20 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
     [
         (
             lambda ds: ds["x"],
-            r"index='x': a dataset is indexed by positions; .* leaf of that example: data\[0\]\['x'\]",
+            r"index='x': pass a position, an int; a leaf of its example is data\[0\]\['name'\]",
         ),
-        (lambda ds: ds[True], r"index=True: pass an int"),
-        (lambda ds: ds[1.0], r"index=1\.0: pass an int"),
+        (lambda ds: ds[True], r"index=True: pass a position, an int"),
         (lambda ds: ds.read([0], epoch=-1), r"epoch=-1: pass 0 or more"),
         (lambda ds: ds.shuffle(None), r"seed=None: pass an int"),
-        (lambda ds: ds.shuffle(0.5), r"seed=0\.5: pass an int"),
         (
             lambda ds: ds.shuffle(0, window=2),
             r"window=2 needs block=, the number of rows of a block; pass block= as well",
         ),
         (lambda ds: ds.shuffle(0, block=0), r"block=0: pass 1 or more"),
-        (lambda ds: ds.shuffle(0, block=2.5), r"block=2\.5: pass an int"),
         (lambda ds: ds.shuffle(0, block=2, window=0), r"window=0: pass 1 or more"),
         (lambda ds: ds.shuffle(0, block=2, lanes=0), r"lanes=0: pass 1 or more"),
         (lambda ds: ds.repeat(0), r"times=0: pass 1 or more"),
-        (lambda ds: ds.repeat(None), r"times=None: pass an int"),
         (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the fraction in the first part"),
-        (lambda ds: ds.split(1.0), r"fraction=1\.0: pass a number between 0 and 1"),
         (
             lambda ds: ds.split(1),
             r"fraction=1: pass a number between .*; a number of equal parts, 2 or more; or a list of",
@@ -342,52 +238,29 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds[:1].split(2),
             r"fraction=2: 2 parts of 1 row would leave some empty; split a dataset of 2 or more",
         ),
-        (lambda ds: ds.split({8, 2}), r"fraction=\{8, 2\}: pass a number between"),
-        (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after a slice of a shuffle"),
-        (lambda ds: ds.split("half"), r"fraction='half': pass a number between 0 and 1"),
+        (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after \[0:3\] of a shuffle"),
         (lambda ds: ds.split(float("nan")), r"fraction=nan: pass a number between 0 and 1"),
-        (lambda ds: ds.split(0.5, seed="a"), r"seed='a': pass an int"),
-        (lambda ds: ds.shuffle(0)[:3].split(0.5), r"split\(\) after a slice of a shuffle"),
+        (lambda ds: ds.shuffle(0)[:3].split(0.5), r"split\(\) after \[0:3\] of a shuffle"),
+        (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
         (lambda ds: ds.map(3), r"fn=3 can't be called; pass a function of an example"),
-        (lambda ds: ds.map_batch(None), r"fn=None can't be called"),
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
         (
             lambda ds: ds.map(divmod),
-            r"fn=divmod takes 2 arguments, but gets 1: an example; pass with_index=True for its row or rng=True",
+            r"fn=divmod has the arguments .*, but is called as fn\(example\); .*with_index=True passes its row, and",
         ),
         (
             lambda ds: ds.map(len, rng=True),
-            r"fn=len takes 1 argument, but gets 2: an example, a generator; take 2, or leave rng out",
+            r"fn\(example, rng\); pass a function of an example and a generator; with_index",
         ),
         (
             lambda ds: ds.map_batch(divmod),
-            r"but gets 1: a batch; pass with_index=True for their rows or rng=True for a list of generators",
+            r"fn\(batch\); pass .*True passes their rows, and rng=True a list of generators",
         ),
-        (lambda ds: ds.map_batch(len, rng=True), r"gets 2: a batch, a list of generators; take 2, or leave rng out"),
-        (
-            lambda ds: ds.map(divmod, True, with_index=True),
-            r"gets 3: an example, its row, a generator; take 3, or leave",
-        ),
-        (
-            lambda ds: ds.map(pow3, with_index=True),
-            r"takes 3 arguments, but gets 2: .*its row; pass rng=True for a gen",
-        ),
-        (lambda ds: ds.map(len, with_index=1), r"with_index=1: pass True or False"),
+        (lambda ds: ds.map_batch(len, rng=True), r"fn\(batch, rng\); pass .* of a batch and a list of generators;"),
+        (lambda ds: ds.map(divmod, True, with_index=True), r"an example and its row and a generator"),
         (
             lambda ds: ds.map_batch(divmod, with_index=True, elementwise=True),
             r"elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one",
-        ),
-        (
-            lambda ds: ds.map(lambda a, b, c: a),
-            r"takes 3 arguments, but gets 1: an example; pass with_index=True for its row and rng=True for a gen",
-        ),
-        (
-            lambda ds: ds.map(lambda a, b, c, d: a),
-            r"the arguments \(a, b, c, d\), but is called as fn\(example\); pass",
-        ),
-        (
-            lambda ds: ds.map(lambda: 0, rng=True),
-            r"\(\), but .* fn\(example, rng\); .* an example and a generator$",
         ),
         (lambda ds: ds.map_batch(lambda a, *, b: a), r"the arguments \(a, \*, b\), but is called as fn\(batch\); pass"),
         (lambda ds: ds.filter(lambda a, b: True), r"the arguments \(a, b\), but is called as fn\(example\); pass"),
@@ -401,29 +274,11 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
         ),
-        (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
-        (lambda ds: concat([ds, cast(Any, 5)]), "the data is an int without __len__ and __getitem__"),
-        (lambda ds: from_source(5), "the data is an int without"),
     ],
 )
 def test_what_verbs_refuse(verb: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         verb(data())
-
-
-def test_the_public_names_are_there() -> None:
-    for name in (
-        "concat",
-        "from_arrays",
-        "from_npy",
-        "from_source",
-        "from_tensorstore",
-        "from_tokens",
-        "from_zarr",
-        "write_zarr",
-        "Dataset",
-    ):
-        assert callable(getattr(loadax, name))
 
 
 class Lookup(dict[str, Any]):
@@ -483,12 +338,6 @@ class TestCache:
                 assert one.dtype == other.dtype
                 np.testing.assert_array_equal(one, other)
 
-    def test_of_what_a_slice_a_split_or_a_concatenation_holds(self, tmp_path: Path) -> None:
-        for number, dataset in enumerate(
-            (data()[7:2:-1], data().split(0.5)[0], concat([data(), data()[:3]]), data().repeat(2))
-        ):
-            assert values(dataset.cache(tmp_path / str(number), progress=False)) == values(dataset)
-
     @pytest.mark.parametrize(
         ("other", "problem"),
         [
@@ -536,23 +385,6 @@ class TestCache:
         factor["value"] = 3
         with pytest.raises(ArgumentError, match=r"started with data\..* now it is .*overwrite=True to start over"):
             data().map(scale).cache(tmp_path / "c", progress=False)
-
-    def test_is_not_written_over_what_it_reads(self, tmp_path: Path) -> None:
-        write_zarr({"x": VALUES}, tmp_path / "c", progress=False)
-        stored = from_zarr(tmp_path / "c")
-        for dataset in (stored, stored.map_batch(lambda batch: batch), concat([stored, data()]), stored.windows(2)):
-            for write in (
-                lambda dataset: dataset.cache(tmp_path / "c", overwrite=True),
-                lambda dataset: write_zarr(dataset, tmp_path / "c", overwrite=True),
-                lambda dataset: write_zarr(dataset, (tmp_path / "c").as_uri(), overwrite=True),
-                lambda dataset: write_zarr(dataset, tmp_path / "c" / "x", overwrite=True),
-            ):
-                with pytest.raises(
-                    ArgumentError,
-                    match=r" overlaps .*, which this dataset reads; choose another path to write to",
-                ):
-                    write(dataset)
-        assert values(from_zarr(tmp_path / "c")) == VALUES.tolist()
 
     def test_that_was_stopped_is_gone_on_with(self, tmp_path: Path) -> None:
         dataset, seen = self.counted()

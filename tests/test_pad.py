@@ -80,22 +80,6 @@ def test_leaves_of_dicts() -> None:
     assert batch["boxes_length"].tolist() == [min(LENGTHS[row], 5) for row in order]
 
 
-def test_what_maps_make_and_maps_behind_it() -> None:
-    def tokenize(row: Any) -> Any:
-        return {"tokens": [int(entry) for entry in row["tokens"]], "id": row["id"]}
-
-    def draw(row: Any, rng: np.random.Generator) -> Any:
-        return {**row, "noise": rng.random()}
-
-    made = dicts()[1:].map(tokenize).pad({"tokens": 8}, value=-1).map(lambda row: {**row, "id": row["id"] * 2})
-    batch = made.read(range(COUNT - 1))
-    np.testing.assert_array_equal(batch["tokens"], expected(8, -1)[1:])
-    assert batch["id"].tolist() == [2 * row for row in range(1, COUNT)]
-    # Padding is no map of its own to the random ones behind it.
-    drawn = dicts().pad({"tokens": 8, "boxes": 8}).map(draw, rng=True).read(range(COUNT))["noise"]
-    assert drawn.tolist() == [row["noise"] for row in dicts().map(draw, rng=True)]
-
-
 def test_records_are_padded_as_they_are_read(tmp_path: Path) -> None:
     plain = records(tmp_path)
     assert not plain.pad(8).maps
@@ -109,18 +93,6 @@ def test_records_are_padded_as_they_are_read(tmp_path: Path) -> None:
         plain.pad(3).read(range(COUNT))
 
 
-def test_a_loader_reads_and_resumes_padded_rows(tmp_path: Path) -> None:
-    for data in (records(tmp_path).pad(8), loadax.from_source(ROWS).pad(8)):
-        loader = Dataloader(data.shuffle(0), 8, num_epochs=2, num_workers=2)
-        for step, batch in enumerate(loader):
-            np.testing.assert_array_equal(np.asarray(batch["data"]), expected(8)[loader.rows(step)])
-        with loader.iterate(2) as batches:
-            state = batches.get_state()
-        larger = Dataloader(data.shuffle(0), 16, num_epochs=4, num_workers=0)
-        with larger.iterate(state) as batches:
-            np.testing.assert_array_equal(np.asarray(next(batches)["data"]), expected(8)[larger.rows(1)])
-
-
 def test_it_describes_itself_and_is_pickled() -> None:
     data = dicts().pad({"tokens": 8}, value=1, truncate=True)
     assert repr(data).endswith(".pad({'tokens': 8}, value=1, truncate=True))")
@@ -128,15 +100,6 @@ def test_it_describes_itself_and_is_pickled() -> None:
     assert again.describe() == data.reader.describe() == [["pad", {"tokens": 8}, 1, True]]
     others = [dicts().pad({"tokens": 8}), dicts().pad({"tokens": 9}, 1, True), dicts().pad({"tokens": 8}, 2, True)]
     assert len({str(each.reader.describe()) for each in (data, *others)}) == 4
-
-
-def test_padded_rows_are_filtered_and_cached(tmp_path: Path) -> None:
-    long = dicts().pad({"tokens": 8, "boxes": 8}).filter(lambda row: row["tokens_length"] > 3)
-    kept = [row for row in range(COUNT) if LENGTHS[row] > 3]
-    assert long.read(range(len(long)))["id"].tolist() == kept
-    for _ in range(2):
-        stored = long.cache(tmp_path / "cache", progress=False)
-        np.testing.assert_array_equal(stored.read(range(len(kept)))["tokens"], expected(8)[kept])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Visits
+from loadax.protocols import ArraySpec
 from loadax.sources.arrays import ArraySource
 
 VALUES = np.arange(20, dtype=np.int32).reshape(10, 2)
@@ -63,12 +63,6 @@ def test_a_map_after_one_with_a_stated_spec_gets_its_result() -> None:
     data = from_arrays(VALUES).map(first, spec=np.zeros(2, np.float32)).map(lambda row: {"sum": row.sum()})
     assert data.spec == {"sum": ArraySpec((), np.dtype(np.float32))}
     assert called == ["first"]
-
-
-def test_maps_are_applied_in_order_with_the_visits_own_rows() -> None:
-    data = from_arrays(VALUES).map(lambda row: row + 1).map_batch(lambda rows: rows * 2).map(lambda row: row - 3)
-    read = data.reader.read_visits(Visits(np.array([4, 0]), np.array([0, 9])))
-    np.testing.assert_array_equal(read, (VALUES[[4, 0]] + 1) * 2 - 3)
 
 
 def test_a_map_may_change_what_it_is_given() -> None:
@@ -204,7 +198,7 @@ def renamed(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "became"), [(transposed, r"\['x'\] int64\[3, 2\]"), (renamed, r"\['z'\] int64\[2, 3\]")]
+    ("function", "became"), [(transposed, r"'x'.*\[3, 2\], 'int64'"), (renamed, r"'z'.*\[2, 3\], 'int64'")]
 )
 def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) -> None:
     data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
@@ -212,7 +206,9 @@ def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) 
         rf"map_batch {function.__name__} .*is elementwise=True, "
         "but its result and its input differ in leaves or shapes: "
     )
-    with pytest.raises(ArgumentError, match=message + rf"\['x'\] int64\[2, 3\] became {became}; leave elementwise out"):
+    with pytest.raises(
+        ArgumentError, match=message + rf".*'x'.*\[2, 3\], 'int64'.* became .*{became}.*; leave elementwise out"
+    ):
         _ = data.spec
 
 

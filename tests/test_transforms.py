@@ -35,18 +35,6 @@ def mapped(each: Map, rows: Any, visits: Visits, spec: Any) -> Any:
     )
 
 
-def test_a_map_gets_one_example_at_a_time_in_order() -> None:
-    seen: list[Any] = []
-
-    def keep(example: dict[str, Any]) -> dict[str, Any]:
-        seen.append((int(example["x"]), example["y"].tolist()))
-        return {"x": example["x"] + 1}
-
-    result = mapped(Map(keep, rng=False, seed=0, place=0, spec=None), batch(), VISITS, SPEC)
-    assert result["x"].tolist() == [71, 21, 71]
-    assert seen == [(70, [0, 1]), (20, [2, 3]), (70, [4, 5])]
-
-
 def test_a_map_of_no_rows_calls_nothing() -> None:
     nothing = Visits(np.empty(0, np.int64), np.empty(0, np.int64))
     result = mapped(Map(lambda example: 1 / 0, False, 0, 0, None), {"x": np.empty(0, np.int64)}, nothing, SPEC)
@@ -55,22 +43,6 @@ def test_a_map_of_no_rows_calls_nothing() -> None:
 
 def draw(example: Any, rng: np.random.Generator) -> Any:
     return {"x": rng.integers(1 << 60)}
-
-
-def draws(seed: int = 0, place: int = 0, visits: Visits = VISITS) -> list[int]:
-    rows = {"x": np.zeros(len(visits.rows), np.int64)}
-    result: Any = mapped(Map(draw, rng=True, seed=seed, place=place, spec=None), rows, visits, SPEC)["x"]
-    return list(result.tolist())
-
-
-def test_a_stream_belongs_to_seed_place_epoch_and_row_alone() -> None:
-    expected = [
-        int(generator(0, 0, epoch, row).integers(1 << 60))
-        for row, epoch in zip(*map(np.ndarray.tolist, VISITS), strict=True)
-    ]
-    assert draws() == expected
-    assert draws(visits=Visits(VISITS.rows[::-1].copy(), VISITS.epochs[::-1].copy())) == expected[::-1]
-    assert draws(visits=Visits(VISITS.rows[1:2], VISITS.epochs[1:2])) == expected[1:2]
 
 
 def test_no_two_streams_are_alike() -> None:
@@ -117,26 +89,6 @@ def test_a_stream_travels() -> None:
     for again in (pickled, copied):
         assert again.random() == drawn
         assert again.spawn(1)[0].random() == spawned
-
-
-def test_a_batch_map_gets_all_rows_at_once() -> None:
-    seen: list[int] = []
-
-    def double(rows: dict[str, Any]) -> dict[str, Any]:
-        seen.append(len(rows["x"]))
-        return {"x": rows["x"] * 2}
-
-    result = BatchMap(double, rng=False, seed=0, place=0, spec=None, elementwise=False)(batch(), VISITS, SPEC)
-    assert result["x"].tolist() == [140, 40, 140]
-    assert seen == [3]
-
-
-def test_a_batch_map_gets_one_stream_for_each_row_the_same_as_a_map() -> None:
-    def many(rows: Any, rngs: list[np.random.Generator]) -> Any:
-        return {"x": np.array([rng.integers(1 << 60) for rng in rngs])}
-
-    result = BatchMap(many, rng=True, seed=4, place=1, spec=None, elementwise=False)(batch(), VISITS, SPEC)
-    assert result["x"].tolist() == draws(seed=4, place=1)
 
 
 def broken(example: Any) -> Any:

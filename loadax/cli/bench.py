@@ -23,7 +23,7 @@ import time
 from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_command, add_shuffle_options, positive, shuffled, spelling
+from loadax.cli.options import add_command, add_shuffle_options, add_value, positive, shuffled, spelling
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.core.arguments import takes
@@ -58,21 +58,15 @@ def add(commands: Any) -> None:
     """Adds `bench` to the commands."""
     command = add_command(commands, run)
     add_source_options(command)
-    command.add_argument("--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all)")
+    add_value(command, "--batch-size", "B", "rows of the global batch (default: 256, or all)")
     add_shuffle_options(command)
-    command.add_argument(
-        "--map", metavar="MODULE:FUNCTION", help="map to apply: a function of an example, and maybe a random generator"
-    )
-    command.add_argument("--num-workers", metavar="N", type=int, help="workers that read ahead (default: autotuned)")
+    add_value(command, "--map", "MODULE:FUNCTION", "map: a function of an example, and maybe a random generator", str)
+    add_value(command, "--num-workers", "N", "workers that read ahead (default: autotuned)")
     command.add_argument(
         "--worker-type", choices=["thread", "process"], default="thread", help="kind of workers (default: thread)"
     )
-    command.add_argument(
-        "--seconds", metavar="S", type=positive, default=5.0, help="seconds of each measurement (default: 5)"
-    )
-    command.add_argument(
-        "--step", metavar="MS", type=positive, default=10.0, help="milliseconds of a training step (default: 10)"
-    )
+    add_value(command, "--seconds", "S", "seconds of each measurement (default: 5)", positive, default=5.0)
+    add_value(command, "--step", "MS", "milliseconds of a training step (default: 10)", positive, default=10.0)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -88,19 +82,23 @@ def run(options: argparse.Namespace) -> int:
     from loadax.loader.reports.bottleneck import workers_text
 
     before = _peak_memory()
-    dataset = _dataset(options)
+    dataset = shuffled(open_dataset(options), options)
+    if options.map is not None:
+        function = import_function(options.map, "--map")
+        dataset = dataset.map(function, rng=takes(function, 1) is False and takes(function, 2) is True)
     batch_size = _batch_size(dataset, options.batch_size)
     loader = Dataloader(
         dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
     )
     throughput, limits = _feed(loader, batch_size, options.seconds, 0.0, options)
     _, stepping = _feed(loader, batch_size, options.seconds, options.step / 1000, options)
+    stage = _bottleneck(limits)
     results = {
         "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
         "shares": limits.shares,
-        "bottleneck": _bottleneck(limits),
+        "bottleneck": stage,
         "advice": limits.advice,
         "step_seconds": options.step / 1000,
         "waited": stepping.waited,
@@ -108,10 +106,11 @@ def run(options: argparse.Namespace) -> int:
         "peak_memory": _peak_memory(),
     }
     if options.json:
-        sys.stdout.write(json.dumps(results, indent=2) + "\n")
+        show(json.dumps(results, indent=2))
         return 0
+    advice = limits.advice or "there were too few steps for advice, so pass more --seconds"
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
-    work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
+    work = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
     devices = jax.devices()
     lines = {
         "data": f"{dataset!r}, on {count_text(len(devices), f'{devices[0].platform} device')}",
@@ -122,20 +121,12 @@ def run(options: argparse.Namespace) -> int:
         "memory": f"of this process {size_text(_peak_memory())} at its peak, "
         f"{size_text(before)} of it before the data was opened",
         "work": f"{work}, {workers_text(limits.stats)}",
-        "what limits it": _limit(limits),
+        "what limits it": f"{_LIMITS[stage]}; {advice}" if stage else "nothing that was measured: see below",
         f"steps of {options.step:g} ms": stepping.verdict,
     }
     width = max(map(len, lines)) + 2
     show(*(f"{name:<{width}}{text}" for name, text in lines.items()))
     return 0
-
-
-def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = shuffled(open_dataset(options), options)
-    if options.map is None:
-        return dataset
-    function = import_function(options.map, "--map")
-    return dataset.map(function, rng=takes(function, 1) is False and takes(function, 2) is True)
 
 
 def _batch_size(dataset: Dataset, wanted: int | None) -> int:
@@ -192,13 +183,6 @@ def _bottleneck(report: Any) -> str | None:
     if stage is None and report.waited is None and any(report.shares.values()):
         return max(report.shares, key=report.shares.__getitem__)
     return stage
-
-
-def _limit(report: Any) -> str:
-    stage = _bottleneck(report)
-    if stage is None:
-        return "nothing that was measured: see below"
-    return f"{_LIMITS[stage]}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
 
 
 def _processor_seconds() -> float:

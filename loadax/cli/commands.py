@@ -4,12 +4,13 @@ import argparse
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import loadax
 from loadax.cli import audit, bench, convert, doctor, index, inspect, new, plan, verify
-from loadax.cli.errors import is_interrupt, is_of_output, say
 from loadax.cli.functions import place_of
-from loadax.cli.options import code_advice, error_text
+from loadax.cli.options import add_value, code_advice, error_text
+from loadax.cli.terminal import is_interrupt, is_of_output, say
 from loadax.errors import LoadaxError
 from loadax.redaction import redact
 
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         prog="loadax",
         description="Inspects, writes, checks and explains training data, and the runs that read it.",
     )
-    top.add_argument("--version", action="version", version=f"loadax {_version()}")
+    top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
     _add_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for module in (inspect, new, convert, verify, index, plan, audit, bench, doctor):
@@ -57,23 +58,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _version() -> str:
-    from loadax import __version__
-
-    return __version__
-
-
 def _add_completion(top: argparse.ArgumentParser) -> None:
     """Adds `--print-completion SHELL`; by shtab, where it is installed."""
+    text = "print a script that completes commands and options in this shell"
     try:
         import shtab
     except ImportError:
-        top.add_argument("--print-completion", action=_NoCompletion, metavar="SHELL", help=_COMPLETION)
+        add_value(top, "--print-completion", "SHELL", text, _no_completion)
     else:
-        shtab.add_argument_to(top, ["--print-completion"], help=_COMPLETION)
+        shtab.add_argument_to(top, ["--print-completion"], help=text)
 
 
-_COMPLETION = "print a script that completes commands and options in this shell"
+def _no_completion(_: str) -> NoReturn:
+    raise argparse.ArgumentTypeError("it needs shtab, which is not installed; pip install shtab")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,13 +78,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(redact(message))
-
-
-class _NoCompletion(argparse.Action):
-    """Says what `--print-completion` needs."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser.error("--print-completion needs shtab, which is not installed; pip install shtab")
 
 
 @contextmanager

@@ -17,10 +17,9 @@ examples:
 
 import argparse
 import re
-import warnings
 from typing import Any
 
-from loadax.cli.options import add_command, add_shuffle_seed
+from loadax.cli.options import add_command, add_shuffle_seed, add_value, shuffled
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
@@ -32,25 +31,16 @@ def add(commands: Any) -> None:
     add_source_options(command)
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_shuffle_seed(command)
-    command.add_argument(
-        "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of rows, at least one)"
-    )
-    command.add_argument("--shard-rows", metavar="N", type=int, help="rows per file (default: 128 MiB of rows)")
-    command.add_argument(
-        "--compression",
-        choices=["zstd", "blosc", "none"],
-        default="zstd",
-        help="codec; blosc is better for floats (default: zstd)",
-    )
-    command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
+    add_value(command, "--chunk-rows", "N", "rows decoded together (default: 4 KiB of rows, at least one)")
+    add_value(command, "--shard-rows", "N", "rows per file (default: 128 MiB of rows)")
+    codec = "codec; blosc is better for floats (default: zstd)"
+    command.add_argument("--compression", choices=["zstd", "blosc", "none"], default="zstd", help=codec)
+    add_value(command, "--shards", "I/N", "write only the I-th of N equal shares, I from 0", _share)
     existing = command.add_mutually_exclusive_group()
     existing.add_argument("--resume", action="store_true", help="continue a store that was only partly written")
-    existing.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the store of loadax at DST, once the new one is complete",
-    )
-    command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
+    replacing = "replace the store of loadax at DST, once the new one is complete"
+    existing.add_argument("--overwrite", action="store_true", help=replacing)
+    add_value(command, "--workers", "N", "threads that read (default: 4)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,11 +49,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read or written.
     """
-    dataset = open_dataset(options)
-    if options.shuffle is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the cost in every epoch; advises to use this command
-            dataset = dataset.shuffle(options.shuffle)
+    dataset = shuffled(open_dataset(options), options)
     write_zarr(
         dataset,
         options.destination,

@@ -13,15 +13,15 @@ import argparse
 import json
 import platform
 import resource
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import loadax
 from loadax.cli.options import add_command
-from loadax.cli.terminal import show, table_text
-from loadax.core.formatting import count_text, size_text
+from loadax.cli.terminal import show
+from loadax.core.formatting import count_text, size_text, table
 from loadax.loader.metrics.stats import usable_cores
 
 _NEEDS_CHANGE = 1  # exit code
@@ -37,7 +37,6 @@ _EXTRAS = {
     "prometheus-client": "prometheus",
     "google-crc32c": "tfrecord",
     "protobuf": "tfrecord",
-    "rich": "cli",
     "shtab": "cli",
 }
 
@@ -82,10 +81,10 @@ def run(options: argparse.Namespace) -> int:
     """Runs the command; returns 1 if something needs a change."""
     checks = [*check(measure()), *_packages()]
     if options.json:
-        sys.stdout.write(json.dumps([each._asdict() for each in checks], indent=2) + "\n")
+        show(json.dumps([each._asdict() for each in checks], indent=2))
     else:
-        lines = [("change" if each.advice else "ok", each.name, each.found) for each in checks]
-        sys.stdout.write(table_text(("", "check", "found"), lines))
+        rows = [("change" if each.advice else "ok", each.name, each.found) for each in checks]
+        show(table(("", "check", "found"), rows).removesuffix("\n"))
         show(*(f"\n{each.name}: {each.advice}" for each in checks if each.advice))
     return _NEEDS_CHANGE if any(each.advice for each in checks) else 0
 
@@ -168,10 +167,8 @@ def _read(path: str) -> str:
 
 
 def _packages() -> Iterator[Check]:
-    from loadax import __version__
-
     yield Check("Python", f"{platform.python_version()} on {platform.platform()}")
-    yield Check("loadax", __version__)
+    yield Check("loadax", loadax.__version__)
     for name in _PACKAGES:
         version = _version(name)
         yield Check(name, version or "not installed", "" if version else f"it is required: pip install {name}")

@@ -39,9 +39,7 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
             f"{option} {name}: module {module} can't be imported: {error}; check that it is in this folder or installed"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise ArgumentError(f"{option} {name}: module {module} has no such function; check the name")
-        value = getattr(value, part)
+        value = getattr(value, part, None)
     if not callable(value):
         raise ArgumentError(f"{option} {name} is {value!r:.80}, which is not callable; pass the name of a function")
     return value

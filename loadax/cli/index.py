@@ -20,7 +20,7 @@ import argparse
 from typing import Any
 
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_command
+from loadax.cli.options import add_command, add_value
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
@@ -32,13 +32,11 @@ def add(commands: Any) -> None:
     command = add_command(commands, run)
     add_source_options(command)
     question = command.add_mutually_exclusive_group(required=True)
-    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example: whether to keep it")
-    question.add_argument(
-        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example: the group of a row"
-    )
-    command.add_argument("--out", metavar="PATH", required=True, help="path of the index")
+    add_value(question, "--filter", "MODULE:FUNCTION", "function of an example: whether to keep it", str)
+    add_value(question, "--split-by", "KEY", "leaf, or MODULE:FUNCTION of an example: the group of a row", str)
+    add_value(command, "--out", "PATH", "path of the index", str, required=True)
     command.add_argument("--key", help="name of the filter function, if its code does not identify it")
-    command.add_argument("--workers", metavar="N", type=int, help="threads (default: 4, more for remote data)")
+    add_value(command, "--workers", "N", "threads (default: 4, more for remote data)")
 
 
 def run(options: argparse.Namespace) -> int:

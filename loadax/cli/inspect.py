@@ -25,8 +25,7 @@ import tensorstore as ts
 from loadax.cli.inspect_dataset import dataset_lines
 from loadax.cli.options import add_command
 from loadax.cli.source import Opener, add_source_options, find_opener
-from loadax.cli.terminal import table_text
-from loadax.core.formatting import count_text, size_text, some
+from loadax.core.formatting import count_text, size_text, some, table
 from loadax.errors import ArgumentError
 from loadax.io import from_zarr
 from loadax.redaction import redact
@@ -75,7 +74,7 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         arrays = {name: arrays[name] for name in wanted}
     yield f"{redact(stored.location)}: {_kind(arrays)}\n{_state(stored)}\n"
     if arrays:
-        yield "\n" + table_text(_HEADER, [_line(name, array) for name, array in arrays.items()])
+        yield "\n" + table(_HEADER, [_line(name, array) for name, array in arrays.items()])
     for name, error in stored.absent.items():
         yield f"\narray {name!r} is missing: {error}\n"
     rows = {name: array for name, array in arrays.items() if array.rank and array.size}

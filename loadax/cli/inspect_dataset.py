@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadax.cli.source import Opener
-from loadax.cli.terminal import table_text
-from loadax.core.formatting import count_text
+from loadax.core.formatting import count_text, table
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.redaction import redact
@@ -28,7 +27,7 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
-    yield table_text(
+    yield table(
         _HEADER,
         [
             (leaf or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype))

@@ -37,17 +37,21 @@ def add_command(commands: Any, run: Callable[[argparse.Namespace], int]) -> argp
     return command
 
 
+def add_value(command: Any, name: str, metavar: str, text: str, parse: Any = int, **others: Any) -> None:
+    """Adds an option that takes a value, by default an int."""
+    command.add_argument(name, metavar=metavar, type=parse, help=text, **others)
+
+
 def add_shuffle_seed(command: argparse.ArgumentParser) -> None:
     """Adds `--shuffle`."""
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
+    add_value(command, "--shuffle", "SEED", "seed of a random order (default: stored order)")
+    command.set_defaults(block=None)
 
 
 def add_shuffle_options(command: argparse.ArgumentParser) -> None:
     """Adds `--shuffle` and `--block`."""
     add_shuffle_seed(command)
-    command.add_argument(
-        "--block", metavar="ROWS", type=_block, help="rows of the blocks to shuffle, or 'chunks' (default: single rows)"
-    )
+    add_value(command, "--block", "ROWS", "rows of the blocks to shuffle, or 'chunks' (default: single rows)", _block)
 
 
 def shuffled(dataset: Dataset, options: argparse.Namespace) -> Dataset:

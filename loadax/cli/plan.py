@@ -24,7 +24,7 @@ import re
 import sys
 from typing import Any
 
-from loadax.cli.options import add_command, add_shuffle_options, shuffled
+from loadax.cli.options import add_command, add_shuffle_options, add_value, shuffled
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
@@ -34,35 +34,19 @@ def add(commands: Any) -> None:
     """Adds `plan` to the commands."""
     command = add_command(commands, run)
     add_source_options(command)
-    command.add_argument(
-        "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="axes of the mesh and their sizes"
-    )
-    command.add_argument(
-        "--hosts", metavar="N", type=int, default=1, help="hosts with an equal number of devices each (default: 1)"
-    )
-    command.add_argument("--partition", metavar="P", help="axes that cut each dim (default: rows over a one-axis mesh)")
-    command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
+    add_value(command, "--mesh", "A=N,B=M", "axes of the mesh and their sizes", _axes, required=True)
+    add_value(command, "--hosts", "N", "hosts with an equal number of devices each (default: 1)", default=1)
+    add_value(command, "--partition", "P", "axes that cut each dim (default: rows over a one-axis mesh)", str)
+    add_value(command, "--batch-size", "B", "rows of the global batch", required=True)
     add_shuffle_options(command)
-    command.add_argument("--epochs", metavar="N", type=int, default=1, help="epochs; 0: endless (default: 1)")
+    add_value(command, "--epochs", "N", "epochs; 0: endless (default: 1)", default=1)
     command.add_argument(
         "--remainder", choices=["drop", "pad", "error"], default="drop", help="what to do with a partial last batch"
     )
-    command.add_argument(
-        "--prefetch-bytes",
-        metavar="N",
-        type=int,
-        default=256 << 20,
-        help="bytes of each host's memory for prefetching (default: 256 MiB)",
-    )
-    command.add_argument(
-        "--cache-bytes", metavar="N", type=int, help="bytes of each host for open chunks (default: half of this one's)"
-    )
-    command.add_argument(
-        "--steps",
-        metavar="N",
-        type=int,
-        help="steps to sample (default: 8), and to check (default: about one second of checks)",
-    )
+    prefetching = "bytes of each host's memory for prefetching (default: 256 MiB)"
+    add_value(command, "--prefetch-bytes", "N", prefetching, default=256 << 20)
+    add_value(command, "--cache-bytes", "N", "bytes of each host for open chunks (default: half of this one's)")
+    add_value(command, "--steps", "N", "steps to sample (default: 8), and to check (default: one second of checks)")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -88,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     explanation = loader.explain() if options.steps is None else loader.explain(options.steps)
     check = loader.check_plan(options.steps)
     if options.json:
-        sys.stdout.write(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2) + "\n")
+        show(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2))
     else:
         show(str(explanation))
         sys.stdout.write(explanation.text_picture())

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadax.cli.errors import discard, is_interrupt, is_of_output, say
+from loadax.cli.terminal import discard, is_interrupt, is_of_output, say
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells

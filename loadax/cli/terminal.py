@@ -1,33 +1,12 @@
-"""Tables on the terminal: by rich where it is installed, else plain text. Output to files and pipes is always plain."""
+"""What commands write to stdout and stderr, and which errors end a command without a text of their own."""
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import traceback
+from pathlib import Path
+from typing import IO
 
-from loadax.core.formatting import table
 from loadax.redaction import redact
-
-_COLOURS = {"ok": "green", "change": "bold yellow"}
-"""Colours of the words that say how a check went."""
-
-
-def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for stdout."""
-    console = _console()
-    if console is None:
-        return table(header, rows)
-    from rich.markup import escape
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold cyan")
-    for name in header:
-        drawn.add_column(escape(name), overflow="fold")
-    for row in rows:
-        drawn.add_row(*(_coloured(text, escape(redact(text))) for text in row))
-    with console.capture() as captured:
-        console.print(drawn)
-    return str(captured.get())
 
 
 def show(*lines: str) -> None:
@@ -35,16 +14,26 @@ def show(*lines: str) -> None:
     sys.stdout.writelines(f"{redact(line)}\n" for line in lines)
 
 
-def _coloured(text: str, escaped: str) -> str:
-    return f"[{_COLOURS[text]}]{escaped}[/]" if text in _COLOURS else escaped
-
-
-def _console() -> Any:
-    """A console of rich; None if stdout is not a terminal, `NO_COLOR` is set, or rich is not installed."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return None
+def say(*lines: str) -> None:
+    """Writes lines to stderr."""
     try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console(highlight=False)
+        sys.stderr.write("".join(f"{redact(line)}\n" for line in lines))
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: IO[str]) -> None:
+    """Discards what a stream still holds, which Python would write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is the cause, which may strike anywhere and make other exceptions follow, as of a lock."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
+
+
+def is_of_output(error: BaseException) -> bool:
+    """Whether stdout could not be written: the only file that modules of this folder write without looking after it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and Path(frames[-1].filename).parent == Path(__file__).parent

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from loadax.cli.options import add_command
+from loadax.cli.options import add_command, add_value
 from loadax.cli.source import holds_images
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
@@ -33,9 +33,7 @@ def add(commands: Any) -> None:
     """Adds `verify` to the commands."""
     command = add_command(commands, run)
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
-    command.add_argument(
-        "--rows", metavar="FILE.txt", help="file to write damaged rows of images to, for Dataset.exclude"
-    )
+    add_value(command, "--rows", "FILE.txt", "file to write damaged rows of images to, for Dataset.exclude", str)
 
 
 def run(options: argparse.Namespace) -> int:

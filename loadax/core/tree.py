@@ -358,19 +358,14 @@ def too_deep() -> LeafError:
     )
 
 
-def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Maps a function over the leaves of trees of one structure.
-
-    Raises:
-        LeafError: When a tree of `rest` has another structure than `tree`.
-    """
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Maps a function over the leaves of a tree."""
     leaves, structure = flatten(tree)
-    columns = [leaves, *(flatten_like(structure, other) for other in rest)]
-    return structure.build(function(*items) for items in zip(*columns, strict=True))
+    return structure.build(map(function, leaves))
 
 
 def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Same as `map_leaves` of one tree, but dicts keep their class and order, and their keys may be of any kind."""
+    """Same as `map_leaves`, but dicts keep their class and order, and their keys may be of any kind."""
     kind = type(tree)
     if kind in _LEAVES:
         return function(tree)
@@ -396,21 +391,6 @@ def with_values(tree: Mapping[Any, Any], values: dict[Any, Any]) -> dict[Any, An
     except Exception:  # noqa: BLE001 - the user's code
         return values
     return copied
-
-
-def flatten_like(structure: Structure, tree: Any) -> list[Any]:
-    """The leaves of `tree`, which must have this structure.
-
-    Raises:
-        LeafError: When it has another structure.
-    """
-    leaves, actual = flatten(tree)
-    if actual != structure:
-        raise LeafError(
-            structure.static_difference(actual)
-            or f"the tree has the leaves {actual.paths}, expected {structure.paths}; pass a tree with these"
-        )
-    return leaves
 
 
 def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, bool]]:

@@ -18,21 +18,21 @@ from loadax.io import as_dataset
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
 
-_BLOCK_ROWS = 256  # that are read at once
-_BLOCK_BYTES = 4 << 20  # or fewer, where rows are large
-_BLOCKS = 32  # that are kept for asks to come, whose rows several threads ask for, not quite in turn
-_NEAR = 16  # rows from one ask to the next, where these follow each other: Grain has as many threads
-_NOT_THERE: Any = object()
+_BLOCK_ROWS = 256  # rows to read at once
+_BLOCK_BYTES = 4 << 20  # and at most so many bytes
+_BLOCKS = 32  # blocks to keep: several threads request their rows, not quite in order
+_NEAR = 16  # most rows between consecutive requests, if these are sequential: Grain has as many threads
+_MISSING: Any = object()
 
 
 def to_map_dataset(data: Any) -> grain.MapDataset:
-    """A dataset as a `grain.MapDataset`: element `position + epoch * len` is what the dataset has there in that epoch.
+    """A dataset as a `grain.MapDataset`: element `position + epoch * len` is that position of that epoch.
 
-    Grain asks for rows one by one. Rows that follow each other are read at once and handed out when they are asked
-    for, so shuffle with loadax (`data.shuffle(seed)`), not with Grain, which makes every ask a read of its own.
+    Grain requests single rows. Consecutive rows are read at once, so shuffle with loadax (`data.shuffle(seed)`): after
+    a shuffle by Grain, every request is a read of its own.
 
     Args:
-        data: A `Dataset`, or what `loadax.as_dataset` makes one of.
+        data: `Dataset`, or what `loadax.as_dataset` accepts.
 
     Examples:
         >>> import numpy as np
@@ -46,16 +46,16 @@ def to_map_dataset(data: Any) -> grain.MapDataset:
 
 
 def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
-    """A loader's iterator as a `grain.DatasetIterator`, for what asks for that type: checkpoint handlers and trainers.
+    """A loader's iterator as a `grain.DatasetIterator`, for checkpoint handlers and trainers that require that type.
 
     Its state is the loader's. Grain's checkpoint handler, and `save` and `load` of Orbax, write one file per process,
-    which only the same number of processes can restore; where that matters, save `get_state()` with `JsonSave`.
+    which only the same number of processes can restore. If that matters, save `get_state()` with `JsonSave`.
 
     Args:
-        batches: What `iter(loader)` or `loader.iterate(…)` gives.
+        batches: Iterator made by `iter(loader)` or `loader.iterate(…)`.
 
     Raises:
-        ArgumentError: When it is something else.
+        ArgumentError: If it is something else.
 
     Examples:
         >>> import grain
@@ -89,15 +89,15 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
         return self._batches.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from a state.
+        """Continues from a state.
 
         Raises:
-            StateError: When it is another loader's; names the field.
+            StateError: If it is another loader's; names the field.
         """
         self._batches.set_state(state)
 
     def start_prefetch(self) -> None:
-        """Nothing: a loader's iterator reads ahead from its beginning."""
+        """Does nothing: a loader's iterator always reads ahead."""
 
     def close(self) -> None:
         """Closes the loader's iterator."""
@@ -105,7 +105,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
         self._batches.close()
 
     def __del__(self) -> None:
-        """Nothing: the loader's iterator closes itself, and may be used without this one."""
+        """Does nothing: the loader's iterator closes itself, and may be used without this one."""
 
     def __str__(self) -> str:
         return f"GrainIterator({self._batches!r})"
@@ -113,10 +113,10 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
 
 @final
 class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no types
-    """A `grain.MapDataset` over a loadax dataset, whose single rows are read in blocks.
+    """A `grain.MapDataset` over a loadax dataset, which reads single rows in blocks.
 
-    The first ask for a row of a block reads that row alone, since the next may be for one far away; an ask nearby
-    reads the block. Its rows are handed out once each, so that Grain's transforms may write to them.
+    The first request for a row of a block reads that row alone, since the next row may be far away. A second request
+    nearby reads the block. Each of its rows is returned once, so that Grain's transforms may write to it.
     """
 
     def __init__(self, dataset: Dataset):
@@ -124,7 +124,7 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         self._dataset = dataset
         self._size = len(dataset)
         if not self._size:
-            raise ArgumentError("the dataset has no rows, of which Grain makes nothing; hand over one that has")
+            raise ArgumentError("the dataset has no rows, which Grain does not support; pass one with rows")
         self._blocks: OrderedDict[tuple[int, int], _Block] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -132,17 +132,18 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         return self._size
 
     def __getitem__(self, index: Any) -> Any:
-        """The example at `position + epoch * len`; of a slice a `grain.MapDataset`."""
+        """The example at `position + epoch * len`; a slice gives a `grain.MapDataset`."""
         if isinstance(index, slice):
             return self.slice(index)
-        # As of a sequence: there is no epoch before the first.
+        # Negative indices count from the end of the first epoch, as in a sequence.
         epoch, position = divmod(int(index) if index >= 0 else int(index) % self._size, self._size)
         block = self._block(epoch, position // self._block_rows)
-        example = block.rows.pop(position, _NOT_THERE)
-        if example is _NOT_THERE:
+        example = block.rows.pop(position, _MISSING)
+        if example is _MISSING:
             example = self._miss(block, epoch, position)
-        if block.filled and not block.rows:  # asked for again, its rows are read at once again
-            self._drop(block, epoch, position // self._block_rows)
+        if block.filled and not block.rows:  # when its rows are requested again, they are read at once again
+            with self._lock:
+                self._blocks.pop((epoch, position // self._block_rows), None)
         return example
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
@@ -151,7 +152,7 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         return self._dataset.reader.examples(self._dataset.order.visits(epochs, positions))
 
     _getitems = __getitems__
-    """What Grain calls where it reads many rows at once."""
+    """Grain calls this to read many rows at once."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_blocks": OrderedDict(), "_lock": None}
@@ -177,34 +178,27 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
                     self._blocks.popitem(last=False)
             return block
 
-    def _drop(self, block: "_Block", epoch: int, number: int) -> None:
-        with self._lock:
-            if self._blocks.get((epoch, number)) is block:
-                del self._blocks[epoch, number]
-
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
             if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
                 self._fill(block, epoch, position)
             block.last = position
-            example = block.rows.pop(position, _NOT_THERE)  # another thread may have read it meanwhile
-        return self.__getitems__([position + epoch * self._size])[0] if example is _NOT_THERE else example
+            example = block.rows.pop(position, _MISSING)  # another thread may have read it meanwhile
+        return self.__getitems__([position + epoch * self._size])[0] if example is _MISSING else example
 
     def _fill(self, block: "_Block", epoch: int, position: int) -> None:
         block.read = True
         start = position - position % self._block_rows
-        positions = [
-            each for each in range(start, min(start + self._block_rows, self._size)) if each != block.last
-        ]  # that one was handed out
-        with suppress(Exception):  # the ask for the row that can't be read raises it again, and no other one
-            examples = self.__getitems__([each + epoch * self._size for each in positions])
+        positions = [row for row in range(start, min(start + self._block_rows, self._size)) if row != block.last]
+        with suppress(Exception):  # the request for the row that can't be read raises it again, and no other one
+            examples = self.__getitems__([row + epoch * self._size for row in positions])
             block.rows.update(zip(positions, examples, strict=True))
             block.filled = True
 
 
 @final
 class _Block:
-    """Rows that follow each other and were read at once, until they are asked for."""
+    """Consecutive rows that were read at once, until they are requested."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -2,35 +2,17 @@
 
 from collections.abc import Sized
 from functools import cache, partial
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from loadax.core.formatting import percent_text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
-from loadax.loader.metrics.stats import Stats
 from loadax.protocols import Tree
 
 _BAR_NAMES = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
 
 
-class Batches(Protocol):
-    """An iterator of a loader, made by `iterate`, `epochs` or `replay`."""
-
-    @property
-    def step(self) -> int:
-        """Index of the next step."""
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of the next batch."""
-
-    def __next__(self) -> Tree: ...
-
-    def stats(self) -> Stats:
-        """The iterator's statistics."""
-
-
-def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
+def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgress":
     """Iterates over the batches of a loader with a progress bar: steps, rows/s, share of waiting, and remaining time.
 
     It works in terminals and notebooks, and is redrawn a few times per second, however short steps are.
@@ -50,7 +32,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
         ...     pass
     """
     if isinstance(loader, Dataloader):
-        return Progress(loader.iterate(0 if start is None else start), options)
+        return LoaderProgress(loader.iterate(0 if start is None else start), options)
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
         raise ArgumentError(
             f"loader={loader!r}: pass a Dataloader, or an iterator of one: loader.iterate(), or an epoch"
@@ -59,14 +41,14 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
         raise ArgumentError(
             f"start={start!r}: this iterator has already started; pass the Dataloader, or call set_state(start) before"
         )
-    return Progress(loader, options)
+    return LoaderProgress(loader, options)
 
 
 @cache
 def _bar_class() -> type[Any]:
     from tqdm.auto import tqdm
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class StatisticsBar(tqdm):  # type: ignore[type-arg]
         """A bar that computes its figures only when it is drawn; tqdm documents this override of `format_dict`."""
 
         statistics: Any = None
@@ -77,10 +59,10 @@ def _bar_class() -> type[Any]:
             texts = [text for text in (shown.get("postfix"), self.statistics and self.statistics(shown)) if text]
             return shown | {"postfix": ", ".join(texts)}
 
-    return Bar
+    return StatisticsBar
 
 
-def _statistics(batches: Batches, shown: Any) -> str:
+def _statistics(batches: Any, shown: Any) -> str:
     """The rows/s that match the bar's step rate, and the share of waiting once it is measured."""
     done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
@@ -92,7 +74,7 @@ def _statistics(batches: Batches, shown: Any) -> str:
 
 
 @final
-class Progress:
+class LoaderProgress:
     """Yields batches and advances a bar.
 
     Forwards the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
@@ -102,19 +84,17 @@ class Progress:
         options: Options of tqdm.
     """
 
-    def __init__(self, batches: Batches, options: dict[str, Any]):
+    def __init__(self, batches: Any, options: dict[str, Any]):
         self._batches = batches
         # An epoch is sized and gets its own bar. Otherwise the bar is that of the run, which may have started before.
-        whole: dict[str, Any] = (
-            {"total": len(batches)}
-            if isinstance(batches, Sized)
-            else {"total": getattr(batches, "num_steps", None), "initial": batches.step}
-        )
-        settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
-        self._bar = _bar_class()(**settings)
+        if isinstance(batches, Sized):
+            whole: dict[str, Any] = {"total": len(batches)}
+        else:
+            whole = {"total": getattr(batches, "num_steps", None), "initial": batches.step}
+        self._bar = _bar_class()(**{"unit": "step", "dynamic_ncols": True, **whole, **options})
         self._bar.statistics = partial(_statistics, batches)
 
-    def __iter__(self) -> "Progress":
+    def __iter__(self) -> "LoaderProgress":
         return self
 
     def __next__(self) -> Tree:
@@ -138,7 +118,7 @@ class Progress:
         if close is not None:
             close()
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "LoaderProgress":
         return self
 
     def __exit__(self, *_: object) -> None:

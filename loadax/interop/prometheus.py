@@ -112,9 +112,6 @@ class Exporter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"Exporter({self.url!r})"
-
 
 @final
 class _Collector:

@@ -69,28 +69,23 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
         return batch
 
     def _compare(self, name: str, loader: Dataloader, train_ctx: Any) -> None:
-        if name not in self._compared:
-            self._compared.add(name)
-            if warning := _placed_again(name, loader, PartitionSpec(*train_ctx.config.data_sharding_axis)):
-                warnings.warn(warning, UserWarning, stacklevel=3)
+        """Warns once if Tunix will place the batches of a loader again: the rules of `tunix.sft.sharding_utils`.
 
-
-def _placed_again(name: str, loader: Dataloader, wanted: PartitionSpec) -> str | None:
-    """A warning if Tunix will place the batches of a loader again: the rules of `tunix.sft.sharding_utils`.
-
-    It compares specs as they are written, and the mesh with that of the enclosing `with mesh:`. Without one, and where
-    arrays span several processes, it places nothing. Leaves of fewer dims than the spec are replicated in any case.
-    """
-    mesh = legacy_mesh()
-    if mesh is None:
-        return None
-    for leaf in jax.tree.leaves(loader.spec):
-        found = leaf.sharding
-        if found.is_fully_addressable and leaf.ndim >= len(wanted) and (found.mesh, found.spec) != (mesh, wanted):
-            elsewhere, remedy = ("", "") if found.mesh == mesh else (" on another mesh", "mesh=mesh, ")
-            return (
-                f"Tunix places every batch of {name} a second time: the loader's partition is {found.spec}{elsewhere}, "
-                f"and the trainer's data_sharding_axis is {wanted}, which Tunix compares as they are written; make the "
-                f"loader by Dataloader(…, {remedy}partition={wanted})"
-            )
-    return None
+        It compares specs as they are written, and the mesh with that of the enclosing `with mesh:`. Without one, and
+        where arrays span several processes, it places nothing. Leaves of fewer dims than the spec are replicated.
+        """
+        mesh, wanted = legacy_mesh(), PartitionSpec(*train_ctx.config.data_sharding_axis)
+        leaves = [] if mesh is None or name in self._compared else jax.tree.leaves(loader.spec)
+        self._compared.add(name)
+        for leaf in leaves:
+            found = leaf.sharding
+            if found.is_fully_addressable and leaf.ndim >= len(wanted) and (found.mesh, found.spec) != (mesh, wanted):
+                elsewhere, remedy = ("", "") if found.mesh == mesh else (" on another mesh", "mesh=mesh, ")
+                warnings.warn(
+                    f"Tunix places every batch of {name} a second time: the loader's partition is "
+                    f"{found.spec}{elsewhere}, and the trainer's data_sharding_axis is {wanted}, which Tunix compares "
+                    f"as they are written; make the loader by Dataloader(…, {remedy}partition={wanted})",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return

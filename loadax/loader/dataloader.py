@@ -30,7 +30,7 @@ from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.inspection.certificate import Certificate, alike_steps, certify
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
-from loadax.loader.inspection.explain import Setting, explain
+from loadax.loader.inspection.explain import explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
@@ -340,8 +340,8 @@ class Dataloader:
             at: Step whose batch size to explain, if it is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._shard(at), at, self._pipeline.options)
-        return explain(setting, integer("steps", steps, 1))
+        dataset, options = self._pipeline.form(at).dataset, self._pipeline.options
+        return explain(dataset, self._plan, self._shard(at), at, options, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Simulates the run on all hosts of its mesh.

@@ -90,6 +90,8 @@ class DataIterator:
             earlier: Monitor of the previous steps, whose statistics continue. None: they start here.
         """
         self._interrupted = True  # until it is open
+        if before is not None:
+            before.replaced_at = self._step
         if self._streams is not None:
             self._streams.consumed = self._step
         self._stretch = Stretch(self, self._target, self._step, self._streams, guard, before, earlier)
@@ -122,15 +124,7 @@ class DataIterator:
             if self._is_over():
                 self._finish()
             self._check_mesh()
-            with self._lock:
-                before = self._stretch
-                if self._interrupted:
-                    # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                    self._host, before.ended, self._streams = None, False, self._same_streams()
-                    self._open(before.guard, before)
-                elif self._step == before.end and before.open:  # the next batches have other shapes
-                    self._open(before.guard, before, before.monitor)
-                stretch = self._stretch
+            stretch = self._present_stretch()
             step: int | None = None
             try:
                 if not stretch.guard.waited_for:
@@ -139,7 +133,10 @@ class DataIterator:
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
                 step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
-                    if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
+                    # Another thread has moved or set the iterator: the stretch that is open now reads this step.
+                    if stretch.replaced_at is not None and step >= stretch.replaced_at:
+                        continue
+                    if not stretch.goes_on(step, stretch.scheduler.check):
                         stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
                     if stretch is self._stretch:
@@ -158,6 +155,18 @@ class DataIterator:
                 self._interrupt(step)
                 raise
             return batch
+
+    def _present_stretch(self) -> Stretch:
+        """The stretch to read from: another one after a Ctrl-C, or where batches get other shapes."""
+        with self._lock:
+            before = self._stretch
+            if self._interrupted:
+                # A Ctrl-C may have left the scheduler in any state: restart from this step.
+                self._host, before.ended, self._streams = None, False, self._same_streams()
+                self._open(before.guard, before)
+            elif self._step == before.end and before.open:
+                self._open(before.guard, before, before.monitor)
+            return self._stretch
 
     def _interrupt(self, step: int | None) -> None:
         """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""
@@ -298,15 +307,8 @@ class DataIterator:
             shard = partial(pipeline.shard, resolve_mesh(mesh))
             target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
             self._check_shards(target, partition is not None)
-            stretch, interrupted, self._interrupted = self._stretch, self._interrupted, True
+            stretch, self._interrupted = self._stretch, True
             stretch.scheduler.close()
-            if not interrupted:
-                # Another thread may be about to return a batch that is not counted here yet, even the last one.
-                for step in range(self._step, stretch.monitor.step):
-                    if not stretch.goes_on(step, lambda: None):
-                        stretch.ended = True
-                        break
-                    self._step = step + 1
             before, self._target, self._error = self._target, target, None
             try:
                 self._streams = self._same_streams()

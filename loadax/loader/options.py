@@ -246,8 +246,8 @@ def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any
     Raises:
         ArgumentError: If a weight is scheduled for a later epoch.
     """
-    mixture = dataset.order.schedule
-    if mixture is None or not mixture.by_step:
+    mixture = dataset.order
+    if not isinstance(mixture, Mixed) or not mixture.by_step:
         return dataset
     return Dataset(dataset.source, mixture.at_positions(batch_sizes, num_epochs), dataset.maps)
 

@@ -11,6 +11,7 @@ from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
 from loadax.plan.batches import BatchPlan
+from loadax.plan.mix import Mixed
 from loadax.protocols import Order
 
 VERSION = 1
@@ -33,8 +34,7 @@ class OrderHash:
         """One hash of all of it, as 16 hexadecimal digits."""
         # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
         # ends.
-        schedule = self._order.schedule
-        begin = [schedule.begin(epoch)] if epoch and schedule is not None else []
+        begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
         return _hash([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
@@ -49,8 +49,7 @@ class OrderHash:
         return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
 
     def _past(self, epoch: int, position: int) -> Order:
-        schedule = self._order.schedule
-        return self._order if schedule is None else schedule.until(epoch, position)
+        return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
 
 
 def _short(digest: str) -> int:

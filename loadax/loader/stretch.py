@@ -183,6 +183,8 @@ class Stretch:
         self.streams, self.guard = streams, guard
         self.ended = False
         """Whether the streams have ended."""
+        self.replaced_at: int | None = None
+        """First step of the stretch that replaces this one. None: there is none."""
         self.process = os.getpid()
         self.caller: Caller = Caller() if before is None else before.caller
         executor: PieceExecutor = open_executor(options) if before is None else before.executor

@@ -4,24 +4,22 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.context import Caller
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.core.progress import progress_bar
-from loadax.core.threads import thread_pool
+from loadax.core.threads import call_in_threads
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Form
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.transforms import BatchMap, Transform
+from loadax.transforms import BatchMap
 from loadax.writing.identity import digest_of, identify, spread
 
 _INFINITE = 1 << 40  # documents, more than any dataset has
@@ -73,24 +71,16 @@ class Documents:
                     f"map_batch {name_of(transform.function)} needs rows of equal shape, "
                     "but documents differ in length; use map before pack"
                 )
-        self._reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
+        self.reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
         self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
         self.traits = reader.traits
         self.form = self._find_form()
         self.known: Integers | None = None
         """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
-    @property
-    def source(self) -> BaseSource:
-        return self._reader.source
-
-    @property
-    def maps(self) -> Sequence[Transform]:
-        return self._reader.maps
-
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)
-        other._reader = self._reader.with_source(source)  # noqa: SLF001
+        other.reader = self.reader.with_source(source)
         return other
 
     def visits(self, numbers: Integers) -> Visits:
@@ -103,13 +93,13 @@ class Documents:
     def leaves(self, numbers: Integers) -> list[list[NDArray[Any]]]:
         """The leaves of each document, read whole."""
         visits = self.visits(numbers)
-        examples = self._reader.examples(visits)
+        examples = self.reader.examples(visits)
         return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
 
     def parts(self, requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
         """Reads parts of documents, concatenated, for every wanted leaf of each request."""
         if self.flat:
-            read = self._reader.source.read_parts
+            read = self.reader.source.read_parts
             return [
                 read(self.row_of(numbers), skips, lengths, wanted) if any(wanted) else [None] * len(wanted)
                 for numbers, skips, lengths, wanted in requests
@@ -144,14 +134,14 @@ class Documents:
         out = np.empty(self.size, np.int64)
         for start in range(0, self.size, _LENGTHS_PER_CALL):
             numbers = np.arange(start, min(start + _LENGTHS_PER_CALL, self.size))
-            lengths = self._reader.lengths(self.row_of(numbers))
+            lengths = self.reader.lengths(self.row_of(numbers))
             if lengths is None:
                 return None
             out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
-                f"{self.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
+                f"{self.reader.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
                 "return the length of each document, 0 or more"
             )
         return out
@@ -163,25 +153,15 @@ class Documents:
 
     def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty((self.size, self.num_lengths), np.int64)
-        over, caller = threading.Event(), Caller()
         workers = max(self.traits.concurrent_reads, min(8, os.cpu_count() or 1))
 
-        def measure(start: int) -> int:
+        def measure(start: int, _: threading.Event) -> int:
             numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
-            if over.is_set():
-                return 0
             out[numbers] = [self._measured(leaves) for leaves in self.leaves(numbers)]
             return len(numbers)
 
-        with (
-            progress_bar("reading lengths", self.size, "document", progress) as done,
-            thread_pool(workers, "loadax-lengths") as pool,
-        ):
-            try:
-                for count in pool.map(partial(caller.run, measure), range(0, self.size, _DOCUMENTS_PER_READ)):
-                    done(count)
-            finally:
-                over.set()
+        with progress_bar("reading lengths", self.size, "document", progress) as done:
+            call_in_threads(workers, "loadax-lengths", measure, range(0, self.size, _DOCUMENTS_PER_READ), done)
         return out
 
     def identity(self) -> dict[str, Any]:
@@ -190,29 +170,21 @@ class Documents:
         return {
             "documents": self.size,
             "order": self.order.describe(),
-            "maps": self.describe_maps(),
-            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps]
+            "maps": self.reader.describe(),
+            "functions": [fingerprint(transform.function).digest for transform in self.reader.maps]
             if self._key is None
             else ["key", self._key],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
-            **identify(self._reader.source),
+            **identify(self.reader.source),
         }
-
-    def describe_order(self) -> list[Any]:
-        """The order of the documents, as JSON."""
-        return self.order.describe()
-
-    def describe_maps(self) -> list[Any]:
-        """The maps before packing, as JSON."""
-        return self._reader.describe()
 
     def _find_form(self) -> Form:
         """The form of the first document without an empty leaf, or of the first one."""
         forms: list[Form] = []
         for index in range(min(self.size, _DOCUMENTS_PER_READ)):
             visits = self.visits(np.array([index]))
-            example, row = self._reader.examples(visits)[0], int(visits.rows[0])
+            example, row = self.reader.examples(visits)[0], int(visits.rows[0])
             forms.append(Form(example, row, self._by_leaf))
             if all(map(len, forms[-1].leaves(example, row))):
                 return forms[-1]

@@ -73,11 +73,10 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
         return example
     if type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example)):
         return {BARE: example}
-    if isinstance(example, str | bytes):
-        raise LeafError(
-            f"row {row} is {_brief(example)}, but pack() needs tokens; tokenize in a map first: .map(tokenize).pack(…)"
-        )
-    raise LeafError(f"row {row} is {_brief(example)}; a document is a one-dimensional array, or a dict of these")
+    raise LeafError(
+        f"row {row} is {_brief(example)}; a document is a one-dimensional array, or a dict of these; tokenize text in "
+        "a map first: .map(tokenize).pack(…)"
+    )
 
 
 def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:

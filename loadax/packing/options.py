@@ -62,21 +62,15 @@ def _check_method(method: Any, long: Any, by_leaf: bool) -> None:
 
 def _check_split(long: Any, window: Any, align: int, most_documents: int | None) -> None:
     """Refuses what is for documents that are fitted."""
-    because = {
-        "long": "always cuts documents",
-        "window": "needs none",
-        "align": "fills every row with whatever comes next",
-        "most_documents": "fills every row with whatever comes next",
-    }
     given = {
-        "long": (long, "error"),
-        "window": (window, None),
-        "align": (align, 1),
-        "most_documents": (most_documents, None),
+        "long": (long, "error", "always cuts documents"),
+        "window": (window, None, "needs none"),
+        "align": (align, 1, "fills every row with whatever comes next"),
+        "most_documents": (most_documents, None, "fills every row with whatever comes next"),
     }
-    for name, (value, default) in given.items():
+    for name, (value, default, because) in given.items():
         if value != default:
             raise ArgumentError(
-                f"{name}={value!r} is for best_fit and first_fit: method='split' {because[name]}; leave it out",
+                f"{name}={value!r} is for best_fit and first_fit: method='split' {because}; leave it out",
                 argument=name,
             )

@@ -56,8 +56,8 @@ def pack(
         PACK_VERSION,
         *options.described,
         digest,
-        documents.describe_order(),
-        documents.describe_maps(),
+        documents.order.describe(),
+        documents.reader.describe(),
         # States of runs without these stay as they are.
         *([value] if options.by_leaf else [["value", value]] if value else []),
         *([["bos", bos]] if bos is not None else []),
@@ -173,11 +173,10 @@ def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
 
 
 def _summary(documents: Documents, lengths: Integers, options: PackOptions, plans: list[Packed]) -> str:
-    full = {
-        name: f"{plan.entries / plan.size / size:.1%}"
+    shares = ", ".join(
+        f"{name} {plan.entries / plan.size / size:.1%}".strip()
         for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)
-    }
-    shares = ", ".join(f"{name} {share}" for name, share in full.items())
+    )
     counts = "".join(
         f", {count_text(count, 'document')} {_COUNT_TEXTS[name]}"
         for name, count in _counts(lengths, options).items()
@@ -185,6 +184,6 @@ def _summary(documents: Documents, lengths: Integers, options: PackOptions, plan
     )
     return (
         f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
-        + (f"full: {shares}" if options.by_leaf else f"{shares.strip()} full")
+        + (f"full: {shares}" if options.by_leaf else f"{shares} full")
         + counts
     )

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.casting import fill_value
-from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents, PartsRequest
-from loadax.plan.pack import ALL
+from loadax.plan.pack import ALL, Packed
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
@@ -24,7 +23,7 @@ _MASK = "loss_mask"
 _ADDED = {"segment_ids": np.dtype(np.int32), "positions": np.dtype(np.int32)}
 
 
-class Part(NamedTuple):
+class DocumentPart(NamedTuple):
     """Part of a document in a packed row: source row, first entry, length, and first column."""
 
     row: int
@@ -46,29 +45,6 @@ class PackedDocument(NamedTuple):
         return sum(self.lengths.values())
 
 
-class Plan(Protocol):
-    """Assignment of documents to rows; see `loadax.plan.pack`."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def in_order(self) -> bool:
-        """Whether consecutive rows hold consecutive documents."""
-        ...
-
-    @property
-    def reads_per_document(self) -> float:
-        """Reads per document in one pass over the rows, if documents are read whole."""
-        ...
-
-    def first_documents(self, rows: Integers) -> Integers:
-        """First document of each row, int64[n]."""
-        ...
-
-    def segments(self, rows: Integers) -> Segments: ...
-
-
 class Group(NamedTuple):
     """Leaves of one length.
 
@@ -80,7 +56,7 @@ class Group(NamedTuple):
 
     name: str
     seq_len: int
-    plan: Plan
+    plan: Packed
 
 
 class _Shown(NamedTuple):
@@ -88,6 +64,7 @@ class _Shown(NamedTuple):
 
     group: int
     what: int | str
+    dtype: np.dtype[Any]
 
 
 class _Cut(NamedTuple):
@@ -148,61 +125,39 @@ class PackedSource(BaseSource):
             owns_memory=True,
             concurrent_reads=documents.traits.concurrent_reads,
             num_maps=documents.traits.num_maps + 1,
-            runs_python=not flat or documents.source.traits.runs_python,  # whole documents are read one by one
+            runs_python=not flat or documents.reader.source.traits.runs_python,  # whole documents are read one by one
         )
         self._by_leaf = groups[0].name != ALL
         form = documents.form
-        numbered = form.build(list(range(len(form.dtypes))))
-        self._own_mask: int | None = None if self._by_leaf else self._find_own_mask(numbered)
-        shows, spec = self._own_leaves()
+        shows = form.build(
+            [_Shown(leaf if self._by_leaf else 0, leaf, dtype) for leaf, dtype in enumerate(form.dtypes)]
+        )
+        self._own_mask = None if self._by_leaf else _own_mask(shows.get(_MASK))
         for index, group in enumerate(groups):
-            for name, dtype in {**_ADDED, **({} if self._by_leaf else {_MASK: np.dtype(np.bool_)})}.items():
+            for name, dtype in (_ADDED if self._by_leaf else {**_ADDED, _MASK: np.dtype(np.bool_)}).items():
                 leaf = f"{group.name}_{name}" if self._by_leaf else name
-                if leaf in numbered and leaf != _MASK:
+                if leaf in shows and leaf != _MASK:
                     raise ArgumentError(
                         f"the documents have a leaf {leaf!r}, which pack() adds; rename or drop it in a map"
                     )
-                shows[leaf], spec[leaf] = _Shown(index, name), ArraySpec((group.seq_len,), dtype)
-        self.spec = spec
-        self._specs, self._structure = flatten_spec(spec)
-        self._shows: list[_Shown] = flatten(shows, is_leaf=lambda node: isinstance(node, _Shown))[0]
+                shows[leaf] = _Shown(index, name, dtype)
+        self._shows: list[_Shown]
+        self._shows, self._structure = flatten(shows, is_leaf=lambda node: isinstance(node, _Shown))
+        self._specs = [ArraySpec((groups[shown.group].seq_len,), shown.dtype) for shown in self._shows]
+        self.spec = self._structure.build(self._specs)
         self._fills = self._fill_values("value", value)
         self._bos_values: Any = None if bos is None else self._fill_values("bos", bos)
 
-    def _own_leaves(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """What the documents' leaves show, and their specs."""
-        form = self._documents.form
-        owners = range(len(form.dtypes)) if self._by_leaf else [0] * len(form.dtypes)
-        shows = form.build([_Shown(group, leaf) for leaf, group in enumerate(owners)])
-        spec = form.build(
-            [ArraySpec((self._groups[group].seq_len,), dtype) for group, dtype in zip(owners, form.dtypes, strict=True)]
-        )
-        return {**shows}, {**spec}
-
-    def _find_own_mask(self, numbered: dict[Any, Any]) -> int | None:
-        """Index of the documents' own loss mask, if they have one."""
-        own = numbered.get(_MASK)
-        if own is not None and (not isinstance(own, int) or self._documents.form.dtypes[own].kind != "b"):
-            raise ArgumentError(
-                f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
-                "cast it in a map, or rename it if it is something else"
-            )
-        return own
-
     def _fill_values(self, argument: str, value: Any) -> list[Any]:
         """Value of every leaf where no document has an entry."""
-        names = [path[2:-2] for path in self._structure.paths]
-        own = [name for name, shown in zip(names, self._shows, strict=True) if isinstance(shown.what, int)]
-        for name in value if isinstance(value, dict) else ():
-            if name not in own:
-                raise ArgumentError(
-                    f"{argument} has the key {name!r}, which is not a leaf of the documents: {own}; leave it out",
-                    argument=argument,
-                )
-        return [
-            fill_value(name, value, spec.dtype, argument) if isinstance(shown.what, int) else 0
-            for name, spec, shown in zip(names, self._specs, self._shows, strict=True)
-        ]
+        named = {path[2:-2]: shown for path, shown in zip(self._structure.paths, self._shows, strict=True)}
+        own = [name for name, shown in named.items() if isinstance(shown.what, int)]
+        if wrong := [name for name in value if name not in own] if isinstance(value, dict) else []:
+            raise ArgumentError(
+                f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}; leave it out",
+                argument=argument,
+            )
+        return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
 
     def __len__(self) -> int:
         return self._plan.size
@@ -213,8 +168,8 @@ class PackedSource(BaseSource):
     @property
     def children(self) -> Sequence[Child]:
         documents = self._documents
-        times = self._plan.reads_per_document * documents.size / max(1, len(documents.source))
-        return (Child("", documents.source, None, times),)
+        times = self._plan.reads_per_document * documents.size / max(1, len(documents.reader.source))
+        return (Child("", documents.reader.source, None, times),)
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
@@ -238,7 +193,7 @@ class PackedSource(BaseSource):
     @cached_property
     def chunks(self) -> Integers | None:
         """First packed rows per chunk of documents, if documents are packed in source order; None otherwise."""
-        starts = chunk_starts(self._documents.source)
+        starts = chunk_starts(self._documents.reader.source)
         if starts is None or not self._plan.in_order:
             return None
         begins, last = [], -1
@@ -264,9 +219,9 @@ class PackedSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """Files of the documents in a packed row, as far as they are known."""
         _, rows = self.rows_below(check_rows([row], len(self)))
-        return [location for inner in rows.tolist() for location in self._documents.source.locate(inner)]
+        return [location for inner in rows.tolist() for location in self._documents.reader.source.locate(inner)]
 
-    def documents(self, row: int) -> list[Part] | list[PackedDocument]:
+    def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
         segments = [group.plan.segments(check_rows([row], len(self))) for group in self._groups]
         rows = self._documents.row_of(segments[0].documents).tolist()
         parts = [
@@ -275,7 +230,7 @@ class PackedSource(BaseSource):
             for skips, lengths, begins in [self._without_bos(segment.skips, segment.lengths)]
         ]
         if not self._by_leaf:
-            return [Part(*fields) for fields in zip(rows, *parts[0], strict=True)]
+            return [DocumentPart(*fields) for fields in zip(rows, *parts[0], strict=True)]
         names = [group.name for group in self._groups]
         return [
             PackedDocument(
@@ -348,10 +303,27 @@ class PackedSource(BaseSource):
         return np.maximum(skips - 1, 0), lengths - begins, begins
 
 
+def _own_mask(shown: Any) -> int | None:
+    """Index of the documents' own loss mask, if they have one.
+
+    Args:
+        shown: What their leaf of that name shows; None: there is none.
+    """
+    if shown is None:
+        return None
+    if not isinstance(shown, _Shown) or shown.dtype.kind != "b":
+        raise ArgumentError(
+            f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
+            "cast it in a map, or rename it if it is something else"
+        )
+    assert isinstance(shown.what, int)
+    return shown.what
+
+
 def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:
     if len(places) == destination.size:  # no padding
         destination[...] = values.reshape(destination.shape)
     elif destination.flags.c_contiguous:
         destination.reshape(-1)[places] = values
     else:
-        destination[np.unravel_index(places, destination.shape)] = values
+        np.put(destination, places, values)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.distinct import distinct
 from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
+from loadax.plan.order import VerbOrder
 from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
 # Version of this order in saved states. In version 1 all lanes began their windows together, and took turns from first
@@ -85,17 +86,14 @@ def batch_variance(blocks: Blocks, batch_size: int) -> float:
 
 @final
 @dataclass(frozen=True)
-class BlockShuffled:
+class BlockShuffled(VerbOrder):
     """Block shuffle, as this module describes it: another order in each epoch."""
 
-    parent: Order
     seed: int
     block: int
     window: int
     most_lanes: int
     varies = True
-    parts = ()
-    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:

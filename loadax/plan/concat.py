@@ -6,13 +6,13 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import join_hits, parts_text
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import BaseOrder, join_hits, parts_text
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Concatenated:
+class Concatenated(BaseOrder):
     """Several orders, one after another. The rows of part i come after all rows of the sources before it.
 
     Args:
@@ -22,7 +22,7 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
-    changing_rows = parent = row_range = shuffle = schedule = None
+    parent = None
 
     @cached_property
     def size(self) -> int:
@@ -60,9 +60,6 @@ class Concatenated:
         first_rows = np.cumsum([first_row, *self.rows[:-1]]).tolist()
         parts = (part.narrow(verb, rule, first) for part, first in zip(self.parts, first_rows, strict=True))
         return replace(self, parts=tuple(parts))
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [["concat", [[rows, part.describe()] for rows, part in zip(self.rows, self.parts, strict=True)]]]

@@ -9,16 +9,15 @@ Documents whose leaves have different lengths seldom have equal sizes, so `fit_b
 """
 
 import heapq
-from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import numpy as np
 
 from loadax.protocols import Integers
 
 
-class _Run(NamedTuple):
+class _Bins(NamedTuple):
     """Rows from `first` to `first + rows` (exclusive), which have equal space left, each for `most` more documents."""
 
     first: int
@@ -26,83 +25,32 @@ class _Run(NamedTuple):
     most: int
 
 
-class _Open(Protocol):
-    """Runs of rows with space left."""
-
-    def take(self, least: int) -> tuple[int, _Run] | None:
-        """Removes the next run with space for `least` entries; returns its space and the run, or None."""
-        ...
-
-    def put(self, space: int, run: _Run) -> None:
-        """Adds a run whose rows have `space` entries left."""
-        ...
-
-
 @final
-class _Tightest:
-    """Best fit: the first run of those with the least sufficient space."""
+class _OpenBins:
+    """Rows with space left, for documents of descending lengths: rows that fit one document fit all later ones.
 
-    def __init__(self) -> None:
-        self._spaces: list[int] = []  # ascending
-        self._runs: dict[int, list[_Run]] = {}
+    Args:
+        best: Whether the rows with the least space are taken first; otherwise the first rows.
+    """
 
-    def take(self, least: int) -> tuple[int, _Run] | None:
-        index = bisect_left(self._spaces, least)
-        if index == len(self._spaces):
+    def __init__(self, best: bool):
+        self._best = best
+        self._fitting: list[tuple[int, _Bins, int]] = []  # a heap, each with its space
+        self._waiting: list[tuple[int, _Bins]] = []  # a heap by descending space
+
+    def take(self, length: int) -> tuple[int, _Bins] | None:
+        """Removes the next rows with space for `length` entries; returns their space and them, or None."""
+        while self._waiting and -self._waiting[0][0] >= length:
+            space, rows = heapq.heappop(self._waiting)
+            heapq.heappush(self._fitting, (-space if self._best else 0, rows, -space))
+        if not self._fitting:
             return None
-        space = self._spaces[index]
-        runs = self._runs[space]
-        run = heapq.heappop(runs)
-        if not runs:
-            del self._runs[space], self._spaces[index]
-        return space, run
+        _, rows, space = heapq.heappop(self._fitting)
+        return space, rows
 
-    def put(self, space: int, run: _Run) -> None:
-        if space not in self._runs:
-            self._runs[space] = []
-            insort(self._spaces, space)
-        heapq.heappush(self._runs[space], run)
-
-
-@final
-class _Earliest:
-    """First fit: the run of the first rows with sufficient space, found by a segment tree of minima over the spaces."""
-
-    def __init__(self, most: int):
-        self._leaves = 1 << most.bit_length()
-        self._none = 1 << 62
-        self._tree = [self._none] * (2 * self._leaves)
-        self._runs: dict[int, list[_Run]] = {}
-
-    def take(self, least: int) -> tuple[int, _Run] | None:
-        low, node, earliest = least + self._leaves, 0, self._none
-        # All spaces from `least` on: the right siblings on the way up.
-        while low >= 1:
-            if self._tree[low] < earliest:
-                node, earliest = low, self._tree[low]
-            while low & 1:
-                low >>= 1
-            low += 1 if low else 0
-        if earliest == self._none:
-            return None
-        while node < self._leaves:
-            node = 2 * node + (self._tree[2 * node] != earliest)
-        space = node - self._leaves
-        run = heapq.heappop(self._runs[space])
-        self._update(space)
-        return space, run
-
-    def put(self, space: int, run: _Run) -> None:
-        heapq.heappush(self._runs.setdefault(space, []), run)
-        self._update(space)
-
-    def _update(self, space: int) -> None:
-        runs = self._runs[space]
-        node, value = space + self._leaves, runs[0].first if runs else self._none
-        while node:
-            self._tree[node] = value
-            value = min(value, self._tree[node ^ 1]) if node > 1 else value
-            node >>= 1
+    def put(self, space: int, rows: _Bins) -> None:
+        """Adds rows that have `space` entries left."""
+        heapq.heappush(self._waiting, (-space, rows))
 
 
 def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
@@ -114,16 +62,10 @@ def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
         best: Whether to use best fit; otherwise first fit.
         most: Largest number of documents of a row.
     """
-    narrow = lengths.astype(np.uint16) if seq_len < 1 << 16 else lengths  # NumPy uses radix sort for short integers
-    ascending = np.argsort(narrow, kind="stable")
+    short = np.uint16 if seq_len < 1 << 16 else np.int64  # NumPy uses radix sort for short integers
+    descending = np.argsort((seq_len - lengths).astype(short), kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
     placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best, most), np.int64)
-    # Documents by descending length; those of equal length in their order.
-    ends = np.cumsum(counts)
-    starts = (ends - counts)[::-1]
-    descending = ascending[
-        np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))
-    ]
     first, rows, per_row = placed.T
     total = rows * per_row
     within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
@@ -167,14 +109,14 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
     """Places documents of descending lengths: `(first row, number of rows, documents of this length in each row)`."""
     placed: list[tuple[int, int, int]] = []
     rows = 0
-    runs: _Open = _Tightest() if best else _Earliest(seq_len)
+    open_rows = _OpenBins(best)
     for length, count in zip(lengths, counts, strict=True):
         left = count
         while left:
-            taken = runs.take(length)
+            taken = open_rows.take(length)
             if taken is None:
                 # New rows, all filled with this length; the last one may get fewer.
-                taken = seq_len, _Run(rows, -(-left // min(seq_len // length, most)), most)
+                taken = seq_len, _Bins(rows, -(-left // min(seq_len // length, most)), most)
                 rows += taken[1].rows
             space, (first, available, room) = taken
             per_row = min(space // length, room, left)
@@ -182,9 +124,9 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
             placed.append((first, used, per_row))
             left -= used * per_row
             if space > per_row * length and room > per_row:
-                runs.put(space - per_row * length, _Run(first, used, room - per_row))
+                open_rows.put(space - per_row * length, _Bins(first, used, room - per_row))
             if available > used:
-                runs.put(space, _Run(first + used, available - used, room))
+                open_rows.put(space, _Bins(first + used, available - used, room))
     return placed
 
 

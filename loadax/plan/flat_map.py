@@ -5,14 +5,13 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.errors import ArgumentError
-from loadax.plan.order import check_fixed_rows, no_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import VerbOrder, no_hits
+from loadax.protocols import Hits, Integers, Visits
 
 
 @final
 @dataclass(frozen=True)
-class FlatMapped:
+class FlatMapped(VerbOrder):
     """Position p is part `p % fan_out` of the parent's position `p // fan_out`.
 
     Rows are those of a source with `fan_out` rows in place of each.
@@ -23,19 +22,12 @@ class FlatMapped:
         name: Name of the function that makes them, for `text`.
     """
 
-    parent: Order
     fan_out: int
     name: str
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
         return self.parent.size * self.fan_out
-
-    @property
-    def varies(self) -> bool:
-        return self.parent.varies
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         inner, part = np.divmod(positions, self.fan_out)
@@ -48,18 +40,6 @@ class FlatMapped:
         inner, part = np.divmod(rows, self.fan_out)
         below = self.parent.inverse(inner, epochs, (window[0] // self.fan_out, (window[1] - 1) // self.fan_out + 1))
         return Hits(below.asked, below.positions * self.fan_out + part[below.asked])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        if self.varies:
-            check_fixed_rows(self, f"{verb}()")
-            raise ArgumentError(
-                f"{verb}() after flat_map() of a shuffle would leave parts of rows in other places in every epoch; "
-                f"call {verb}() before flat_map(), or shuffle after it"
-            )
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["flat_map", self.fan_out]]

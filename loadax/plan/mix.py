@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
-from loadax.plan.order import join_hits, parts_text
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Schedule, Visits
+from loadax.plan.order import BaseOrder, join_hits, parts_text
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
 
@@ -88,7 +88,7 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
 
 @final
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(BaseOrder):
     """Several orders, mixed. The rows of part i come after all rows of the sources before it.
 
     Args:
@@ -113,11 +113,7 @@ class Mixed:
     by_step: bool = False
     version: int = 1
     varies = True
-    changing_rows = parent = row_range = shuffle = None
-
-    @property
-    def schedule(self) -> Schedule:
-        return self
+    parent = None
 
     @cached_property
     def size(self) -> int:
@@ -151,6 +147,16 @@ class Mixed:
         return max(end for end in ends if end is not None) + 1
 
     def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Mixed":
+        """The same order with weights that change at positions instead of steps.
+
+        Args:
+            batch_sizes: `(first step, batch size)`: each applies until the next one begins.
+            num_epochs: Number of epochs of the run; None: endless.
+
+        Raises:
+            ArgumentError: When weights change after the first epoch.
+        """
+
         def position(step: int) -> int:
             ends = [first for first, _ in batch_sizes[1:]] + [step]
             return sum(
@@ -169,6 +175,7 @@ class Mixed:
         return known
 
     def until(self, epoch: int, position: int) -> "Mixed":
+        """The same order without the weights that are scheduled from a position of an epoch on."""
         end = self.begin(epoch) + position
         past = tuple(segment for segment in self.segments if segment.start < end)
         return replace(self, segments=past or self.segments[:1])
@@ -275,9 +282,6 @@ class Mixed:
             f"{verb}() after mix() would break its proportions; call it on the datasets before they are mixed: "
             f"mix({{name: ds.{verb}(…)}}, …)"
         )
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         parts = [

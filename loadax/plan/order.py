@@ -1,4 +1,4 @@
-"""Helpers for all orders (see `loadax.protocols.Order`): traversal, and joining the hits of inverses.
+"""Helpers for all orders (see `loadax.protocols.Order`): defaults, traversal, and joining the hits of inverses.
 
 Every verb of a dataset wraps the order before it, and maps an (epoch, position) of the new dataset to one of the old.
 So a chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed directly, nothing is
@@ -6,13 +6,56 @@ stored or replayed, and every host gets the same answer. Each verb has a file of
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loadax.errors import ArgumentError
-from loadax.protocols import Hits, Integers, Order
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle
 
 _SHOWN_PARTS = 8
+
+
+class BaseOrder:
+    """What orders are like that neither shuffle nor mix. Each order replaces what it changes."""
+
+    @property
+    def changing_rows(self) -> str | None:
+        return None
+
+    @property
+    def row_range(self) -> range | None:
+        return None
+
+    @property
+    def shuffle(self) -> Shuffle | None:
+        return None
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        order: Any = self  # an order has the other members, too
+        check_fixed_rows(order, f"{verb}()")
+        if order.varies:
+            raise ArgumentError(
+                f"{verb}() after {order.text()[-1]} of a shuffle would keep other rows in every epoch; "
+                f"call {verb}() before the shuffle, or shuffle last"
+            )
+        return rule(order, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class VerbOrder(BaseOrder):
+    """The order of a verb that rearranges one other order, its parent."""
+
+    parent: Order
+    parts = ()
+
+    @property
+    def varies(self) -> bool:
+        return self.parent.varies
 
 
 def depth(order: Order) -> int:

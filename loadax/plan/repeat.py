@@ -5,27 +5,20 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import no_hits
+from loadax.plan.order import VerbOrder, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(VerbOrder):
     """An epoch of `times` epochs of the parent, each in its own order."""
 
-    parent: Order
     times: int
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
         return self.parent.size * self.times
-
-    @property
-    def varies(self) -> bool:
-        return self.parent.varies
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         size = max(self.parent.size, 1)

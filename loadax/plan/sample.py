@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import ArgumentError
-from loadax.plan.order import equal_pairs, join_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import VerbOrder, equal_pairs, join_hits
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 _VERSION = 1  # of this order, in saved states
 _TOTAL = 1 << 44  # sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
@@ -25,7 +25,7 @@ _CHUNK = 1 << 20  # positions per pass of the inverse: bounds its memory
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class Sampled(VerbOrder):
     """Independent draws of the parent's positions, in proportion to their weights.
 
     Args:
@@ -36,14 +36,11 @@ class Sampled:
         digest: Hash of `ends`, for `describe`.
     """
 
-    parent: Order
     ends: Integers
     size: int
     seed: int
     digest: str
     varies = True
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         # To random maps every draw is an epoch of its own, or all draws of a row would be augmented alike.
@@ -73,9 +70,6 @@ class Sampled:
         raise ArgumentError(
             f"{verb}() after sample() would drop some of its draws; call {verb}() first, and sample what it leaves"
         )
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["sample", self.digest, self.size, self.seed, _VERSION]]

@@ -6,14 +6,13 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.errors import ArgumentError
-from loadax.plan.order import check_fixed_rows, equal_pairs, no_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import VerbOrder, equal_pairs, no_hits
+from loadax.protocols import Hits, Integers, Visits
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Selected:
+class Selected(VerbOrder):
     """The listed positions of the parent. After a shuffle, another subset in each epoch.
 
     Args:
@@ -22,19 +21,12 @@ class Selected:
         digest: Hash of the list, for `describe`.
     """
 
-    parent: Order
     positions: Integers
     digest: str
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
         return len(self.positions)
-
-    @property
-    def varies(self) -> bool:
-        return self.parent.varies
 
     @cached_property
     def _by_position(self) -> tuple[Integers, Integers]:
@@ -53,18 +45,6 @@ class Selected:
         ascending, sorter = self._by_position
         listed_at, met = equal_pairs(ascending, below.positions)
         return Hits(below.asked[met], sorter[listed_at])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        if self.varies:
-            check_fixed_rows(self, f"{verb}()")
-            raise ArgumentError(
-                f"{verb}() after select() of a shuffle: the selection has other rows in every epoch, "
-                f"so the length of the result would change; call {verb}() first, or select before you shuffle"
-            )
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["select", self.digest, self.size]]

@@ -5,13 +5,13 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import check_fixed_rows
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import BaseOrder
+from loadax.protocols import Hits, Integers, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(BaseOrder):
     """Position p is row p, in every epoch.
 
     Args:
@@ -22,7 +22,7 @@ class Sequential:
     size: int
     own_epochs: bool = False
     parts = ()
-    parent = shuffle = schedule = None
+    parent = None
 
     @property
     def varies(self) -> bool:
@@ -47,13 +47,6 @@ class Sequential:
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
         asked = np.flatnonzero((rows >= 0) & (rows < self.size))
         return Hits(asked, rows[asked])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        check_fixed_rows(self, f"{verb}()")
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [["own epochs" if self.own_epochs else "rows", self.size]]

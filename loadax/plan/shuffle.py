@@ -4,19 +4,17 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loadax import seeds
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
+from loadax.plan.order import VerbOrder
+from loadax.protocols import Hits, Integers, NarrowRule, Order, Shuffle, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(VerbOrder):
     """A uniform permutation of all positions, another one in each epoch."""
 
-    parent: Order
     seed: int
     varies = True
-    parts = ()
-    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:
@@ -43,9 +41,6 @@ class Shuffled:
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         return replace(self, parent=self.parent.narrow(verb, rule, first_row))
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["shuffle", self.seed]]

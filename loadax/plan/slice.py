@@ -5,26 +5,18 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.errors import ArgumentError
-from loadax.plan.order import check_fixed_rows, no_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import VerbOrder, no_hits
+from loadax.protocols import Hits, Integers, LaneAssignment, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Sliced:
+class Sliced(VerbOrder):
     """Every `step`-th position from `start` on, `size` of them. After a shuffle, another subset in each epoch."""
 
-    parent: Order
     start: int
     step: int
     size: int
-    parts = ()
-    changing_rows = shuffle = schedule = None
-
-    @property
-    def varies(self) -> bool:
-        return self.parent.varies
 
     @property
     def row_range(self) -> range | None:
@@ -45,15 +37,6 @@ class Sliced:
         positions, remainders = np.divmod(below.positions - self.start, self.step)
         chosen = (remainders == 0) & (positions >= 0) & (positions < self.size)
         return Hits(below.asked[chosen], positions[chosen])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        if self.varies:
-            check_fixed_rows(self, f"{verb}()")
-            raise ArgumentError(
-                f"{verb}() after a slice of a shuffle: the slice has other rows in every epoch, "
-                f"so the length of the result would change; call {verb}() first, or slice before you shuffle"
-            )
-        return rule(self, first_row)
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         if self.step != 1:

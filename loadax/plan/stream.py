@@ -13,7 +13,7 @@ import numpy as np
 from loadax.errors import StreamError
 from loadax.plan.lanes import lane_places
 from loadax.plan.mix import ENDLESS, Mixed
-from loadax.plan.order import depth_first, no_hits
+from loadax.plan.order import BaseOrder, depth_first, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
 _VERSION = 1  # of this order, in saved states
@@ -21,7 +21,7 @@ _VERSION = 1  # of this order, in saved states
 
 @final
 @dataclass(frozen=True)
-class StreamOrder:
+class StreamOrder(BaseOrder):
     """Position p is row p: row p // lanes of lane p % lanes. Within a step, rows are sorted by lane.
 
     Args:
@@ -32,7 +32,7 @@ class StreamOrder:
     size = ENDLESS
     varies = False
     parts = ()
-    parent = changing_rows = row_range = shuffle = schedule = None
+    parent = None
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)

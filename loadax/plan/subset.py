@@ -8,15 +8,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.plan.order import no_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import VerbOrder, no_hits
+from loadax.protocols import Hits, Integers, Order, Visits
 
 _CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Subset:
+class Subset(VerbOrder):
     """The listed positions of the parent. Memory-efficient for few positions.
 
     Args:
@@ -26,13 +26,10 @@ class Subset:
         arguments: Arguments of the verb, as text.
     """
 
-    parent: Order
     positions: Integers
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -50,12 +47,6 @@ class Subset:
         listed = self.positions[positions] == below.positions
         return Hits(below.asked[listed], positions[listed])
 
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
-
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), [*self.rule, self.size]]
 
@@ -65,7 +56,7 @@ class Subset:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Excluding:
+class Excluding(VerbOrder):
     """All positions of the parent except the listed ones. Memory-efficient for many positions.
 
     Args:
@@ -74,12 +65,9 @@ class Excluding:
         rule: Verb and the arguments that decide its list, as JSON, for `describe`.
     """
 
-    parent: Order
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
-    parts = ()
-    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -98,12 +86,6 @@ class Excluding:
         before = np.searchsorted(self.missing, below.positions)
         kept = np.append(self.missing, -1)[before] != below.positions
         return Hits(below.asked[kept], (below.positions - before)[kept])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), [*self.rule, self.size]]

@@ -8,13 +8,13 @@ import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError
-from loadax.plan.order import check_fixed_rows, parts_text
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.plan.order import BaseOrder, parts_text
+from loadax.protocols import Hits, Integers, Order, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Zipped:
+class Zipped(BaseOrder):
     """Row p is position p of every part, in the same epoch; the source maps it to the rows of the parts.
 
     Args:
@@ -24,7 +24,7 @@ class Zipped:
 
     parts: tuple[Order, ...]
     names: tuple[str, ...]
-    parent = shuffle = schedule = None
+    parent = None
 
     @property
     def size(self) -> int:
@@ -53,13 +53,6 @@ class Zipped:
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
         asked = np.flatnonzero((rows >= 0) & (rows < self.size))
         return Hits(asked, rows[asked])
-
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        check_fixed_rows(self, f"{verb}()")
-        return rule(self, first_row)
-
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
 
     def describe(self) -> list[Any]:
         return [["zip", [[name, part.describe()] for name, part in zip(self.names, self.parts, strict=True)]]]

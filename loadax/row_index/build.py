@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,15 +78,8 @@ def scan_options(index: Any, workers: Any, progress: Any) -> Options:
     return Options(index, workers, optional_flag("progress", progress))
 
 
-class Answers(NamedTuple):
-    """Values for rows, and their digest."""
-
-    values: NDArray[Any]
-    digest: str
-
-
-def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> Answers:
-    """Computes or loads the values of the rows in `met`, ascending.
+def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:
+    """Computes or loads the values of the rows in `met`, ascending, and their digest.
 
     Raises:
         ArgumentError: When a map is random, the index path is invalid, or the index does not exist in a run of several
@@ -99,36 +92,30 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
             f"{question.verb}() reads each row once, but a map before it is random; "
             f"call {question.verb}() before the random map"
         )
-    if options.index is None:
-        if process.count > 1:
-            raise _not_built(question, process, "without index=")
-        values = _look(question, reader, met, options)
-        _log.info("%s %s: read %d rows; pass index=PATH to store the result", question.verb, question.name, met.sum())
-        return Answers(values, digest_values(values))
-    folder = IndexFolder(options.index)
-    known_as = _known_as(question, reader, folder.path(question.verb), process)
-    if known_as is None:
-        values = _look(question, reader, met, options)
-        return Answers(values, digest_values(values))
-    identity = {"function or key": known_as, **_identity(reader, met)}
+    folder = None if options.index is None else IndexFolder(options.index)
+    path = None if folder is None else folder.path(question.verb)
+    known_as = None if path is None else _known_as(question, reader, path, process)
+
+    def identity() -> dict[str, Any]:
+        return {"function or key": known_as, **_identity(reader, met)}
 
     def make() -> Entry:
         if process.count > 1:
-            raise _not_built(question, process, f"without its index at {folder.path(question.verb)}")
+            without = "without index=" if path is None else f"without its index at {path}"
+            raise ArgumentError(
+                f"{question.verb}() {without}, in a run of {process.count} processes: each would read all rows; build "
+                f"the index before the run: `loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION "
+                "--out PATH` or by running this program in one process, and pass index=PATH"
+            )
         values = _look(question, reader, met, options)
+        if path is None:
+            text = "%s %s: read %d rows; pass index=PATH to store the result"
+            _log.info(text, question.verb, question.name, met.sum())
         return Entry({"answers": values}, {"digest": digest_values(values)})
 
-    entry = cached(folder, question.verb, lambda: identity, lambda entry: question.check(entry, met), make)
-    return Answers(entry.arrays["answers"], entry.facts["digest"])
-
-
-def _not_built(question: Question, process: Process, without: str) -> ArgumentError:
-    """Error for a run whose processes would each read all rows."""
-    return ArgumentError(
-        f"{question.verb}() {without}, in a run of {process.count} processes: each would read all rows; "
-        f"build the index before the run: `loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION "
-        "--out PATH` or by running this program in one process, and pass index=PATH"
-    )
+    known_folder = None if known_as is None else folder
+    entry = cached(known_folder, question.verb, identity, lambda entry: question.check(entry, met), make)
+    return entry.arrays["answers"], entry.facts["digest"]
 
 
 def _known_as(question: Question, reader: Reader, path: Path, process: Process) -> list[str] | None:

@@ -2,17 +2,14 @@
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.context import Caller
 from loadax.core.spec import flatten_spec, leaf_arrays
-from loadax.core.threads import thread_pool
+from loadax.core.threads import call_in_threads
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
@@ -147,29 +144,17 @@ def scan(
     """
     if len(runs) and _needs_specs(reader):
         _ = reader.specs  # inferred once, before the threads start
-    over, caller = threading.Event(), Caller()
+    arrays: list[NDArray[Any]] = []
 
-    def one(start: int, end: int) -> tuple[NDArray[Any], int]:
+    def one(run: list[int], over: threading.Event) -> tuple[NDArray[Any], int]:
+        start, end = run
         rows = start + np.flatnonzero(met[start:end])
         return judge(read_run(reader, rows, over)), len(rows)
 
-    arrays: list[NDArray[Any]] = []
-    under_way: deque[Future[tuple[NDArray[Any], int]]] = deque()
-
-    def take() -> None:
-        values, count = under_way.popleft().result()
+    def take(judged: tuple[NDArray[Any], int]) -> None:
+        values, count = judged
         arrays.append(values)
         done(count)
 
-    with thread_pool(workers, "loadax-scan") as pool:
-        try:
-            for start, end in runs.tolist():
-                if len(under_way) > 2 * workers:
-                    take()
-                under_way.append(pool.submit(caller.run, one, start, end))
-            while under_way:
-                take()
-        except BaseException:
-            over.set()  # running ones end at their next row
-            raise
+    call_in_threads(workers, "loadax-scan", one, runs.tolist(), take)
     return arrays

@@ -13,7 +13,6 @@ from loadax.core.arguments import function as checked_function
 from loadax.core.arguments import index_key, shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
-from loadax.plan.order import depth_first
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
@@ -62,12 +61,12 @@ def keep(
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    kept = answers(Question("filter", name, judge, np.int64, known_as, function, _check_kept), reader, met, options)
-    rows = kept.values
+    question = Question("filter", name, judge, np.int64, known_as, function, _check_kept)
+    rows, digest = answers(question, reader, met, options)
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
-    return keep_rows(order, "filter", rows, ("filter", kept.digest))
+    return keep_rows(order, "filter", rows, ("filter", digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
@@ -78,12 +77,6 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
         RowIndexError: When a row is out of range.
     """
     given, origin = _listed(rows, "rows")
-    if given.ndim != 1:
-        raise ArgumentError(
-            f"rows has {given.ndim} dimensions{origin}: {given.dtype}{list(given.shape)}; pass a flat list of row "
-            "numbers, such as rows.reshape(-1)",
-            argument="rows",
-        )
     listed = _integers(given, "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
@@ -120,8 +113,6 @@ def select(order: Order, rows: Any, name: str) -> Order:
     if isinstance(rows, set | frozenset):
         raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})", argument=name)
     listed, origin = _listed(rows, name)
-    if listed.ndim != 1:
-        raise ArgumentError(f"{name} has {listed.ndim} dimensions; pass a flat list of positions", argument=name)
     if listed.dtype.kind == "b":
         if len(listed) != order.size:
             raise ArgumentError(
@@ -148,15 +139,10 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     Raises:
         ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
     """
-    if any(below.schedule is not None for below in depth_first(order)):
-        raise ArgumentError(
-            "sample() after mix() would break its proportions; sample the datasets before they are mixed: "
-            "mix({name: ds.sample(weights)}, …)"
-        )
     if order.varies:
         raise ArgumentError(
-            "sample() draws positions by their weights, but here other rows are at a position in every epoch; "
-            "leave the shuffle before sample() out: draws are in random order by themselves"
+            "sample() draws positions by their weights, but here other rows are at a position in every epoch; sample "
+            "datasets before they are mixed, and leave a shuffle before sample() out: draws are in random order"
         )
     if not order.size:
         raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
@@ -202,7 +188,7 @@ def split_groups(
         question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key, _check_words)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
-    words = answers(question, reader, met, options).values
+    words, _ = answers(question, reader, met, options)
     first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 
@@ -253,14 +239,21 @@ def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
             raise ArgumentError(
                 f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine"
             )
-        return _of_file(path), f" of {path}"
-    try:
-        listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
-    except (TypeError, ValueError):
+        listed, origin = _of_file(path), f" of {path}"
+    else:
+        try:
+            listed, origin = np.asarray(rows if hasattr(rows, "__array__") else list(rows)), ""
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
+            ) from None
+    if listed.ndim != 1:
         raise ArgumentError(
-            f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
-        ) from None
-    return listed, ""
+            f"{name} has {listed.ndim} dimensions{origin}: {listed.dtype}{list(listed.shape)}; pass a flat list, such "
+            f"as {name}.reshape(-1)",
+            argument=name,
+        )
+    return listed, origin
 
 
 def _of_file(path: Path) -> Integers:

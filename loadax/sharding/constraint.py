@@ -36,63 +36,59 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         >>> with_sharding_constraint("anything", PartitionSpec("data"))
         'anything'
     """
-    given = jax.tree.leaves(shardings, is_leaf=_is_sharding)
-    for sharding in given:
-        if not isinstance(sharding, PartitionSpec | Sharding):
-            raise ArgumentError(
-                f"shardings contains {sharding!r}: pass a PartitionSpec or a NamedSharding; P() replicates"
-            )
-    context = _context_mesh()
+    # The mesh of `jax.set_mesh` (abstract, so it works inside jit too), else the mesh of `with mesh:`.
+    abstract = jax.sharding.get_abstract_mesh()
+    context = legacy_mesh() if abstract.empty else abstract
+    given = jax.tree.leaves(shardings, is_leaf=lambda node: node is None)
     if all(_on_one_device(sharding, context) for sharding in given):
         return x
-    try:
-        leaf_shardings = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
-    except ValueError as error:
-        raise ArgumentError(f"shardings={shardings!r} is not a pytree prefix of x: {error}") from None
+    leaf_shardings = broadcast_shardings("shardings", shardings, x, PartitionSpec, Sharding)
     leaves, structure = jax.tree.flatten(x)
     constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, leaf_shardings, strict=True)]
     return jax.tree.unflatten(structure, constrained)
 
 
-def _is_sharding(node: Any) -> bool:
-    return node is None or isinstance(node, PartitionSpec | Sharding)
-
-
-def _context_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh of `jax.set_mesh` (abstract, so it works inside jit too), else the mesh of `with mesh:`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return legacy_mesh() if mesh.empty else mesh
-
-
-def _on_one_device(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
+def _on_one_device(sharding: Any, context: Mesh | AbstractMesh | None) -> bool:
     if isinstance(sharding, PartitionSpec):
         return context is None or context.size <= 1
-    return sharding.num_devices <= 1
+    return isinstance(sharding, Sharding) and sharding.num_devices <= 1
 
 
-def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> Any:
+def broadcast_shardings(argument: str, prefix: Any, tree: Any, *kinds: type) -> list[Any]:
+    """Broadcasts a pytree prefix of specs or shardings: one for every leaf of `tree`.
+
+    Raises:
+        ArgumentError: If the prefix contains anything but `kinds`, or is not a prefix of the tree.
+    """
+
+    def is_leaf(node: Any) -> bool:
+        return node is None or isinstance(node, kinds)
+
+    for sharding in jax.tree.leaves(prefix, is_leaf=is_leaf):
+        if not isinstance(sharding, kinds):
+            raise ArgumentError(f"{argument} contains {sharding!r}: pass a PartitionSpec; P() replicates")
+    try:
+        return jax.tree.leaves(jax.tree.broadcast(prefix, tree, is_leaf=is_leaf), is_leaf=is_leaf)
+    except ValueError as error:
+        raise ArgumentError(f"{argument}={prefix!r} is not a pytree prefix of the arrays: {error}") from None
+
+
+def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Any) -> Any:
     if _on_one_device(sharding, context):
         return leaf
     if isinstance(sharding, PartitionSpec):
-        mesh: Any = context
-        # jax.sharding.reshard ignores `with mesh:`, so the spec needs its mesh. Under jax.set_mesh no other mesh is
-        # allowed, and a bare spec works.
-        on_mesh = (lambda spec: NamedSharding(mesh, spec)) if isinstance(mesh, Mesh) else (lambda spec: spec)
-        return _constrain_by_spec(leaf, sharding, mesh, on_mesh)
-    if isinstance(sharding, NamedSharding):
-        return _constrain_by_spec(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
-    return jax.lax.with_sharding_constraint(leaf, sharding)
-
-
-def _constrain_by_spec(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
+        sharding = NamedSharding(context, sharding)
+    if not isinstance(sharding, NamedSharding):
+        return jax.lax.with_sharding_constraint(leaf, sharding)
+    mesh, spec = sharding.mesh, sharding.spec
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
-        return jax.lax.with_sharding_constraint(leaf, on_mesh(spec))
+        return jax.lax.with_sharding_constraint(leaf, sharding)
     if AxisType.Auto not in kinds.values():
-        return jax.sharding.reshard(leaf, on_mesh(spec))
+        return jax.sharding.reshard(leaf, sharding)
     explicit = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=True) for entry in spec))
     auto = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=False) for entry in spec))
-    return _reshard_and_hint(leaf, on_mesh(explicit), on_mesh(auto))
+    return _reshard_and_hint(leaf, sharding.update(spec=explicit), sharding.update(spec=auto))
 
 
 # Outside jit the hint would undo the reshard over Explicit axes. Inside jit those axes are part of the array's type.

@@ -36,14 +36,13 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     longer = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
     numeric = dtype.kind == "b" or (dtype.kind not in "mM" and jax.numpy.issubdtype(dtype, np.number))
     if longer or not numeric:
-        name = dtype.str if dtype.kind in "SU" else str(dtype)
-        what = "object (strings, bytes, None, or values of several kinds)" if dtype.hasobject else name
-        more = (
-            "; if rows are bytes, decode them there: .map(decode). Where files are opened, columns= leaves out a leaf, "
-            "and decode=, dtype= or features= decode bytes"
-            if dtype.hasobject
-            else ""
-        )
+        what, more = dtype.str if dtype.kind in "SU" else str(dtype), ""
+        if dtype.hasobject:
+            what = "object (strings, bytes, None, or values of several kinds)"
+            more = (
+                "; if rows are bytes, decode them there: .map(decode). Where files are opened, columns= leaves out a "
+                "leaf, and decode=, dtype= or features= decode bytes"
+            )
         raise LeafTypeError(
             f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}"
         )

@@ -1,5 +1,7 @@
 """Copies global arrays back to host memory, without communication between hosts."""
 
+import math
+from collections import Counter
 from typing import Any
 
 import jax
@@ -70,13 +72,10 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
             f"{leaf_name(path)} is not fully replicated on this process; its sharding is {leaf.sharding}: "
             "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
         )
-    columns = int(np.prod(leaf.shape[1:], dtype=np.int64))
-    held_columns: dict[Any, int] = {}
-    for box in boxes:
-        held_columns[box[:1]] = held_columns.get(box[:1], 0) + int(
-            np.prod([stop - start for start, stop in box[1:]], dtype=np.int64)
-        )
-    if any(count != columns for count in held_columns.values()):
+    columns = Counter[Interval]()
+    for rows, *sides in boxes if leaf.shape else ():
+        columns[rows] += math.prod(stop - start for start, stop in sides)
+    if any(count != math.prod(leaf.shape[1:]) for count in columns.values()):
         raise PartitionError(
             f"{leaf_name(path)}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
             f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is split between processes"

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.protocols import Integers
-from loadax.sharding.layout import MeshGrid, shard_count, shards_at
+from loadax.sharding.layout import MeshGrid, entries_of, positions, shard_count, shards_at
 
 
 @final
@@ -88,7 +88,7 @@ class HeldRows:
     def positions(self, host: int) -> Integers:
         """int64[n]: rows of one host, ascending."""
         intervals = self._intervals_of(host)
-        return spread(self.start[intervals], self.stop[intervals])
+        return positions(zip(self.start[intervals].tolist(), self.stop[intervals].tolist(), strict=True))
 
     @cached_property
     def alike(self) -> list[Integers]:
@@ -120,7 +120,7 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
         ((4, 3), array([0, 0, 1, 1]), array([0, 1, 2, 3]))
     """
     shape = tuple(int(size) for size in shape)
-    entries = (*spec, *(None,) * len(shape))[: len(shape)]
+    entries = entries_of(spec, len(shape))
     cuts = tuple(shard_count(grid, entry) for entry in entries)
     coordinates = tuple(axis_coordinates.ravel() for axis_coordinates in np.indices(grid.owners.shape))
     shard = np.zeros(grid.owners.size, np.int64)
@@ -157,17 +157,3 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
     first = np.flatnonzero(np.concatenate([[True], start[1:] > reached[:-1]]))
     start, stop = start[first], reached[np.append(first[1:], len(order)) - 1]
     return HeldRows(batch_size, hosts, start // width, start % width, stop % width)
-
-
-def spread(start: Integers, stop: Integers) -> Integers:
-    """The integers in the intervals `[start, stop)`, concatenated.
-
-    Examples:
-        >>> import numpy as np
-        >>> from loadax.sharding.holdings import spread
-        >>> spread(np.array([0, 6]), np.array([2, 9]))
-        array([0, 1, 6, 7, 8])
-    """
-    sizes = stop - start
-    ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - sizes), sizes)

@@ -9,6 +9,7 @@ shards, and the device at coordinates (i, j) of these axes holds shard `i * size
 name hold copies.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,6 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import PartitionError
 from loadax.protocols import Columns, Integers
 
 Interval: TypeAlias = tuple[int, int]
@@ -95,11 +95,6 @@ class DimensionShare:
     processes: Integers
     counts: Integers
 
-    @property
-    def equal(self) -> bool:
-        """Whether all processes hold the same number of shards."""
-        return bool((self.counts == self.counts[0]).all())
-
 
 def axes_of(entry: Any) -> tuple[str, ...]:
     """The mesh axes that one entry of a spec names, major to minor.
@@ -119,13 +114,10 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
 
     Args:
         grid: Mesh grid.
-        spec: `None`, an axis name, or a tuple of them for each dimension. It may be shorter than the shape.
-        shape: Shape of the global array.
+        spec: `None`, an axis name, or a tuple of them for each dimension. It may be shorter than the shape. It fits the
+            grid and the shape, as `partition.check_spec` checks.
+        shape: Shape of the global array, which the spec splits into equal parts.
         process: Process to plan for. None: the grid's own. A process that owns no device holds nothing.
-
-    Raises:
-        PartitionError: If the spec is longer than the shape, names an axis that the grid does not have, or splits a
-            dimension into unequal parts.
 
     Examples:
         >>> import numpy as np
@@ -138,17 +130,12 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
         (((4, 8),), ((0, 8),))
     """
     shape = tuple(int(size) for size in shape)
-    entries = tuple(spec)
-    if len(entries) > len(shape):
-        raise PartitionError(
-            f"the spec {entries!r} has {len(entries)} entries, but an array of shape {shape} has only {len(shape)} dims"
-        )
-    entries += (None,) * (len(shape) - len(entries))
+    entries = entries_of(spec, len(shape))
     coordinates = np.nonzero(grid.owners == (grid.process if process is None else process))
     devices = len(coordinates[0])
     if not shape or not devices:
         return LeafLayout(shape, ((),) if devices else (), (), ())
-    extents = np.array([_shard_size(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
+    extents = np.array(shape, np.int64) // [shard_count(grid, entry) for entry in entries]
     shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
     boxes = tuple(
@@ -160,9 +147,6 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
 
 def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     """The shards of a dimension split by `entry`: those of the grid's process, and the number of each process.
-
-    Raises:
-        PartitionError: If the entry names an axis that the grid does not have.
 
     Examples:
         >>> import numpy as np
@@ -187,8 +171,7 @@ def positions(intervals: Iterable[Interval]) -> Integers:
         >>> positions([(0, 2), (6, 9)])
         array([0, 1, 6, 7, 8])
     """
-    runs = [np.arange(start, stop, dtype=np.int64) for start, stop in intervals]
-    return np.concatenate(runs) if runs else np.empty(0, np.int64)
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in intervals)])
 
 
 def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[Interval]:
@@ -228,39 +211,23 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(merged)
 
 
-def _mesh_dims(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
-    """Indices of the axes of `entry` in the grid, and their sizes."""
-    try:
-        dims = [grid.axis_names.index(axis) for axis in axes_of(entry)]
-    except ValueError:
-        raise PartitionError(
-            f"{entry!r} names an axis that the mesh does not have; its axes are {list(grid.axis_names)}"
-        ) from None
-    return dims, tuple(grid.owners.shape[dim] for dim in dims)
-
-
 def shard_count(grid: MeshGrid, entry: Any) -> int:
     """Number of shards of a dimension split by `entry`."""
-    return int(np.prod(_mesh_dims(grid, entry)[1], dtype=np.int64))
-
-
-def _shard_size(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
-    """The size of one shard along `dim`."""
-    count = shard_count(grid, entries[dim])
-    if shape[dim] % count:
-        raise PartitionError(
-            f"dim {dim} of an array of shape {shape} can't be split by {entries[dim]!r} into {count} equal parts"
-        )
-    return shape[dim] // count
+    return math.prod(grid.owners.shape[grid.axis_names.index(axis)] for axis in axes_of(entry))
 
 
 def shards_at(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
     """The shard of a dimension split by `entry` on the device at each of the `coordinates`."""
-    dims, sizes = _mesh_dims(grid, entry)
     shards = np.zeros_like(coordinates[0], dtype=np.int64)
-    for dim, size in zip(dims, sizes, strict=True):
-        shards = shards * size + coordinates[dim]
+    for axis in axes_of(entry):
+        dim = grid.axis_names.index(axis)
+        shards = shards * grid.owners.shape[dim] + coordinates[dim]
     return shards
+
+
+def entries_of(spec: Iterable[Any], rank: int) -> tuple[Any, ...]:
+    """The entry of a spec for each dimension of an array."""
+    return (*spec, *(None,) * rank)[:rank]
 
 
 def _column_groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:

@@ -5,6 +5,7 @@ up on the caller's thread, and the same object is kept, because its axis types d
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike, NDArray
 
 from loadax.core.arguments import integer, shown
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.errors import ArgumentError, MeshError
 from loadax.sharding.compat import legacy_mesh
 from loadax.sharding.layout import MeshGrid
@@ -40,7 +41,7 @@ class PlannedMesh:
         """The axes with their sizes, the number of hosts and the process."""
         axes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         hosts = len(np.unique(self.owners))
-        return f"PlannedMesh({axes}; {hosts} {'host' if hosts == 1 else 'hosts'}, as process {self.process})"
+        return f"PlannedMesh({axes}; {count_text(hosts, 'host')}, as process {self.process})"
 
 
 def plan_mesh(
@@ -62,7 +63,7 @@ def plan_mesh(
     Examples:
         >>> from loadax.sharding import plan_mesh
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
-        PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)
+        PlannedMesh(data=512, seq=64; 4,096 hosts, as process 0)
         >>> plan_mesh({"data": 4}, owners=[0, 1, 0, 1], process=1).owners
         array([0, 1, 0, 1])
     """
@@ -71,7 +72,7 @@ def plan_mesh(
     if (hosts is None) == (owners is None):
         raise ArgumentError(f"hosts={hosts!r} and owners={owners!r}: give exactly one of the two")
     shape = tuple(sizes.values())
-    if owners is None:
+    if hosts is not None:
         devices = math.prod(shape)
         hosts = integer("hosts", hosts, 1)
         if devices % hosts:
@@ -80,20 +81,15 @@ def plan_mesh(
                 f"use a divisor of {devices}",
                 argument="hosts",
             )
-        grid = np.repeat(np.arange(hosts, dtype=np.int64), devices // hosts).reshape(shape)
-    else:
-        grid = _checked_owners(owners, shape)
-    grid.setflags(write=False)
-    return PlannedMesh(sizes, grid, process)
-
-
-def _checked_owners(owners: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        owners = np.repeat(np.arange(hosts), devices // hosts).reshape(shape)
     given = np.asarray(owners)
     if given.shape != shape:
         raise ArgumentError(f"owners has shape {given.shape}, but the axes make a mesh of shape {shape}")
     if given.dtype.kind not in "iu" or given.min() < 0:
         raise ArgumentError(f"owners={owners!r}: pass the process that owns each device, as integers >= 0")
-    return given.astype(np.int64)
+    grid = given.astype(np.int64)
+    grid.setflags(write=False)
+    return PlannedMesh(sizes, grid, process)
 
 
 def _checked_axes(argument: str, axes: Any) -> dict[str, int]:
@@ -147,14 +143,12 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     """
     if mesh is None:
         return current_mesh() or data_parallel()
-    if isinstance(mesh, AbstractMesh):
+    if isinstance(mesh, AbstractMesh) or (isinstance(mesh, Mesh) and mesh.empty):
         raise MeshError(
             f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
         )
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
-    if isinstance(mesh, Mesh) and mesh.empty:
-        raise MeshError(f"mesh={mesh!r} is empty: pass one with devices, such as loadax.sharding.data_parallel()")
     return mesh
 
 
@@ -190,7 +184,7 @@ def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
         >>> data_parallel().shape["data"]
         8
     """
-    return _make_mesh(_checked_devices(devices), {"data": -1})
+    return _make_mesh(devices, {"data": -1})
 
 
 def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -204,7 +198,7 @@ def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
         >>> fully_sharded().axis_names
         ('fsdp',)
     """
-    return _make_mesh(_checked_devices(devices), {"fsdp": -1})
+    return _make_mesh(devices, {"fsdp": -1})
 
 
 def hybrid(
@@ -232,20 +226,22 @@ def hybrid(
     ordered = sorted(_checked_devices(devices), key=lambda device: (device.process_index, device.id))
     inner = _optional_axes("inside", inside, "fsdp")
     outer = _optional_axes("between", between, "data")
-    if inner is None and outer is None:
-        inner = {"fsdp": _devices_per_process(ordered)}
-    if inner is None:
-        assert outer is not None
-        inner = {"fsdp": _remaining_size(len(ordered), "between", outer)}
-    if outer is None:
-        outer = {"data": _remaining_size(len(ordered), "inside", inner)}
+    if outer is None and inner is None:
+        counts = Counter(device.process_index for device in ordered)
+        if len(set(counts.values())) > 1:
+            raise ArgumentError(
+                f"inside=None: the processes have different numbers of devices, {list(counts.values())}; pass inside="
+            )
+        inner = {"fsdp": counts[ordered[0].process_index]}
+    left = max(1, len(ordered) // math.prod((outer or inner or {}).values()))
+    inner, outer = inner or {"fsdp": left}, outer or {"data": left}
     if twice := sorted(set(inner) & set(outer)):
         raise ArgumentError(f"inside={inner} and between={outer} both name the axis {twice[0]!r}: rename one of them")
     axes = outer | inner
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
             f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, "
-            f"but there are {len(ordered)}: leave out one of the two to have it chosen, or pass devices="
+            f"but there are {len(ordered)}: use sizes whose product is {len(ordered)}, or pass devices="
         )
     return _make_mesh(ordered, axes)
 
@@ -256,24 +252,6 @@ def _optional_axes(argument: str, given: Any, name: str) -> dict[str, int] | Non
     return _checked_axes(argument, {name: given} if isinstance(given, int) else given)
 
 
-def _remaining_size(count: int, argument: str, axes: dict[str, int]) -> int:
-    """How many times the mesh of `axes` fits into `count` devices."""
-    size = math.prod(axes.values())
-    if count % size:
-        raise ArgumentError(
-            f"{argument}={axes} needs a multiple of {size} devices, but there are {count}: "
-            f"use sizes whose product divides {count}"
-        )
-    return count // size
-
-
-def _devices_per_process(devices: list[jax.Device]) -> int:
-    counts = np.unique([device.process_index for device in devices], return_counts=True)[1].tolist()
-    if len(set(counts)) > 1:
-        raise ArgumentError(f"inside=None: the processes have different numbers of devices, {counts}; pass inside=")
-    return int(counts[0])
-
-
 def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     chosen = jax.devices() if devices is None else list(devices)
     if not chosen:
@@ -281,8 +259,9 @@ def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     return chosen
 
 
-def _make_mesh(devices: list[jax.Device], axes: dict[str, int]) -> Mesh:
+def _make_mesh(devices: Sequence[jax.Device] | None, axes: dict[str, int]) -> Mesh:
     # Fill an empty object array: np.array(devices) would check whether each device is a sequence.
-    grid = np.empty(len(devices), object)
-    grid[:] = devices
+    chosen = _checked_devices(devices)
+    grid = np.empty(len(chosen), object)
+    grid[:] = chosen
     return Mesh(grid.reshape(tuple(axes.values())), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))

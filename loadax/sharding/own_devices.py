@@ -15,8 +15,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from loadax.errors import MeshError
-
 Placed: TypeAlias = jax.ShapeDtypeStruct
 """Shape, dtype and `NamedSharding` of a global array."""
 
@@ -106,10 +104,10 @@ class OwnDevices:
         narrow = any(jax.dtypes.itemsize_bits(placed.dtype) < _BYTE for placed in inputs)
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            parts = [self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)]
+            parts = [self._rewrapped(array, placed) for array, placed in zip(arrays, inner, strict=True)]
             with tracing() if narrow else _running():
                 results = (jitted if narrow else compiled)(*parts)
-            return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
+            return [self._rewrapped(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
 
@@ -121,18 +119,13 @@ class OwnDevices:
         shape = (self._count * rows, *columns)
         return jax.ShapeDtypeStruct(shape, placed.dtype, sharding=NamedSharding(self.mesh, PartitionSpec(_AXIS)))
 
-    def _to_local(self, array: jax.Array, view: Placed) -> jax.Array:
-        return array if self._is_whole_mesh else _rewrapped(array, view)
-
-    def _to_global(self, array: jax.Array, placed: Placed) -> jax.Array:
-        return array if self._is_whole_mesh else _rewrapped(array, placed)
-
-
-def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
-    """The same shards on the same devices, as an array of another shape and mesh."""
-    with _x64_if_needed([placed]):
-        parts = [shard.data for shard in array.addressable_shards]
-        return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+    def _rewrapped(self, array: jax.Array, placed: Placed) -> jax.Array:
+        """The same shards on the same devices, as an array of another shape and mesh."""
+        if self._is_whole_mesh:
+            return array
+        with _x64_if_needed([placed]):
+            parts = [shard.data for shard in array.addressable_shards]
+            return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
 
 
 @contextmanager
@@ -153,6 +146,5 @@ def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
 
 
 def _sharding(placed: Placed) -> NamedSharding:
-    if not isinstance(placed.sharding, NamedSharding):
-        raise MeshError(f"{placed} has no NamedSharding on a mesh of devices; pass mesh= a jax.sharding.Mesh")
+    assert isinstance(placed.sharding, NamedSharding)
     return placed.sharding

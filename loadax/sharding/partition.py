@@ -78,7 +78,13 @@ def resolve_partition(
     if partition is None:
         partition = _default_spec(sizes)
     elif _is_rules(partition):
-        partition = _batch_spec(partition, sizes)
+        chosen = _chosen_axes(["batch"], partition, sizes)
+        if not chosen:
+            raise PartitionError(
+                f"partition={partition!r} has no rule for 'batch' with axes of the mesh, which are {dict(sizes)}: "
+                f"add one, such as ('batch', {next(iter(sizes))!r})"
+            )
+        partition = PartitionSpec(chosen["batch"])
     try:
         given = broadcast_prefix(partition, structure, _is_spec)
     except ArgumentError as error:
@@ -138,16 +144,12 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
             f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} has {len(spec)} entries: use "
             f"{_text(_truncate(spec, rank))}"
         )
-    if spec.unreduced or spec.reduced:
+    if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(
-            f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out"
+            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes, which host data can't have: leave them out"
         )
     used: set[str] = set()
     for entry in spec:
-        if entry is PartitionSpec.UNCONSTRAINED:
-            raise PartitionError(
-                f"{leaf}: {_text(spec)} leaves a dim unconstrained, which placing can't: use None or an axis"
-            )
         for axis in axes_of(entry):
             if axis not in sizes:
                 raise PartitionError(
@@ -165,9 +167,8 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
         count = math.prod(sizes[axis] for axis in axes_of(entry))
         if shape[dim] % count == 0:
             continue
-        if dim == 0:
-            what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
-        else:
+        what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
+        if dim:
             what, argument = "columns", "partition"
             remedy = f"Pad it to a multiple of {count} in a map, or pass partition= as a tree with a spec for each leaf"
         raise PartitionError(
@@ -178,16 +179,14 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
 
 
 def _default_spec(sizes: Mapping[str, int]) -> PartitionSpec:
-    axes = list(sizes)
-    if len(axes) > 1:
-        cutting = [axis for axis in axes if sizes[axis] > 1] or axes[:1]
-        of_all = ", ".join(f'"{axis}"' for axis in cutting)
-        every = f", or over all of them: partition=P(({of_all}))" if len(cutting) > 1 else ""
-        raise PartitionError(
-            f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
-            f'partition=P("{cutting[0]}"){every}'
-        )
-    return PartitionSpec(axes[0])
+    if len(sizes) == 1:
+        return PartitionSpec(*sizes)
+    cutting = [f'"{axis}"' for axis in sizes if sizes[axis] > 1] or [f'"{next(iter(sizes))}"']
+    every = f", or over all of them: partition=P(({', '.join(cutting)}))" if len(cutting) > 1 else ""
+    raise PartitionError(
+        f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
+        f"partition=P({cutting[0]}){every}"
+    )
 
 
 def _is_spec(node: Any) -> bool:
@@ -203,27 +202,22 @@ def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if entry is DataPartitionType.REPLICATED:
         return PartitionSpec()
     if isinstance(entry, NamedSharding):
-        return _spec_on(entry, mesh, path)
+        if entry.mesh != mesh:
+            raise MeshError(
+                f"{leaf_name(path)}: its partition is a NamedSharding on {entry.mesh!r}, "
+                f"but the loader's mesh is {mesh!r}: use one mesh"
+            )
+        kind = entry.memory_kind
+        if kind is not None and kind != entry.mesh.devices.flat[0].default_memory().kind:
+            raise UnsupportedError(
+                f"{leaf_name(path)}: its partition has memory_kind={kind!r}, but batches are only placed in the "
+                "devices' default memory: leave memory_kind out"
+            )
+        return entry.spec
     if entry is None:
         raise PartitionError(f"{leaf_name(path)}: its partition is None: use P() to replicate")
     hint = f"write P({entry!r})" if isinstance(entry, str) else "pass a PartitionSpec or a NamedSharding"
     raise ArgumentError(f"{leaf_name(path)}: its partition is {entry!r}, {type_text(entry)}: {hint}")
-
-
-def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
-    """The spec of a sharding, which must be on `mesh` and in the devices' default memory."""
-    if sharding.mesh != mesh:
-        raise MeshError(
-            f"{leaf_name(path)}: its partition is a NamedSharding on {sharding.mesh!r}, "
-            f"but the loader's mesh is {mesh!r}: use one mesh"
-        )
-    kind = sharding.memory_kind
-    if kind is not None and kind != sharding.mesh.devices.flat[0].default_memory().kind:
-        raise UnsupportedError(
-            f"{leaf_name(path)}: its partition has memory_kind={kind!r}, but batches are only placed in the devices' "
-            "default memory: leave memory_kind out"
-        )
-    return sharding.spec
 
 
 def _text(spec: PartitionSpec) -> str:
@@ -242,22 +236,8 @@ def _is_rules(partition: Any) -> bool:
 def _is_rule(rule: Any) -> bool:
     if not (isinstance(rule, list | tuple) and len(rule) == 2 and isinstance(rule[0], str)):
         return False
-    axes = rule[1]
-    return (
-        axes is None
-        or isinstance(axes, str)
-        or (isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes))
-    )
-
-
-def _batch_spec(rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec:
-    for name, axes in rules:
-        if name == "batch" and all(axis in sizes for axis in axes_of(axes)):
-            return PartitionSpec(axes if axes is None or isinstance(axes, str) else tuple(axes))
-    raise PartitionError(
-        f"partition={rules!r} has no rule for 'batch' with axes of the mesh, which are {dict(sizes)}: "
-        f"add one, such as ('batch', {next(iter(sizes))!r})"
-    )
+    axes = rule[1] if isinstance(rule[1], list | tuple) else [rule[1]]
+    return rule[1] is None or all(isinstance(axis, str) for axis in axes)
 
 
 def _is_names(node: Any) -> bool:
@@ -270,11 +250,17 @@ def _logical_spec(names: tuple[Any, ...], rules: Sequence[Any], sizes: Mapping[s
     named = [name for name in names if name is not None]
     if len(set(named)) < len(named):
         raise ArgumentError(f"the logical names {names} contain one of them twice: give each dim of a leaf its own")
+    chosen = _chosen_axes(named, rules, sizes)
+    return PartitionSpec(*(chosen.get(name) for name in names))
+
+
+def _chosen_axes(names: Sequence[str], rules: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The axes that the rules give to each name; names without a rule are missing."""
     chosen: dict[str, Any] = {}
     used: set[str] = set()
     for name, axes in rules:
         wanted = axes_of(axes)
-        if name in named and name not in chosen and all(axis in sizes and axis not in used for axis in wanted):
-            chosen[name] = axes if axes is None or isinstance(axes, str) else tuple(axes)
+        if name in names and name not in chosen and all(axis in sizes and axis not in used for axis in wanted):
+            chosen[name] = tuple(axes) if isinstance(axes, list) else axes
             used.update(wanted)
-    return PartitionSpec(*(chosen.get(name) for name in names))
+    return chosen

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import aligned_empty
 from loadax.core.casting import cast_into, leaf_name
-from loadax.errors import ArgumentError, MeshError, PartitionError
-from loadax.sharding.constraint import with_sharding_constraint
+from loadax.errors import MeshError, PartitionError
+from loadax.sharding.constraint import broadcast_shardings, with_sharding_constraint
 from loadax.sharding.dtypes import host_array, placed_dtype
 from loadax.sharding.fetch import global_to_host_array
-from loadax.sharding.layout import Box, DimensionShare, LeafLayout, MeshGrid, plan_leaf, share_along
+from loadax.sharding.layout import Box, DimensionShare, MeshGrid, plan_leaf, share_along
 from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
 from loadax.sharding.partition import DataPartitionType, check_spec, is_full
 from loadax.sharding.placer import Placer, place
@@ -104,7 +105,7 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
         (8, 2)
     """
     mesh = _placing_mesh(mesh)
-    specs = _broadcast_specs(pspecs, local_inputs)
+    specs = broadcast_shardings("pspecs", pspecs, local_inputs, PartitionSpec)
     leaves, structure = _host_leaves(local_inputs)
     for spec, (path, leaf) in zip(specs, leaves, strict=True):
         check_spec(spec, leaf.ndim, axis_sizes(mesh), path)
@@ -130,21 +131,6 @@ def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
     return [(path, host_array(leaf, path)) for path, (_, leaf) in zip(paths, keyed, strict=True)], structure
 
 
-def _broadcast_specs(pspecs: Any, tree: Any) -> list[PartitionSpec]:
-    """The spec of every leaf of `tree`."""
-    for spec in jax.tree.leaves(pspecs, is_leaf=_is_spec_leaf):
-        if not isinstance(spec, PartitionSpec):
-            raise ArgumentError(f"pspecs contains {spec!r}: pass PartitionSpecs; P() replicates")
-    try:
-        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_is_spec_leaf), is_leaf=_is_spec_leaf)
-    except ValueError as error:
-        raise ArgumentError(f"pspecs={pspecs!r} is not a pytree prefix of the inputs: {error}") from None
-
-
-def _is_spec_leaf(node: Any) -> bool:
-    return node is None or isinstance(node, PartitionSpec)
-
-
 def _place_local(
     leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh
 ) -> list[jax.Array]:
@@ -161,19 +147,14 @@ def _place_local(
         along = [shares[entry] for entry in entries]
         shape = _global_shape(local.shape, along, spec, path, grid)
         layout = plan_leaf(grid, spec, shape)
-        sources = [local[_local_slices(box, shape, along)] for box in layout.boxes]
-        jobs.append(_prepare(sources, layout, NamedSharding(mesh, spec), dtype, path))
+        # Copy the boxes now, into memory that JAX can take over.
+        buffers = []
+        for box in layout.boxes:
+            source = local[_local_slices(box, shape, along)]
+            buffers.append(aligned_empty(source.shape, dtype))
+            cast_into(buffers[-1], source, path)
+        jobs.append(partial(place, buffers, layout, NamedSharding(mesh, spec), dtype))
     return [job() for job in jobs]
-
-
-def _prepare(
-    sources: list[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: np.dtype[Any], path: str
-) -> Callable[[], jax.Array]:
-    """Copies the boxes now, into memory that JAX can take over, and returns a function that places them."""
-    buffers = [aligned_empty(source.shape, dtype) for source in sources]
-    for buffer, source in zip(buffers, sources, strict=True):
-        cast_into(buffer, source, path)
-    return lambda: place(buffers, layout, sharding, dtype)
 
 
 def _global_shape(
@@ -181,8 +162,14 @@ def _global_shape(
 ) -> tuple[int, ...]:
     shape: list[int] = []
     for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
-        if not share.equal:
-            raise PartitionError(_unequal_message(share, spec, dim, path))
+        few, many = int(share.counts.argmin()), int(share.counts.argmax())
+        if share.counts[few] != share.counts[many]:
+            raise PartitionError(
+                f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "
+                f"of its {share.total} shards, process {share.processes[few]} holds {share.counts[few]} and process "
+                f"{share.processes[many]} holds {share.counts[many]}. So global sizes can't be computed from local "
+                "ones: use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
+            )
         count = len(share.held) if share.total > 1 else 1
         if count == 0:
             raise MeshError(
@@ -196,16 +183,6 @@ def _global_shape(
             )
         shape.append(size // count * share.total)
     return tuple(shape)
-
-
-def _unequal_message(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
-    few, many = int(share.counts.argmin()), int(share.counts.argmax())
-    return (
-        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "
-        f"of its {share.total} shards, process {share.processes[few]} holds {share.counts[few]} and process "
-        f"{share.processes[many]} holds {share.counts[many]}. So global sizes can't be computed from local ones: "
-        "use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
-    )
 
 
 def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:

@@ -103,9 +103,3 @@ def chunk_rows(source: BaseSource) -> int | None:
         return min(starts.step, len(source))
     sizes, counts = np.unique(np.diff(starts, append=len(source)), return_counts=True)
     return int(sizes[np.argmax(counts)])
-
-
-def joins_chunks(source: BaseSource) -> bool:
-    """Whether the source has children with chunks."""
-    joined = (child.source for child in source.children if child.first_row is not None)
-    return any(chunk_starts(each) is not None or joins_chunks(each) for each in joined)

@@ -4,8 +4,7 @@
 at chosen rows, to test the error handling of your program.
 """
 
+from loadax.testing.checks import check_map, check_source
 from loadax.testing.faulty import FaultySource
-from loadax.testing.maps import check_map
-from loadax.testing.sources import check_source
 
 __all__ = ["FaultySource", "check_map", "check_source"]

@@ -46,15 +46,14 @@ class FaultySource(WrapperSource):
     """
 
     def __init__(self, source: Any, failures: Mapping[int, Exception], times: int | None = None):
-        inner = as_source(_rows_of(source))
+        dataset = as_dataset(source)
+        plain = dataset.order.row_range == range(len(dataset.source)) and not dataset.maps
+        inner = dataset.source if plain else as_source(dataset)
         super().__init__(inner)
         for row, failure in failures.items():
-            if not 0 <= row < len(inner):
-                raise ArgumentError(
-                    f"failures has row {row}, which is out of range: rows are at least 0 and below {len(inner)}"
-                )
-            if not isinstance(failure, Exception):
-                raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, such as OSError('disk error')")
+            if not (0 <= row < len(inner) and isinstance(failure, Exception)):
+                remedy = f"pass rows from 0 to {len(inner) - 1}, with an exception each, such as OSError('disk error')"
+                raise ArgumentError(f"failures[{row}]={failure!r}: {remedy}")
         if times is not None:
             integer("times", times, 1, remedy="1 or more, or None for all reads")
         self._failures, self._times = dict(failures), times
@@ -107,9 +106,3 @@ class FaultySource(WrapperSource):
                 if self._left.get(row, 0) > 0:
                     self._left[row] -= 1
                     raise copy.copy(self._failures[row])
-
-
-def _rows_of(source: Any) -> Any:
-    """The source of a dataset without verbs; else the dataset itself, whose positions are the rows."""
-    dataset = as_dataset(source)
-    return dataset.source if dataset.order.row_range == range(len(dataset.source)) and not dataset.maps else dataset

@@ -1,93 +1,168 @@
-"""Laws of `Source.read`, and of the claims of a source."""
+"""Laws of the reads of a source, of its claims about itself, and of the sources that it wraps."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadax.protocols import Integers
+from loadax.core.arguments import integer
+from loadax.core.spec import all_columns
+from loadax.protocols import ArraySpec, Columns, Integers
+from loadax.sources.base import Child
 from loadax.sources.checks import chunk_starts
-from loadax.testing.laws import Law, show_error, show_rows
-from loadax.testing.subject import LENGTH, Subject, measure
+from loadax.testing.laws import Law, difference, show_error, show_rows
+from loadax.testing.subject import Subject
 
 READS = Law(
     "reads equal single ones",
     "entry i of read(rows) must be what read([rows[i]]) gives, for rows in any order, repeated rows and no rows, and "
     "the same each time: randomness belongs in a map with rng=True",
 )
-STAY = Law(
-    "results stay", "read must return memory that later reads don't write to: allocate a new array, or copy the buffer"
-)
 FRESH = Law(
-    "memory of its own",
-    "owns_memory = True promises that maps may write to the result of read: copy it, or leave owns_memory out",
+    "results stay",
+    "later reads must not write to the result of read, and maps may if owns_memory = True: allocate a new array",
 )
 ABSENT = Law("rows out of range", "read must raise an IndexError for each row below 0 or not below len()")
-CHUNKS = Law("chunks", "chunks must be int64[m], or a range: the first rows of chunks, ascending from 0, below len()")
-CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: the best number of reads in flight")
+CLAIMS = Law(
+    "claims",
+    "chunks must be the first rows of chunks, ascending from 0, below len(); concurrent_reads an int, 1 or more",
+)
+COLUMNS = Law(
+    "read_into equals read",
+    "read_into must write the columns of each box, of every row, to its destination and nothing beside it; a leaf "
+    "whose box and destination are None must be left out",
+)
+EXAMPLES = Law("rows one by one", "entry i of examples(rows) must equal row rows[i] of read, in its own memory")
+WRAPPER = Law(
+    "a wrapper answers for what it wraps",
+    "a source that wraps others must make the same claims about its rows as those, unless it changes that aspect",
+)
+
+_TRIALS = 24  # of read_into
+_GUARD = 0xA5  # fill byte of each destination and its surroundings
+_MARGIN = 64  # bytes before and after it: a usual alignment
+_KINDS = ("contiguous", "not contiguous", "not aligned")
+
+
+def check_claims(subject: Subject) -> None:
+    """Checks the claims of a source about itself, except its spec."""
+    with CLAIMS.during(subject.name, "checking them"):
+        chunk_starts(subject.source)
+        integer("concurrent_reads", subject.source.traits.concurrent_reads, 1)
 
 
 def check_reads(subject: Subject) -> None:
     """Checks the laws of `read`, the plain ones first."""
     sample, mixed = subject.sample, subject.random.permutation(subject.sample)
-    first = subject.check(READS, sample)
-    for rows in (sample, sample[:1], sample[-1:], sample[::-1].copy(), mixed, np.repeat(mixed[:4], 2), sample[:0]):
-        subject.check(READS, rows)
-    rows = subject.draw(len(sample) + 2)
-    for _ in range(2):
-        subject.check(READS, rows)
-    subject.compare(first, sample, STAY, f"after later reads, in the first result of read({show_rows(sample)})")
+    first, twice = subject.read(sample, READS), subject.draw(len(sample) + 2)
+    some = sample, sample[:1], sample[-1:], sample[::-1].copy(), mixed, np.repeat(mixed[:4], 2), sample[:0]
+    for rows in (*some, twice, twice):
+        subject.compare(subject.read(rows, READS), rows, READS, f"in read({show_rows(rows)})")
+    subject.compare(first, sample, FRESH, f"after later reads, in the first result of read({show_rows(sample)})")
     # Contiguous rows, because a source is most likely to return a view of those.
     for rows in (sample, sample[:1]) if subject.source.traits.owns_memory else ():
-        _check_fresh(subject, rows)
-    check_absent(subject, subject.source.read, "read")
-
-
-def check_claims(subject: Subject) -> None:
-    """Checks the claims of a source about itself, except its spec."""
-    with CHUNKS.during(subject.name, "using them"):
-        chunk_starts(subject.source)
-    wanted = subject.source.traits.concurrent_reads
-    if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
-        raise CONCURRENT.broken(subject.name, f"it is {wanted!r}")
-
-
-def check_length_stays(subject: Subject) -> None:
-    """Checks that reading did not change the length."""
-    after = measure(subject.source, subject.name)
-    if after != subject.length:
-        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, but {after} after some reads")
-
-
-def check_absent(subject: Subject, read: Callable[[Integers], Any], method: str) -> None:
-    """Checks that `read(rows)` raises an IndexError for rows that are out of range."""
-    length = subject.length
-    for rows in ([length], [0, length], [-1], [0, -1], [length + 5]):
+        leaves, later = subject.read(rows, FRESH), subject.read(rows, FRESH)
+        for path, leaf, other in zip(subject.structure.paths, leaves, later, strict=True):
+            if not leaf.flags.writeable or np.may_share_memory(leaf, other):
+                which = "shares memory with that of the next read" if leaf.flags.writeable else "can't be written to"
+                raise FRESH.broken(subject.name, f"leaf {path or 'given'} of read({show_rows(rows)}) {which}")
+    for absent in ([subject.length], [0, subject.length], [-1], [0, -1], [subject.length + 5]):
         try:
-            did = f"returned {type(read(np.array(rows, np.int64))).__name__}"
+            did = f"returned {type(subject.source.read(np.array(absent, np.int64))).__name__}"
         except IndexError:
             continue
         except Exception as error:  # noqa: BLE001 - its type and text are shown
             did = f"raised {show_error(error)}"
-        raise ABSENT.broken(subject.name, f"{method}({show_rows(rows)}), with len() {length}, {did}")
+        raise ABSENT.broken(subject.name, f"read({absent}), with len() {subject.length}, {did}")
 
 
-def _check_fresh(subject: Subject, rows: Integers) -> None:
-    """Checks that the result of a read may be written to; the reader copies those of other sources."""
-    leaves, shown = subject.read(rows, FRESH), f"read({show_rows(rows)})"
-    for path, leaf in zip(subject.structure.paths, leaves, strict=True):
-        if not leaf.flags.writeable:
-            raise FRESH.broken(subject.name, f"leaf {path or 'given'} of {shown} can't be written to")
-    before = [leaf.copy() for leaf in leaves]
-    try:
-        for leaf in leaves:
-            if leaf.dtype.kind in "bOSU":
-                leaf[...] = ~leaf if leaf.dtype.kind == "b" else "written by loadax.testing"
-            else:
-                leaf[...] = np.full(leaf.dtype.itemsize, 0x5A, np.uint8).view(leaf.dtype)
-        subject.compare(
-            subject.read(rows, FRESH), rows, FRESH, f"after writing to the result of {shown}, in the next read"
-        )
-    finally:  # the memory may be a mapped file of the user
-        for leaf, values in zip(leaves, before, strict=True):
-            leaf[...] = values
+def check_columns(subject: Subject) -> None:
+    """Checks the law of `read_into`, if the source has it."""
+    for trial in range(_TRIALS if subject.source.traits.reads_columns else 0):
+        rows = subject.sample if trial % 4 == 0 else subject.draw(trial * len(subject.sample) // 8)
+        rows, kind = rows[:0] if trial == _TRIALS - 1 else rows, _KINDS[trial % len(_KINDS)]
+        boxes = [_box(subject, leaf, trial) for leaf in subject.leaves]
+        guarded: list[Any] = [
+            (None, None) if box is None else _guarded(kind, (len(rows), *(stop - start for start, stop in box)), leaf)
+            for box, leaf in zip(boxes, subject.leaves, strict=True)
+        ]
+        with subject.watched(rows, COLUMNS, "read_into") as (asked, shown):
+            subject.source.read_into(asked, boxes, [array for array, _ in guarded])
+        leaves = zip(subject.structure.paths, boxes, subject.expected(rows), guarded, strict=True)
+        for path, box, leaf, (array, memory) in leaves:
+            if box is None:
+                continue
+            mismatch = difference([array], [leaf[(slice(None), *(slice(*column) for column in box))]], [path], rows)
+            array[...] = np.frombuffer(bytes([_GUARD]) * array.itemsize, array.dtype) if len(memory) else array
+            if not mismatch and (memory != _GUARD).any():
+                mismatch = f"it wrote beside the destination of leaf {path or 'given'}"
+            if mismatch:
+                where = f"in {shown} with the boxes {boxes} and destinations that are {kind}"
+                raise COLUMNS.broken(subject.name, f"{where} {mismatch}")
+
+
+def _box(subject: Subject, leaf: ArraySpec, trial: int) -> Columns | None:
+    """None, all columns, or any box. The first trials read all columns, as every loader does, and then none."""
+    choice = subject.random.integers(4) if trial > len(_KINDS) else trial < len(_KINDS)
+    if choice < 2 or 0 in leaf.shape:
+        return all_columns(leaf.shape) if choice else None
+    starts = subject.random.integers(0, leaf.shape).tolist()
+    stops = subject.random.integers(starts, leaf.shape).tolist()
+    return tuple((start, stop + 1) for start, stop in zip(starts, stops, strict=True))
+
+
+def _guarded(kind: str, shape: tuple[int, ...], leaf: ArraySpec) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """A destination within guard bytes, and the whole memory."""
+    dtype = leaf.dtype
+    if dtype.hasobject or not dtype.itemsize:  # guard bytes would be invalid references
+        return np.empty(shape, dtype), np.empty(0, np.uint8)
+    gaps = kind == "not contiguous"  # on all sides, and between entries
+    outer = (*(extent + 2 for extent in shape), 2) if gaps else shape
+    inner: Any = (*(slice(1, -1) for _ in shape), 0) if gaps else ...
+    begin, size = _MARGIN + (kind == "not aligned"), int(np.prod(outer, dtype=np.int64)) * dtype.itemsize
+    memory = np.full(size + 2 * _MARGIN + 1, _GUARD, np.uint8)
+    return memory[begin : begin + size].view(dtype).reshape(outer)[inner], memory
+
+
+def check_wrapper(subject: Subject) -> None:
+    """Checks that a wrapper makes the same claims about its rows as the sources that it wraps."""
+    for child in subject.source.children:
+        for claim, own, its in _claims(subject, child):
+            if own != its:
+                text = f"{claim} is {own!r}, that of {child.source.type_name} is {its!r}"
+                raise WRAPPER.broken(subject.name, text)
+    if subject.source.children:
+        again = subject.source.map_children(lambda child: child.source)
+        if len(again) != subject.length:
+            raise WRAPPER.broken(subject.name, f"rebuilt on the same sources it has {len(again)} rows")
+        subject.check_examples(again, subject.sample, WRAPPER, "rebuilt on the same sources,")
+
+
+def _claims(subject: Subject, child: Child) -> Iterator[tuple[str, Any, Any]]:
+    """What a wrapper says of itself and its rows, with what follows from what a child says."""
+    source, inner, first = subject.source, child.source, child.first_row
+    own, its = source.traits._asdict(), inner.traits._asdict()
+    implied = ["concurrent_reads", "num_maps", "random", "runs_python"]
+    only = first == 0 and len(inner) == len(source) and len(source.children) == 1
+    if only and own["num_maps"] == its["num_maps"]:  # else its rows are mapped
+        implied.append("reads_examples")
+        yield "chunks", _listed(source.chunks), _listed(inner.chunks)
+    for trait in implied:
+        yield trait, own[trait], max(own[trait], its[trait])
+    yield "describe()", source.describe(), source.describe() or inner.describe()
+    if first is None:
+        return
+    if not 0 <= first <= first + len(inner) <= subject.length:
+        raise WRAPPER.broken(subject.name, f"{inner.type_name} has {len(inner)} rows from row {first} on")
+    inside = (subject.sample >= first) & (subject.sample < first + len(inner))
+    for row in subject.sample[inside].tolist():
+        yield f"locate({row})", source.locate(row), inner.locate(row - first)
+        yield f"documents({row})", source.documents(row), inner.documents(row - first)
+        lengths = _listed(source.lengths(np.array([row])))
+        if lengths is not None:
+            yield f"lengths([{row}])", lengths, _listed(inner.lengths(np.array([row - first])))
+
+
+def _listed(array: Integers | range | None) -> list[int] | None:
+    return None if array is None else np.asarray(array).tolist()

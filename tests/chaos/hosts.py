@@ -1,4 +1,4 @@
-"""Faults of hosts, each on two real JAX processes over loopback: other data, late, killed, stopped.
+"""Faults of hosts, each on two real JAX processes over loopback: late, killed, stopped.
 
 The second process is the one at fault: the first has the coordinator, with which JAX ends all others.
 """
@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,40 +33,13 @@ ROWS, BATCH = 64, 8
 LIMIT = HANG / 3  # seconds, after which a host counts as one that hangs
 
 
-def load(rows: int = ROWS, seed: int = 0, batch_size: int = BATCH, added: int = 0, **options: Any) -> Dataloader:
-    """A loader on the devices of both processes; `added` to the last row makes its contents others."""
-    content = rows_of(rows)
-    content["x"][-1] += added
-    return Dataloader(loadax.from_arrays(content).shuffle(seed=seed), batch_size, num_workers=1, **options)
+def load(seed: int, num_epochs: int | None) -> Dataloader:
+    """A loader on the devices of both processes."""
+    data = loadax.from_arrays(rows_of(ROWS)).shuffle(seed=seed)
+    return Dataloader(data, BATCH, num_workers=1, num_epochs=num_epochs)
 
 
-OTHERS: dict[str, dict[str, int]] = {
-    "number of rows": {"rows": ROWS + BATCH},
-    "dataset": {"seed": 1},
-    "batch_size": {"batch_size": 2 * BATCH},
-    f"contents of row {ROWS - 1}": {"added": 1},
-}
-"""What is made otherwise, by the field that both hosts must name."""
-
-
-def other_data(count: Count, folder: Path, random: Random) -> int:
-    """Both hosts must say before their first batch that they differ, and in which field."""
-    fields = random.sample(list(OTHERS), len(OTHERS))
-    for told in ended(count, "differ", {"fields": fields}, [0, 1]):
-        for field, text in zip(fields, told, strict=True):
-            count.error(HostError(text), {f"hosts differ in {field}"})
-    return len(fields)
-
-
-def late_and_killed(count: Count, folder: Path, random: Random) -> int:
-    return late_and_gone(count, folder, random, signal.SIGKILL)
-
-
-def late_and_stopped(count: Count, folder: Path, random: Random) -> int:
-    return late_and_gone(count, folder, random, signal.SIGSTOP)
-
-
-def late_and_gone(count: Count, folder: Path, random: Random, number: signal.Signals) -> int:
+def late_and_gone(number: signal.Signals, count: Count, folder: Path, random: Random) -> int:
     """A host comes late, to one run, and is gone in another: named both times, and all rows that come are right."""
     shared = Path(tempfile.mkdtemp(dir=folder))
     args = {"folder": str(shared), "seed": random.randrange(100), "step": random.randrange(1, 20), "number": number}
@@ -99,20 +73,6 @@ def ended(count: Count, body: str, args: dict[str, Any], processes: list[int]) -
 
 
 # What the processes do.
-
-
-def differ(fields: list[str]) -> None:
-    """Prints the error of each run in which the second process has something else."""
-    told = []
-    for field in fields:
-        other = OTHERS[field] if jax.process_index() else {}
-        with load(**other).iterate() as batches:
-            try:
-                next(batches)
-                told.append("no error")
-            except HostError as error:
-                told.append(str(error))
-    print(json.dumps(told))
 
 
 def come_late_and_go(folder: str, seed: int, step: int, number: int) -> None:
@@ -178,7 +138,6 @@ def impatient() -> Iterator[None]:
 
 Run = Callable[[Count, Path, Random], int]
 RUNS: dict[str, Run] = {
-    "host with other data": other_data,
-    "host late, then killed (SIGKILL)": late_and_killed,
-    "host late, then stopped (SIGSTOP)": late_and_stopped,
+    "host late, then killed (SIGKILL)": partial(late_and_gone, signal.SIGKILL),
+    "host late, then stopped (SIGSTOP)": partial(late_and_gone, signal.SIGSTOP),
 }

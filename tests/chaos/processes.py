@@ -19,7 +19,6 @@ import psutil
 
 import loadax
 from loadax import Dataloader
-from loadax.errors import WorkerError
 from tests.chaos import hosts
 from tests.chaos.judge import Count, rows_of
 from tests.forkserver import Child, run
@@ -89,31 +88,6 @@ def _same(example: Any) -> Any:
     return example
 
 
-def worker_ends_at_a_row(count: Count, folder: Path, random: Random) -> int:
-    """Each time: the run ends with an error that names the row."""
-    row = random.randrange(ROWS)
-
-    def fn(example: Any) -> Any:
-        if int(example["id"]) == row + 1:
-            os._exit(3)
-        return example
-
-    loader = Dataloader(
-        loadax.from_arrays(rows_of(ROWS)).map(fn), BATCH, mesh=one_device(), num_workers=1, worker_type="process"
-    )
-    ids = Counter[int]()
-    try:
-        with loader.iterate() as batches:
-            for batch in batches:
-                count.batch(batch, ids)
-    except WorkerError as error:
-        count.error(error, {str(row), f"rows {row // BATCH * BATCH}"})
-        return 1
-    count.lost += 1
-    count.told.append("a worker that ends at a row raised nothing")
-    return 1
-
-
 # Programs of their own.
 
 
@@ -160,17 +134,21 @@ def train(path: str) -> None:
             time.sleep(0.002)
 
 
+def judge_program(count: Count, name: str, code: str) -> None:
+    """A program must end with the word "clear"."""
+    done = run(["-c", f"from tests.chaos.processes import fill, starve; {code}"])
+    if done.stdout.strip().splitlines()[-1:] == ["clear"]:
+        count.errors += 1
+    else:
+        count.unclear += 1
+        count.told.append(f"{name}: {done.stdout}{done.stderr[-500:]}")
+
+
 def disk_full(count: Count, folder: Path, random: Random) -> int:
     """What is written does not fit: a clear error, and nothing that opens with rows missing."""
     with small_disk(folder) as disk:
         for verb in ("write", "cache", "index"):
-            code = f"from tests.chaos.processes import fill; fill({verb!r}, {str(disk)!r}, {disk == folder})"
-            done = run(["-c", code])
-            if done.stdout.strip() != "clear":
-                count.unclear += 1
-                count.told.append(f"{verb}: {done.stdout}{done.stderr[-500:]}")
-            else:
-                count.errors += 1
+            judge_program(count, verb, f"fill({verb!r}, {str(disk)!r}, {disk == folder})")
     return 3
 
 
@@ -221,13 +199,7 @@ def fill(verb: str, folder: str, limit: bool) -> None:
 def descriptors_gone(count: Count, folder: Path, random: Random) -> int:
     """No file can be opened any more: a clear error; and when there are some again, the rows are right."""
     for reader in ("zarr", "images"):
-        code = f"from tests.chaos.processes import starve; starve({reader!r}, {str(folder)!r})"
-        done = run(["-c", code])
-        if done.stdout.strip().splitlines()[-1:] != ["clear"]:
-            count.unclear += 1
-            count.told.append(f"{reader}: {done.stdout}{done.stderr[-500:]}")
-        else:
-            count.errors += 1
+        judge_program(count, reader, f"starve({reader!r}, {str(folder)!r})")
     return 2
 
 
@@ -289,7 +261,6 @@ Run = Callable[[Count, Path, Random], int]
 RUNS: dict[str, Run] = {
     "worker killed (SIGKILL)": workers_killed,
     "worker stopped for a while (SIGSTOP)": workers_stopped,
-    "worker ends at a row": worker_ends_at_a_row,
     "program killed or preempted": preempted,
     "disk full": disk_full,
     "descriptors gone": descriptors_gone,

@@ -18,7 +18,7 @@ from PIL import Image
 
 import loadax
 from loadax.cli import bench as cli_bench
-from loadax.cli import main
+from tests.cli.conftest import Command
 from tests.clocks import Machine
 from tests.sources.shards.corpora import encoded, write_tar, write_tfrecord
 from tests.worker_types import WORKER_TYPES
@@ -63,17 +63,8 @@ def module(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
     return "bench_maps"
 
 
-def bench(capfd: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
-    capfd.readouterr()
-    try:
-        code = main(["bench", *map(str, arguments)])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    return code, *capfd.readouterr()
-
-
-def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = bench(capfd, images, "--batch-size", 64, "--shuffle", 3, *QUICK)
+def test_bench_prints_every_line(images: str, command: Command) -> None:
+    code, out, err = command("bench", images, "--batch-size", 64, "--shuffle", 3, *QUICK)
     assert (code, err) == (0, "")
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert list(lines) == [
@@ -96,7 +87,7 @@ def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("kind", WORKER_TYPES)
 def test_figures_for_programs(
-    images: str, module: str, kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    images: str, module: str, kind: str, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     def getrusage(who: int) -> Any:
         """Processor time is only that of children that have ended."""
@@ -109,7 +100,7 @@ def test_figures_for_programs(
 
     monkeypatch.setattr(cli_bench, "resource", SimpleNamespace(**{**vars(resource), "getrusage": getrusage}))
     arguments = ("--map", f"{module}:slow", "--worker-type", kind, "--num-workers", 1, "--batch-size", 64, "--json")
-    code, out, err = bench(capfd, images, *arguments, *QUICK, "--seconds", 1)
+    code, out, err = command("bench", images, *arguments, *QUICK, "--seconds", 1)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["rows_per_second"] == pytest.approx(64 * found["steps"] / found["seconds"])
@@ -122,22 +113,22 @@ def test_figures_for_programs(
     assert found["peak_memory"] > 10 << 20
 
 
-def test_a_dataset_that_a_function_makes(images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_that_a_function_makes(images: str, module: str, command: Command) -> None:
     """Of few rows as many as the devices can share; a map that wants a generator gets one."""
-    code, out, err = bench(capfd, f"{module}:few", "--map", f"{module}:noisy", "--num-workers", 0, *QUICK)
+    code, out, err = command("bench", f"{module}:few", "--map", f"{module}:noisy", "--num-workers", 0, *QUICK)
     assert (code, err) == (0, "")
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert re.search(r"\[0:59\]\.map\(noisy \(.*\), rng=True\)\), on 8 cpu devices", lines["data"])
     assert "batches/s of 56 rows" in lines["throughput"]
     assert lines["work"].endswith(", on the training thread")
     assert lines["what limits it"].endswith("; leave --num-workers out, so that it is done while training goes on")
-    code, out, err = bench(capfd, f"{module}:few", "--pad-to", 3, *QUICK)
+    code, out, err = command("bench", f"{module}:few", "--pad-to", 3, *QUICK)
     assert (code, out) == (2, "")
     assert f"{module}:few is opened by a function, which takes no --pad-to" in err
 
 
 def test_processor_time_is_that_of_this_process_and_its_children(
-    images: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    images: str, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     def getrusage(who: int) -> Any:
         calls.append(who)
@@ -146,125 +137,87 @@ def test_processor_time_is_that_of_this_process_and_its_children(
 
     calls: list[int] = []
     monkeypatch.setattr(cli_bench, "resource", SimpleNamespace(**{**vars(resource), "getrusage": getrusage}))
-    code, out, _ = bench(capfd, images, "--num-workers", 0, "--batch-size", 64, "--json", *QUICK)
+    code, out, _ = command("bench", images, "--num-workers", 0, "--batch-size", 64, "--json", *QUICK)
     found = json.loads(out)
     assert code == 0
     assert set(calls) == {resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN}
     assert found["cpu_seconds_per_million_rows"] == pytest.approx(6e6 / (64 * (found["steps"] + 1)))
 
 
-def test_what_limits_it_is_said_of_few_steps_too(images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bottleneck_of_few_steps(images: str, module: str, command: Command) -> None:
     arguments = (images, "--map", f"{module}:slow", "--batch-size", 2048, "--num-workers", 1, "--seconds", 0.05)
-    code, out, _ = bench(capfd, *arguments, "--json")
+    code, out, _ = command("bench", *arguments, "--json")
     found = json.loads(out)
     assert (code, found["bottleneck"], found["advice"]) == (0, "transform", None)
     assert found["steps"] < 10
-    _, out, _ = bench(capfd, *arguments)
+    _, out, _ = command("bench", *arguments)
     assert "the map; there were too few steps for advice, so pass more --seconds\n" in out
 
 
 @pytest.mark.parametrize("below", ["", "2020/May"])
-def test_a_folder_of_images(below: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_images(below: str, tmp_path: Path, command: Command) -> None:
     folder = tmp_path / "pictures"
     for name in (f"cat/{below}", f"dog/{below}"):
         (folder / name).mkdir(parents=True)
         for number in range(8):
             Image.new("RGB", (12, 10), "teal").save(folder / name / f"{number}.png")
-    code, out, err = bench(capfd, folder, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
+    code, out, err = command("bench", folder, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["bytes_per_second"] == pytest.approx((6 * 4 * 3 + 4) * found["rows_per_second"])
     # The same kinds of data can be written to stores.
-    assert main(["convert", str(folder), str(tmp_path / "out.zarr"), "--size", "5"]) == 0
+    assert command("convert", folder, tmp_path / "out.zarr", "--size", "5").code == 0
     assert zarr.open_array(tmp_path / "out.zarr" / "image").shape == (16, 5, 5, 3)
 
 
 @pytest.mark.parametrize("ending", ["array_record", "arrayrecord"])
 @pytest.mark.parametrize("given", ["file", "folder", "pattern"])
-def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_array_record_files(given: str, ending: str, tmp_path: Path, command: Command) -> None:
     writer = ArrayRecordWriter(str(tmp_path / f"train.{ending}"), "group_size:1")
     for number in range(32):
         writer.write(np.arange(number, dtype=np.uint16).tobytes())
     writer.close()
     path = {"file": tmp_path / f"train.{ending}", "folder": tmp_path, "pattern": tmp_path / f"*.{ending}"}[given]
     arguments = (path, "--dtype", "uint16", "--pad-to", 40, "--batch-size", 8, "--json")
-    code, out, err = bench(capfd, *arguments, *QUICK)
+    code, out, err = command("bench", *arguments, *QUICK)
     assert (code, err) == (0, "")
     assert json.loads(out)["rows_per_second"] > 0
 
 
 @pytest.mark.parametrize("given", ["file", "folder", "pattern"])
-def test_tar_files(given: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tar_files(given: str, tmp_path: Path, command: Command) -> None:
     image = io.BytesIO()
     Image.new("RGB", (9, 7), "teal").save(image, "PNG")
     shards = tmp_path / "shards"
     files = {f"{row}.{end}": part for row in range(16) for end, part in (("png", image.getvalue()), ("cls", b"3"))}
     write_tar(shards / "0.tar", files)
     path = {"file": shards / "0.tar", "folder": shards, "pattern": shards / "*.tar"}[given]
-    assert main(["inspect", str(path)]) == 0
-    out = capfd.readouterr().out
+    out = command("inspect", path).out
     assert "16 examples (cls, png) in 1 tar file\n" in out
     assert re.search(r"png\S*\s+7 x 9 x 3\s+uint8", out)
-    assert main(["convert", str(path), str(tmp_path / "out.zarr"), "--size", "4x6", "--variables", "png"]) == 0
+    assert command("convert", path, tmp_path / "out.zarr", "--size", "4x6", "--variables", "png").code == 0
     assert zarr.open_array(tmp_path / "out.zarr" / "png").shape == (16, 4, 6, 3)
 
 
-def test_tfrecord_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tfrecord_files(tmp_path: Path, command: Command) -> None:
     path = write_tfrecord(tmp_path / "train.tfrecord-00000-of-00001", [b"one", b"two"])
-    assert main(["inspect", str(path)]) == 0
-    assert "2 records" in capfd.readouterr().out
-    assert main(["convert", str(path), str(tmp_path / "out.zarr")]) == 2
-    assert "convert it to numbers in a map" in capfd.readouterr().err
-    assert main(["bench", str(path), "--size", "4", "--batch-size", "8"]) == 2
-    assert "is opened by from_tfrecord, which takes no --size" in capfd.readouterr().err
-    assert main(["inspect", str(path), "--columns", "x"]) == 2
-    assert "has no feature 'x', since it is not a tf.train.Example; leave --columns out" in capfd.readouterr().err
+    assert "2 records" in command("inspect", path).out
+    assert "convert it to numbers in a map" in command("convert", path, tmp_path / "out.zarr").err
+    message = "has no feature 'x', since it is not a tf.train.Example; leave --columns out"
+    assert message in command("inspect", path, "--columns", "x").err
 
 
-def test_tfrecord_files_of_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tfrecord_files_of_examples(tmp_path: Path, command: Command) -> None:
     """Features are those of the first record, but for lists of several byte strings, and of nothing."""
     some = {"name": [b"n"], "words": [b"a", b"b"], "none": []}
     records = [encoded({"x": np.array([row]), "v": np.arange(2) / 4 + row, **some}) for row in range(3)]
     write_tfrecord(tmp_path / "0.tfrecord", [])
     write_tfrecord(tmp_path / "1.tfrecord", records)
-    assert main(["inspect", str(tmp_path)]) == 0
-    shown = capfd.readouterr().out
+    shown = command("inspect", tmp_path).out
     (line,) = (line for line in shown.splitlines() if line.startswith("loadax.from_tfrecord"))
     assert "features={'name': bytes, 'v': ('float32', 2), 'x': 'int64'}" in line
     opened = eval(line.replace("(seed)", "(0)"), {"loadax": loadax})
     assert sorted(int(example["x"]) for example in opened) == [0, 1, 2]
-    assert main(["convert", str(tmp_path), str(tmp_path / "out.zarr"), "--columns", "x,v"]) == 0
+    assert command("convert", tmp_path, tmp_path / "out.zarr", "--columns", "x,v").code == 0
     assert loadax.from_zarr(tmp_path / "out.zarr").read([2])["v"].tolist() == [[2.0, 2.25]]
-    assert main(["inspect", str(tmp_path), "--columns", "y"]) == 2
-    assert "has no feature 'y', but name, v, x; pass these" in capfd.readouterr().err
-
-
-def test_array_record_files_in_a_bucket(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "s3://bucket/x.array_record"]) == 2
-    assert "ArrayRecord's reader opens local files only; download the files" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--block", 8], r"--block 8 needs a shuffle: pass --shuffle SEED as well"),
-        (["--block", "x"], r"'x' is not a block; pass a number of rows, or 'chunks'"),
-        (["--seconds", 0], r"'0': pass a number above 0"),
-        (["--step", "soon"], r"'soon': pass a number above 0"),
-        (["--map", "bench_maps"], r"--map bench_maps: pass MODULE:FUNCTION"),
-        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which is not callable"),
-        (["--size", "8xx"], r"'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
-        (["--size", "8x0"], r"'8x0' is not a size"),
-        (["--size", "8"], r"images.npy is opened by from_npy, which takes no --size; leave it out"),
-        (["--pad-to", "8"], r"images.npy is opened by from_npy, which takes no --pad-to"),
-        (["--batch-size", 8192], r"--batch-size 8192: there are only 4096 rows; pass a smaller one"),
-        (["--batch-size", 0], r"--batch-size 0: a batch needs at least one row"),
-        (["--num-workers", -1], r"--num-workers -1: pass 0 or more"),
-    ],
-)
-def test_bad_arguments(
-    arguments: list[Any], message: str, images: str, module: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = bench(capfd, images, *arguments, *QUICK)
-    assert (code, out) == (2, "")
-    assert re.search(message, err), err
+    assert "has no feature 'y', but name, v, x; pass these" in command("inspect", tmp_path, "--columns", "y").err

@@ -18,7 +18,7 @@ def test_this_machine(capsys: Any) -> None:
     assert {"open files", "memory", "processors", "jax", "pyarrow"} <= set(found)
 
 
-def test_nothing_to_change(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_advice(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(each.advice for each in check(GOOD))
     monkeypatch.setattr(doctor, "measure", lambda: GOOD)
     assert main(["doctor"]) == 0
@@ -46,7 +46,7 @@ def test_nothing_to_change(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None
         ({"quota": 2.5}, "processors", "raise it, or pin"),
     ],
 )
-def test_what_to_change(change: dict[str, Any], name: str, advice: str) -> None:
+def test_doctor_advice(change: dict[str, Any], name: str, advice: str) -> None:
     wrong = [each for each in check(GOOD._replace(**change)) if each.advice]
     assert [each.name for each in wrong] == [name]
     assert advice in wrong[0].advice

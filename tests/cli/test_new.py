@@ -39,7 +39,7 @@ def run(capsys: Any) -> list[tuple[int, float]]:
     return losses(capsys.readouterr().out)
 
 
-def test_a_table(folder: Path, capsys: Any) -> None:
+def test_script_of_a_table(folder: Path, capsys: Any) -> None:
     write_table("t.parquet")
     assert main(["new", "t.parquet", "train.py"]) == 0
     assert "train.py: written; run it with: python train.py" in capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_other_data(kind: str, folder: Path, capsys: Any) -> None:
     assert found[-1][1] < found[0][1]
 
 
-def test_a_function(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_of_a_function(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("corpus_of_new.py").write_text(
         "import numpy, loadax\nx = numpy.arange(90.0)\ndef data(): return loadax.from_arrays({'x': x, 'y': x})\n"
     )
@@ -105,7 +105,7 @@ def test_a_function(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) 
     sys.modules.pop("corpus_of_new")
 
 
-def test_what_no_script_is_written_for(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_new(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: str) -> str:
         assert main(["new", *arguments]) == 2
         return str(capsys.readouterr().err)

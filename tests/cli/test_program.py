@@ -179,7 +179,7 @@ def test_second_interrupt_ends_at_once(folder: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", [("inspect", "x.npy"), ("inspect", "nothing", "2>&1")])
-def test_pipes_that_nobody_reads_end_without_traceback(
+def test_closed_pipe_ends_without_traceback(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], unbuffered: str
 ) -> None:
     np.save("x.npy", np.zeros((4, 2)))
@@ -200,7 +200,7 @@ def test_pipes_that_nobody_reads_end_without_traceback(
 
 
 @pytest.mark.processes
-def test_a_full_disk_behind_stdout_is_one_error(folder: Path) -> None:
+def test_full_disk_of_stdout_is_one_error(folder: Path) -> None:
     np.save("x.npy", np.zeros((4, 2)))
     with Path("/dev/full").open("w") as full:
         child = subprocess.run(

@@ -4,7 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadax.core.buffers import ALIGNMENT, BufferPool, align, aligned_bytes, aligned_columns, aligned_empty
+from loadax.core.buffers import ALIGNMENT, BufferPool, aligned_bytes, aligned_columns, aligned_empty
 from loadax.protocols import ArraySpec
 from tests.limits import HANG, until
 
@@ -22,11 +22,6 @@ Bytes = NDArray[np.uint8]
 
 def address(array: NDArray[Any]) -> int:
     return int(array.ctypes.data)
-
-
-@pytest.mark.parametrize(("size", "expected"), [(0, 0), (1, 64), (63, 64), (64, 64), (65, 128), (1000, 1024)])
-def test_align_rounds_up(size: int, expected: int) -> None:
-    assert align(size) == expected
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000, 1 << 20])
@@ -72,13 +67,6 @@ def test_memory_comes_back_and_is_used_again() -> None:
     assert pool.idle_bytes == 0
 
 
-def test_two_leases_never_overlap() -> None:
-    pool = BufferPool(1 << 20)
-    leases = [pool.lease(SIZE) for _ in range(5)]
-    starts = sorted(map(address, leases))
-    assert all(later - earlier >= SIZE for earlier, later in pairwise(starts))
-
-
 def strided(lease: Bytes) -> Any:
     return lease[10:20][::-3]
 
@@ -112,23 +100,6 @@ def in_a_dlpack(lease: Bytes) -> Any:
     return np.from_dlpack(lease)
 
 
-@pytest.mark.parametrize("view_of", [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack])
-def test_a_view_of_any_kind_keeps_its_memory(view_of: Callable[[Bytes], Any]) -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease[:] = 5
-    view = view_of(lease)
-    before = np.array(view)
-    del lease
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE)[:] = 9
-    np.testing.assert_array_equal(view, before)
-    del view
-    gc.collect()
-    assert pool.idle_bytes == 2 * SIZE
-
-
 def placed(lease: Bytes, devices: int = 1) -> jax.Array:
     """A jax.Array on the memory of `lease`, one part a device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "d")
@@ -138,81 +109,55 @@ def placed(lease: Bytes, devices: int = 1) -> jax.Array:
     return jax.block_until_ready(array)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_a_jax_array_keeps_its_memory(devices: int) -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    start = address(lease)
-    array = placed(lease, devices)
-    # it is the lease's memory, no copy
-    assert start <= array.addressable_shards[0].data.unsafe_buffer_pointer() < start + SIZE
-    del lease
-    gc.collect()
-    assert pool.idle_bytes == 0
-    for _ in range(4):
-        pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (np.asarray(array) == 3.0).all()
-
-
 def eventually(condition: Callable[[], bool]) -> bool:
     """JAX may let go of memory on a thread of its own."""
     until(lambda: (gc.collect(), condition())[1])
     return True
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_memory_comes_back_when_the_array_is_gone(devices: int) -> None:
-    pool = BufferPool(1 << 20)
-    array = placed(pool.lease(SIZE), devices)
-    assert pool.idle_bytes == 0
-    del array
-    assert eventually(lambda: pool.idle_bytes == SIZE)
+def shard_of_eight(lease: Bytes) -> Any:
+    return placed(lease, 8).addressable_shards[5].data
 
 
-def test_one_shard_that_lives_on_keeps_all_of_it() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    array = placed(lease, 8)
-    shard = array.addressable_shards[5].data
-    del lease, array
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (np.asarray(shard) == 3.0).all()
-    del shard
-    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
+def view_of_an_array(lease: Bytes) -> Any:
+    return np.asarray(placed(lease))[2:3]
 
 
-def test_a_numpy_view_may_outlive_its_array() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
-    array = placed(lease)
-    view = np.asarray(array)[2:3]
-    start = address(lease)
-    assert start <= address(view) < start + SIZE  # a view it is: otherwise this test shows nothing
-    del lease, array
-    gc.collect()
-    assert pool.idle_bytes == 0
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (view == 3.0).all()
-    del view
-    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
-
-
-def test_a_numpy_view_may_outlive_a_deleted_array() -> None:
-    pool = BufferPool(1 << 20)
-    lease = pool.lease(SIZE)
-    lease.view(np.float32)[:] = 3.0
+def view_of_a_deleted_array(lease: Bytes) -> Any:
     array = placed(lease)
     view = np.asarray(array)
     array.delete()
-    del lease, array
+    return view
+
+
+def address_of(keeper: Any) -> int:
+    if isinstance(keeper, np.ndarray):
+        return address(keeper)
+    shards = [shard.data.unsafe_buffer_pointer() for shard in keeper.addressable_shards]
+    return int(shards[0])
+
+
+VIEWS = [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack]
+ARRAYS = [placed, partial(placed, devices=8), shard_of_eight, view_of_an_array, view_of_a_deleted_array]
+
+
+@pytest.mark.parametrize("keep", [*VIEWS, *ARRAYS], ids=str)
+def test_views_and_jax_arrays_keep_their_memory_until_they_are_gone(keep: Callable[[Bytes], Any]) -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    start = address(lease)
+    keeper = keep(lease)
+    assert start <= address_of(keeper) < start + SIZE  # it is the lease's memory, no copy
+    before = np.array(keeper)
+    del lease
     gc.collect()
-    pool.lease(SIZE).view(np.float32)[:] = -1.0
-    assert (view == 3.0).all()
+    assert pool.idle_bytes == 0
+    for _ in range(4):
+        pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert np.array(keeper).tobytes() == before.tobytes()
+    del keeper
+    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
 
 
 def test_a_computation_under_way_keeps_its_input() -> None:
@@ -231,34 +176,6 @@ def test_a_computation_under_way_keeps_its_input() -> None:
         del lease
         pool.lease(SIZE).view(np.float32)[:] = -1.0
         assert float(total) == SIZE / 4
-
-
-def test_memory_held_in_another_thread_is_not_used_again() -> None:
-    pool = BufferPool(1 << 20)
-    held, let_go, let_gone = threading.Event(), threading.Event(), threading.Event()
-    result: list[bool] = []
-
-    def hold() -> None:
-        view = pool.lease(SIZE)[5:]
-        view[:] = 5
-        held.set()
-        let_go.wait(HANG)
-        result.append(bool((view == 5).all()))
-        del view
-        let_gone.set()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(HANG)
-    mine = pool.lease(SIZE)
-    mine[:] = 9
-    assert pool.idle_bytes == 0
-    let_go.set()
-    assert let_gone.wait(HANG)
-    thread.join(HANG)
-    assert result == [True]
-    assert pool.idle_bytes == SIZE
-    assert (mine == 9).all()
 
 
 def test_many_threads_never_share_a_buffer() -> None:

@@ -32,11 +32,6 @@ def made(text: str, name: str = "fn", module: str = "mine", **names: Any) -> Any
 
 
 CHANGES: dict[str, tuple[str, str]] = {
-    "code": ("def fn(x): return x > 1", "def fn(x): return x < 1"),
-    "a constant": ("def fn(x): return x > 1", "def fn(x): return x > 2"),
-    "1 and True": ("def fn(x): return x == 1", "def fn(x): return x == True"),
-    "a default": ("def fn(x, y=1): return x > y", "def fn(x, y=2): return x > y"),
-    "a keyword's default": ("def fn(x, *, y=1): return x > y", "def fn(x, *, y=2): return x > y"),
     "a global": ("Y = 1\ndef fn(x): return x > Y", "Y = 2\ndef fn(x): return x > Y"),
     "a global in a function inside": (
         "Y = 1\ndef fn(x): return any(z > Y for z in x)",
@@ -95,13 +90,6 @@ CHANGES: dict[str, tuple[str, str]] = {
         )
     },
     "which builtin": ("def fn(x): return any(x)", "def fn(x): return all(x)"),
-    "what it closes over": (
-        "def build(y):\n  def fn(x): return x > y\n  return fn\nfn = build(1)",
-        "def build(y):\n  def fn(x): return x > y\n  return fn\nfn = build(2)",
-    ),
-    "a set": ("Y = {'a', 'b'}\ndef fn(x): return x in Y", "Y = {'a', 'c'}\ndef fn(x): return x in Y"),
-    "a dict": ("Y = {'a': 1}\ndef fn(x): return Y[x]", "Y = {'a': 2}\ndef fn(x): return Y[x]"),
-    "a list": ("Y = [1, 2]\ndef fn(x): return x in Y", "Y = [2, 1]\ndef fn(x): return x in Y"),
     "a pattern": (
         "import re\nY = re.compile('a')\ndef fn(x): return Y.match(x)",
         "import re\nY = re.compile('b')\ndef fn(x): return Y.match(x)",
@@ -118,13 +106,6 @@ CHANGES: dict[str, tuple[str, str]] = {
 def test_what_changes_it(one: str, other: str) -> None:
     assert fingerprint(made(one)) == fingerprint(made(one)) == fingerprint(made("\n\n# moved\n" + one))
     assert fingerprint(made(one)) != fingerprint(made(other))
-
-
-def test_a_partial_is_its_function_and_what_is_filled_in() -> None:
-    fn = made("def fn(y, x): return x > y")
-    texts = [fingerprint(functools.partial(fn, y)) for y in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-    assert fingerprint(functools.partial(fn, y=1)) != texts[0]
 
 
 def test_the_name_of_its_module_does_not_matter() -> None:
@@ -278,20 +259,6 @@ def test_of_different_functions() -> None:
         *(Scaling().by_two, Scaling().by_three, Scaling(), len, max),
     ]
     assert len({fingerprint(each).digest for each in functions}) == len(functions)
-
-
-def test_of_functions_that_call_themselves_or_each_other() -> None:
-    def halve(row: int) -> int:
-        return halve(row // 2) if row > 1 else row
-
-    def even(row: int) -> bool:
-        return row == 0 or odd(row - 1)
-
-    def odd(row: int) -> bool:
-        return row != 0 and even(row - 1)
-
-    assert len({fingerprint(halve), fingerprint(even), fingerprint(odd)}) == 3
-    assert fingerprint(halve) == fingerprint(halve)
 
 
 def test_of_what_can_not_be_told_apart() -> None:

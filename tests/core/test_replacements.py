@@ -138,19 +138,6 @@ def test_hints_of_the_package_work(tmp_path: Path) -> None:
         assert len(eval(_ATTRIBUTES["module"][name], names)) > 0
 
 
-def test_hints_of_loader_and_iterator_work() -> None:
-    loader = Dataloader(DATA, 8)
-    batches = iter(loader)
-    next(batches)
-    state = batches.get_state()
-    with loader.iterate(start=state) as resumed:
-        assert resumed.step == 1
-    assert batches.stats().steps == 1
-    assert batches.report().stats.steps == 1
-    batches.set_state(state)
-    assert sum(1 for epoch in loader.epochs() for batch in epoch) == 8
-
-
 def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
     for other in (copy.copy(DATA), copy.deepcopy(DATA), pickle.loads(pickle.dumps(DATA))):
         assert other.read(range(64))["x"].tolist() == list(range(64))

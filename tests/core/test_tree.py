@@ -14,8 +14,8 @@ from flax.core import FrozenDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.core.tree import LEAF, Structure, broadcast_prefix, flatten, flatten_like, map_leaves
-from loadax.errors import ArgumentError, LeafError
+from loadax.core.tree import LEAF, Structure, broadcast_prefix, flatten
+from loadax.errors import ArgumentError
 
 
 class Pair(NamedTuple):
@@ -141,8 +141,6 @@ def test_static_fields_are_part_of_the_structure() -> None:
     assert one.static_difference(same) is None
     assert one.static_difference(other) == "static field [0].name is 'b', expected 'a'"
     assert one.static_difference(flatten({"a": 1})[1]) is None
-    with pytest.raises(LeafError, match=r"static field \[0\]\.name is 'b', expected 'a'"):
-        flatten_like(one, [Marked("b", 1, 2)])
     hash(flatten(Marked([], 1, 2))[1])  # type: ignore[arg-type]  # as that of a key of what was compiled
 
 
@@ -195,21 +193,6 @@ def test_keys_that_cannot_be_sorted() -> None:
         ArgumentError, match=r"keys \['a', 1\] of a dict can't be sorted.*use keys of one type, such as strings"
     ):
         flatten({"a": 0, 1: 0})
-
-
-def test_map_leaves_goes_through_several_trees_together() -> None:
-    assert map_leaves(lambda one, other: one - other, {"a": 5, "b": (7,)}, {"b": (1,), "a": 2}) == {"a": 3, "b": (6,)}
-
-
-@pytest.mark.parametrize("other", [{"a": 1}, {"a": 1, "c": 2}, [1, 2], 3])
-def test_another_structure_shows_the_leaves_of_both(other: Any) -> None:
-    structure = flatten({"a": 1, "b": 2})[1]
-    with pytest.raises(LeafError) as caught:
-        flatten_like(structure, other)
-    assert str(structure.paths) in str(caught.value)
-    assert str(flatten(other)[1].paths) in str(caught.value)
-    with pytest.raises(LeafError, match="; pass a tree with these"):
-        map_leaves(lambda one, two: one, {"a": 1, "b": 2}, other)
 
 
 def structure_of(tree: Any) -> Structure:

@@ -8,6 +8,7 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import ctypes
 import faulthandler
 import mmap
 import signal
@@ -41,7 +42,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     names = arguments.format or list(FORMATS)
     todo = [(name, arguments.first + case) for name in names for case in range(arguments.cases)]
-    began, shared, deaths, processes = time.monotonic(), Shared(), 0, 0
+    began, shared, deaths, processes = time.monotonic(), Shared.from_buffer(mmap.mmap(-1, 24)), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         while True:
             sys.stdout.flush()
@@ -71,21 +72,13 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 @final
-class Shared:
-    """Counters that outlive the process that counts."""
+class Shared(ctypes.Structure):
+    """Counters in memory that outlives the process that counts."""
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 24)
-
-    def _get(self, index: int) -> int:
-        return int.from_bytes(self._memory[8 * index : 8 * index + 8], "little")
-
-    def _set(self, index: int, value: int) -> None:
-        self._memory[8 * index : 8 * index + 8] = value.to_bytes(8, "little")
-
-    done = property(lambda self: self._get(0), lambda self, value: self._set(0, value))
-    findings = property(lambda self: self._get(1), lambda self, value: self._set(1, value))
-    opened = property(lambda self: self._get(2), lambda self, value: self._set(2, value))
+    _fields_ = (("done", ctypes.c_int64), ("findings", ctypes.c_int64), ("opened", ctypes.c_int64))
+    done: int
+    findings: int
+    opened: int
 
 
 def _run(todo: Sequence[tuple[str, int]], seed: int, folder: Path, shared: Shared, keep: Path | None) -> int:

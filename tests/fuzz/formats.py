@@ -5,7 +5,6 @@ import io
 import json
 import os
 import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 from pyarrow import parquet as pq
@@ -23,6 +23,7 @@ from loadax.loader.inspection.certificate import Certificate
 from loadax.sources.io.index_folder import Entry, IndexFolder
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
 from tests.sources.shards.corpora import example_class, masked, write_tar, write_tfrecord
+from tests.sources.token_corpora import write_pair
 
 SEED = "seed"
 """Part of the name of every file: an error must contain it."""
@@ -120,12 +121,7 @@ def _read_array_record(folder: Path) -> Dataset:
 
 
 def _make_megatron(folder: Path) -> None:
-    lengths = np.array([3, 5, 4, 2], np.int32)
-    begins = np.cumsum([0, *lengths[:-1]]) * 2
-    header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1)
-    content = header + lengths.tobytes() + begins.astype(np.int64).tobytes() + np.arange(5, dtype=np.int64).tobytes()
-    (folder / "seed.idx").write_bytes(content)
-    np.arange(lengths.sum(), dtype=np.uint16).tofile(folder / "seed.bin")
+    write_pair(folder / "seed.bin", [[part] for part in np.split(np.arange(14, dtype=np.uint16), [3, 8, 12])])
 
 
 def _read_megatron(folder: Path) -> Dataset:
@@ -300,14 +296,8 @@ def _make_zarr(folder: Path) -> None:
 
 
 def _make_zarr2(folder: Path) -> None:
-    (folder / "seed.zarr" / "x").mkdir(parents=True)
-    (folder / "seed.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
-    fields = {"zarr_format": 2, "shape": [30], "chunks": [8], "dtype": "<i4", "order": "C", "fill_value": 0}
-    fields |= {"compressor": {"id": "zlib", "level": 1}, "filters": None, "dimension_separator": "."}
-    (folder / "seed.zarr" / "x" / ".zarray").write_text(json.dumps(fields))
-    for chunk in range(4):
-        content = np.arange(8 * chunk, 8 * chunk + 8, dtype="<i4").tobytes()
-        (folder / "seed.zarr" / "x" / str(chunk)).write_bytes(zlib.compress(content))
+    group = zarr.open_group(folder / "seed.zarr", mode="w", zarr_format=2)
+    group.create_array("x", shape=(30,), chunks=(8,), dtype="i4")[:] = np.arange(30)
 
 
 def _read_zarr(folder: Path) -> Dataset:

@@ -1,7 +1,7 @@
 """loadax in Grain: datasets as Grain reads them, iterators as Grain's checkpoint handler and Orbax take them."""
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +62,24 @@ def test_grain_reads_every_epoch(options: Any) -> None:
     np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in batches]), [row["x"] for row in oracle])
 
 
-def test_any_order_of_asks_gives_the_same() -> None:
+def test_any_order_of_requests() -> None:
     data = dataset()
     out = to_map_dataset(data)
-    rng = np.random.default_rng(0)
-    asks = [
+    requests = [
         *range(40),
-        *range(40),  # again, though their block has handed them out
+        *range(40),  # again, after their block has returned them
         *range(300, 200, -3),
-        *rng.integers(5 * ROWS, size=300).tolist(),
+        *np.random.default_rng(0).integers(5 * ROWS, size=300).tolist(),
         *range(ROWS - 5, ROWS + 5),
-        0,
-        0,
-        np.int64(7),
+        *(0, 0, np.int64(7)),
     ]
-    same([out[ask] for ask in asks], expected(data, asks))
-    same(out.__getitems__(asks), expected(data, asks))
+    same([out[index] for index in requests], expected(data, requests))
+    same(out.__getitems__(requests), expected(data, requests))
     assert out.__getitems__([]) == []
     same([out[-1], out[-ROWS - 2]], expected(data, [ROWS - 1, ROWS - 2]))
 
 
-def test_grains_verbs_stand_on_it() -> None:
+def test_grains_verbs() -> None:
     data = dataset()
     out = to_map_dataset(data)
     same(list(out[10:50:3].to_iter_dataset(OPTIONS[0])), expected(data, range(10, 50, 3)))
@@ -116,15 +113,6 @@ class Counting:
         return {"x": rows}
 
 
-def test_rows_that_follow_each_other_are_read_at_once() -> None:
-    source = Counting(2048)
-    out = to_map_dataset(source)
-    assert [row["x"] for row in out.to_iter_dataset(OPTIONS[0])] == list(range(2048))
-    blocks = 2048 // interop._BLOCK_ROWS
-    assert len(source.reads) <= 2 * blocks + 2
-    assert sum(source.reads) <= 2048 + 2
-
-
 @pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[2]], ids=str)
 def test_every_pass_reads_blocks(options: Any) -> None:
     source = Counting(5000)
@@ -132,17 +120,21 @@ def test_every_pass_reads_blocks(options: Any) -> None:
     for _ in range(3):
         source.reads.clear()
         assert [row["x"] for row in out.to_iter_dataset(options)] == list(range(5000))
-        assert len(source.reads) < 500  # threads may ask for a few rows while their block is read
+        assert len(source.reads) < 500  # threads may request a few rows while their block is read
     source.reads.clear()
     assert [row["x"] for row in out] == list(range(5000))
     assert len(source.reads) <= 2 * (5000 // interop._BLOCK_ROWS + 1) + 1
+    assert sum(source.reads) <= 5000 + 2
 
 
-def test_a_block_that_can_not_be_read_is_tried_once() -> None:
-    source = Counting(100, bad=99)
+def test_a_row_that_cannot_be_read_fails_alone_and_its_block_is_read_once() -> None:
+    source = Counting(100, bad=30)
     out = to_map_dataset(source)
     for _ in range(2):
-        assert [out[row]["x"] for row in range(99)] == list(range(99))
+        assert [out[row]["x"] for row in range(30)] == list(range(30))
+        with pytest.raises(OSError, match="a bad sector"):
+            out[30]
+        assert [out[row]["x"] for row in range(31, 100)] == list(range(31, 100))
     assert sum(size > 1 for size in source.reads) == 1
 
 
@@ -163,7 +155,7 @@ def test_blocks_of_large_rows_are_small() -> None:
     assert max(len(block.rows) for block in out._blocks.values()) < 4
 
 
-def test_what_it_hands_out_may_be_written_to() -> None:
+def test_returned_rows_may_be_written_to() -> None:
     arrays = np.arange(40.0).reshape(20, 2)
     out = to_map_dataset({"x": arrays})
 
@@ -172,33 +164,17 @@ def test_what_it_hands_out_may_be_written_to() -> None:
         return row
 
     for _ in range(2):
-        found = [row["x"].tolist() for row in out.map(double).to_iter_dataset(OPTIONS[0])]
-        assert found == (2 * np.arange(40.0).reshape(20, 2)).tolist()
+        rows = [row["x"].tolist() for row in out.map(double).to_iter_dataset(OPTIONS[0])]
+        assert rows == (2 * np.arange(40.0).reshape(20, 2)).tolist()
 
 
-def test_a_row_that_can_not_be_read_is_an_error_of_that_row() -> None:
-    out = to_map_dataset(Counting(100, bad=30))
-    assert [out[row]["x"] for row in range(30)] == list(range(30))
-    with pytest.raises(OSError, match="a bad sector"):
-        out[30]
-    assert [out[row]["x"] for row in range(31, 100)] == list(range(31, 100))
-
-
-def test_many_threads_ask_at_once() -> None:
+def test_many_threads_at_once() -> None:
     data = dataset()
     out = to_map_dataset(data)
     oracle = [row["x"] for row in expected(data, range(ROWS))]
-    found: list[list[Any]] = [[] for _ in range(4)]
-
-    def ask(thread: int) -> None:
-        found[thread] = [out[row]["x"] for row in range(ROWS)]
-
-    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [oracle] * 4
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda _: [out[row]["x"] for row in range(ROWS)], range(4))
+    assert list(found) == [oracle] * 4
 
 
 def test_rows_of_any_kind() -> None:
@@ -209,7 +185,7 @@ def test_rows_of_any_kind() -> None:
     assert [row["name"] for row in names.to_iter_dataset(OPTIONS[0])] == [f"n{row}" for row in range(10)]
 
 
-def test_it_travels() -> None:
+def test_pickled_copy_reads_the_same() -> None:
     data = dataset()
     out = to_map_dataset(data)
     before = [out[row] for row in range(5)]
@@ -219,7 +195,7 @@ def test_it_travels() -> None:
 
 
 @pytest.mark.processes
-def test_grains_worker_processes_read_it() -> None:
+def test_grain_worker_processes() -> None:
     if not flags.FLAGS.is_parsed():  # Grain's workers read them, and nothing else does in a test
         flags.FLAGS.mark_as_parsed()
     data = dataset(40)
@@ -231,8 +207,8 @@ def test_grains_worker_processes_read_it() -> None:
     assert sorted(found) == sorted(oracle)
 
 
-def test_what_can_not_be_handed_to_grain() -> None:
-    with pytest.raises(ArgumentError, match="the dataset has no rows, of which Grain makes nothing"):
+def test_unsuitable_datasets() -> None:
+    with pytest.raises(ArgumentError, match="the dataset has no rows, which Grain does not support; pass"):
         to_map_dataset(loadax.from_arrays({"x": np.zeros(4)})[:0])
     weights = {0: {"a": 1, "b": 1}, 5: {"a": 1, "b": 3}}
     by_step = loadax.mix({"a": dataset(8), "b": dataset(8)}, weights=weights, by="step", stop="all")
@@ -249,7 +225,7 @@ def xs(batches: Any) -> list[list[int]]:
     return [batch["x"].tolist() for batch in batches]
 
 
-def test_an_iterator_is_grains() -> None:
+def test_iterator_is_a_grain_iterator_with_state() -> None:
     batches = as_grain_iterator(iter(loader()))
     assert isinstance(batches, grain.DatasetIterator)
     assert iter(batches) is batches
@@ -265,7 +241,7 @@ def test_an_iterator_is_grains() -> None:
     assert [first["x"].tolist(), *rest] == xs(loader())
 
 
-def test_it_closes_the_loaders_iterator_when_it_is_told_to_and_only_then() -> None:
+def test_close_closes_the_loaders_iterator_and_garbage_collection_does_not() -> None:
     inner = iter(loader())
     as_grain_iterator(inner)  # forgotten at once
     next(inner)
@@ -280,9 +256,8 @@ def test_it_closes_the_loaders_iterator_when_it_is_told_to_and_only_then() -> No
 
 @pytest.mark.parametrize("given", [loader(), [1, 2], loader().epochs()])
 def test_only_an_iterator_of_a_loader_is_taken(given: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"^batches is an? \w+; pass the iterator of a Dataloader: as_grain_iterator"
-    ):
+    message = r"^batches is an? \w+; pass the iterator of a Dataloader: as_grain_iterator"
+    with pytest.raises(ArgumentError, match=message):
         as_grain_iterator(given)
 
 
@@ -321,7 +296,7 @@ def test_a_handler_that_restores_another_loaders_state_names_the_field(tmp_path:
     grains.close()
 
 
-def test_orbax_v1_saves_and_loads_it(tmp_path: Path) -> None:
+def test_orbax_v1_checkpointables(tmp_path: Path) -> None:
     expected = xs(loader())
     with iter(loader()) as inner:
         batches = as_grain_iterator(inner)
@@ -337,21 +312,3 @@ def test_orbax_v1_saves_and_loads_it(tmp_path: Path) -> None:
     with iter(loader(seed=1)) as inner, pytest.raises(Exception, match="data") as caught:
         v1.load_checkpointables(tmp_path / "one", {"data": as_grain_iterator(inner)})
     assert isinstance(caught.value.__cause__, StateError)  # Orbax puts an error of its own around it
-
-
-def test_a_trainer_of_grains_types_goes_through_it() -> None:
-    """What MaxText and Kauldron do with an iterator: ask for its type, take batches, and keep its state."""
-
-    def train(batches: Any, steps: int) -> tuple[list[list[int]], Any]:
-        assert isinstance(batches, grain.DatasetIterator)
-        batches.start_prefetch()
-        seen = xs(next(batches) for _ in range(steps))
-        state = batches.get_state()
-        batches.close()
-        return seen, state
-
-    before, state = train(as_grain_iterator(iter(loader())), 6)
-    resumed = as_grain_iterator(iter(loader()))
-    resumed.set_state(state)
-    after, _ = train(resumed, 10)
-    assert before + after == xs(loader())

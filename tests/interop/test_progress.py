@@ -2,6 +2,7 @@
 
 import io
 import re
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,11 @@ from tqdm import tqdm
 import loadax
 from loadax import Dataloader
 from loadax.errors import ArgumentError
-from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 
 
 class Screen(io.StringIO):
-    """What a terminal would be sent."""
+    """Records the output to a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -35,9 +35,9 @@ def nothing_is_left() -> Any:
     assert not list(getattr(tqdm, "_instances", ()))
 
 
-def test_it_gives_the_batches() -> None:
+def test_batches_are_those_of_the_loader() -> None:
     seen = [np.asarray(batch).tolist() for batch in loadax.progress(loader(), file=Screen())]
-    assert seen == [list(range(8 * step, 8 * step + 8)) for step in range(40)]
+    assert seen == np.arange(320).reshape(40, 8).tolist()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_what_it_shows(machine: Machine) -> None:
+def test_bar_shows_steps_rates_and_waiting(machine: Machine) -> None:
     screen = Screen()
     for _ in loadax.progress(loader(num_epochs=2), file=screen, desc="train", ncols=120):
         machine.sleep(0.01)
@@ -63,7 +63,7 @@ def test_what_it_shows(machine: Machine) -> None:
     assert len(shown) < 20  # a few times a second, not at each step
 
 
-def test_rows_a_second_are_those_of_the_steps_beside_them(machine: Machine) -> None:
+def test_rows_per_second_match_the_step_rate(machine: Machine) -> None:
     machine.tick = 2.0**-14
     screen = Screen()
     with loadax.progress(loader(), file=screen, mininterval=0, ncols=120) as batches:
@@ -78,19 +78,13 @@ def test_rows_a_second_are_those_of_the_steps_beside_them(machine: Machine) -> N
         assert float(beside[3].replace(",", "")) == pytest.approx(8 * rate, rel=0.01, abs=1)
 
 
-def test_waiting_is_shown_once_it_is_measured_and_as_it_is(machine: Machine) -> None:
-    class Slow:
-        spec = ArraySpec((), np.dtype(np.int32))
-
-        def __len__(self) -> int:
-            return 80
-
-        def read(self, rows: Integers) -> Any:
-            machine.sleep(0.02)
-            return rows.astype(np.int32)
+def test_waiting_is_shown_once_it_is_measured(machine: Machine) -> None:
+    def slow(batch: Any) -> Any:
+        machine.sleep(0.02)
+        return batch
 
     screen = Screen()
-    run = Dataloader(loadax.from_source(Slow()), 8, num_workers=1, prefetch_bytes=1)
+    run = Dataloader(loadax.from_arrays(np.arange(80)).map_batch(slow), 8, num_workers=1, prefetch_bytes=1)
     with loadax.progress(run, file=screen, mininterval=0, ncols=120) as batches:
         assert len(list(batches)) == 10
     shown = screen.lines()
@@ -100,7 +94,7 @@ def test_waiting_is_shown_once_it_is_measured_and_as_it_is(machine: Machine) -> 
     assert shares == [100.0] * len(shares)
 
 
-def test_the_bar_is_tqdm_s() -> None:
+def test_bar_has_the_methods_of_tqdm() -> None:
     screen = Screen()
     with loadax.progress(loader(), file=screen, mininterval=0, ncols=150, postfix={"lr": 1}) as batches:
         next(batches)
@@ -123,7 +117,7 @@ def test_the_bar_is_tqdm_s() -> None:
     assert "rows/s" not in first
 
 
-def test_steps_that_lie_behind() -> None:
+def test_bar_starts_at_the_given_step() -> None:
     screen = Screen()
     run = loader()
     with loadax.progress(run, start=30, file=screen, mininterval=0) as batches:
@@ -135,25 +129,17 @@ def test_steps_that_lie_behind() -> None:
     assert "31/40" in screen.lines()[-1]
 
 
-def test_an_iterator_goes_on() -> None:
-    screen = Screen()
-    with loader().iterate() as given:
-        next(given)
+def test_iterators_epochs_and_replays_have_a_bar() -> None:
+    started = loader().iterate()
+    next(started)
+    for given in chain([started, loader().replay()], loader(num_epochs=2).epochs()):
+        screen = Screen()
         with loadax.progress(given, file=screen, mininterval=0) as batches:
-            assert len(list(batches)) == 39
-    assert "40/40" in screen.lines()[-1]
+            assert len(list(batches)) == (39 if given is started else 40)
+        assert "40/40" in screen.lines()[-1]
 
 
-def test_epochs_have_a_bar_each() -> None:
-    screens = []
-    for epoch in loader(num_epochs=2).epochs():
-        screens.append(Screen())
-        with loadax.progress(epoch, file=screens[-1], mininterval=0) as batches:
-            assert len(list(batches)) == 40
-    assert all("40/40" in screen.lines()[-1] for screen in screens)
-
-
-def test_without_end_there_is_no_total() -> None:
+def test_infinite_runs_have_no_total() -> None:
     screen = Screen()
     with loadax.progress(loader(num_epochs=None), file=screen, mininterval=0) as batches:
         for _ in range(100):
@@ -161,42 +147,31 @@ def test_without_end_there_is_no_total() -> None:
     assert screen.lines()[-1].startswith("100step [")
 
 
-def test_a_replay_has_a_bar_too() -> None:
-    screen = Screen()
-    with loadax.progress(loader().replay(), file=screen, mininterval=0) as batches:
-        assert len(list(batches)) == 40
-    assert "40/40" in screen.lines()[-1]
-
-
-def test_it_is_over_when_it_is_forgotten() -> None:
+def test_garbage_collection_closes_the_bar() -> None:
     for _ in loadax.progress(loader(), file=Screen()):
         break  # and the fixtures see that no thread and no bar is left
 
 
 def test_an_error_ends_the_bar() -> None:
-    class Broken:
-        def __len__(self) -> int:
-            return 80
-
-        def __getitem__(self, row: int) -> Any:
-            if row >= 24:
-                raise OSError("the disk is gone")
-            return np.int32(row)
+    def broken(row: Any) -> Any:
+        if row >= 24:
+            raise OSError("the disk is gone")
+        return row
 
     screen = Screen()
+    run = Dataloader(loadax.from_arrays(np.arange(80, dtype=np.int32)).map(broken), 8)
     with pytest.raises(OSError, match="the disk is gone"):
-        for _ in loadax.progress(Dataloader(loadax.from_source(Broken()), 8), file=screen, mininterval=0):
-            pass
+        list(loadax.progress(run, file=screen, mininterval=0))
     assert "3/10" in screen.lines()[-1]
 
 
-def test_quiet() -> None:
+def test_disabled_bar_writes_nothing() -> None:
     screen = Screen()
     assert len(list(loadax.progress(loader(), disable=True, file=screen))) == 40
     assert screen.getvalue() == ""
 
 
-def test_what_is_no_loader() -> None:
+def test_unsuitable_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"loader=\[1, 2\]: pass a Dataloader, or an iterator of one"):
         loadax.progress([1, 2])
     with (

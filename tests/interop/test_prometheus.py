@@ -1,4 +1,4 @@
-"""The metrics: their names, which users' dashboards rely on, and a server that listens where told and shuts down."""
+"""The metrics: their names, which users' dashboards rely on, and a server that listens on one address until closed."""
 
 import gc
 import http.client
@@ -18,23 +18,11 @@ from loadax.interop.prometheus import Exporter, serve
 from tests.clocks import Machine
 from tests.limits import HANG
 
-NAMES = {
-    "loadax_steps_total": "counter",
-    "loadax_rows_total": "counter",
-    "loadax_bytes_total": "counter",
-    "loadax_masked_rows_total": "counter",
-    "loadax_wait_seconds_total": "counter",
-    "loadax_train_seconds_total": "counter",
-    "loadax_cpu_seconds_total": "counter",
-    'loadax_stage_seconds_total{stage="read"}': "counter",
-    'loadax_stage_seconds_total{stage="transform"}': "counter",
-    'loadax_stage_seconds_total{stage="assemble"}': "counter",
-    'loadax_stage_seconds_total{stage="place"}': "counter",
-    "loadax_ready_batches": "gauge",
-    "loadax_first_batch_seconds": "gauge",
-    "loadax_longest_wait_seconds": "gauge",
-    "loadax_workers": "gauge",
-    "loadax_step": "gauge",
+COUNTERS = {f"loadax_{name}_total" for name in ("steps", "rows", "bytes", "masked_rows")}
+COUNTERS |= {f"loadax_{name}_seconds_total" for name in ("wait", "train", "cpu")}
+COUNTERS |= {f'loadax_stage_seconds_total{{stage="{stage}"}}' for stage in ("read", "transform", "assemble", "place")}
+GAUGES = {
+    f"loadax_{name}" for name in ("ready_batches", "first_batch_seconds", "longest_wait_seconds", "workers", "step")
 }
 
 
@@ -52,24 +40,27 @@ def loader(**options: Any) -> Dataloader:
     return Dataloader(np.zeros((320, 4), np.float32), 8, num_workers=1, **options)
 
 
-def scrape(exporter: Exporter) -> dict[str, float]:
+def scraped_text(exporter: Exporter) -> list[str]:
     with urllib.request.urlopen(exporter.url, timeout=HANG) as answer:
-        lines = answer.read().decode().splitlines()
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+        lines: list[str] = answer.read().decode().splitlines()
+    return lines
+
+
+def scrape(exporter: Exporter) -> dict[str, float]:
+    samples = (line.rpartition(" ") for line in scraped_text(exporter) if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
 
 
 def test_names_are_stable() -> None:
     with loader().iterate() as batches, serve(batches) as exporter:
         next(batches)
-        with urllib.request.urlopen(exporter.url, timeout=HANG) as answer:
-            text = answer.read().decode()
-    kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
-    found = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
-    assert {name: kinds[name.partition("{")[0]] for name in found} == NAMES
-    assert len(found) == len(NAMES)
+        lines, names = scraped_text(exporter), list(scrape(exporter))
+    kinds = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
+    assert sorted(names) == sorted(COUNTERS | GAUGES)
+    assert all(kinds[name.partition("{")[0]] == ("counter" if name in COUNTERS else "gauge") for name in names)
 
 
-def test_values_are_those_of_now() -> None:
+def test_values() -> None:
     with loader().iterate(start=5) as batches, serve(batches) as exporter:
         assert scrape(exporter)["loadax_steps_total"] == 0
         for _ in range(7):
@@ -84,7 +75,7 @@ def test_values_are_those_of_now() -> None:
         assert found["loadax_workers"] == 1
 
 
-def test_a_loader_shows_the_iterator_that_is_used_now() -> None:
+def test_loader_exports_its_latest_iterator() -> None:
     run = loader(num_epochs=2)
     with serve(run) as exporter:
         assert scrape(exporter) == {}
@@ -102,7 +93,7 @@ def test_a_loader_shows_the_iterator_that_is_used_now() -> None:
 
 
 @pytest.mark.parametrize("of", ["iterator", "loader", "epoch"])
-def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporter_keeps_no_iterator_alive_but_its_last_figures(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.tick = 2.0**-20
     run = loader()
@@ -127,7 +118,7 @@ def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str, monkeyp
             assert (scrape(exporter) == last) == (of != "loader")
 
 
-def test_the_step_is_that_of_the_run_wherever_it_goes_on() -> None:
+def test_step_follows_batch_sizes_and_set_state() -> None:
     run = Dataloader(np.zeros((320, 4), np.float32), {0: 8, 10: 16}, num_workers=1)
     with run.iterate() as batches, serve(run) as exporter:
         for _ in range(15):
@@ -138,7 +129,7 @@ def test_the_step_is_that_of_the_run_wherever_it_goes_on() -> None:
         assert (scrape(exporter)["loadax_step"], scrape(exporter)["loadax_steps_total"]) == (5, 1)
 
 
-def test_a_replay_is_shown_as_long_as_it_is_there() -> None:
+def test_replay_is_exported_until_it_is_collected() -> None:
     replay = loader().replay()
     with serve(replay) as exporter:
         next(replay)
@@ -148,32 +139,25 @@ def test_a_replay_is_shown_as_long_as_it_is_there() -> None:
         assert scrape(exporter) == {}
 
 
-def test_only_this_machine_sees_it() -> None:
-    with serve(loader()) as exporter:
-        assert exporter.url == f"http://127.0.0.1:{exporter.port}/metrics"
-        assert repr(exporter) == f"Exporter('{exporter.url}')"
-        assert exporter._server.socket.getsockname()[0] == "127.0.0.1"
-
-
-def test_it_goes_away() -> None:
+def test_listens_on_loopback_until_closed() -> None:
     exporter = serve(loader())
+    assert exporter.url == f"http://127.0.0.1:{exporter.port}/metrics"
+    assert exporter._server.socket.getsockname()[0] == "127.0.0.1"
     exporter.close()
     exporter.close()
     with pytest.raises(OSError):
         http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=HANG).request("GET", "/metrics")
 
 
-def test_a_port_that_can_t_be_had() -> None:
+def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            ArgumentError,
-            match=rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another one, or port=0",
-        ):
+        message = rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another one, or port=0"
+        with pytest.raises(ArgumentError, match=message):
             serve(loader(), port=port)
 
 
-def test_what_has_no_figures() -> None:
+def test_objects_without_statistics_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"batches=\[\]: pass a Dataloader, or an iterator of one"):
         serve([])
 

@@ -43,18 +43,21 @@ def pointers(array: jax.Array) -> list[int]:
     return [shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards]
 
 
+def adapter_over(modules: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter over stand-ins of modules of a trainer, which are given by their members."""
+    for module, members in modules.items():
+        stand_in = ModuleType(module)
+        vars(stand_in).update(members)
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    adapter = importlib.import_module(f"loadax.interop.{name}")
+    del sys.modules[f"loadax.interop.{name}"]
+    return adapter
+
+
 @pytest.fixture
 def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The adapter over a stand-in of `tunix.sft.hooks`."""
-    hooks = ModuleType("tunix.sft.hooks")
-    hooks.DataHooks = type("DataHooks", (), {})  # type: ignore[attr-defined]
-    sft = ModuleType("tunix.sft")
-    sft.hooks = hooks  # type: ignore[attr-defined]
-    for module in (ModuleType("tunix"), sft, hooks):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    adapter = importlib.import_module("loadax.interop.tunix")
-    del sys.modules["loadax.interop.tunix"]
-    return adapter
+    hooks = SimpleNamespace(DataHooks=type("DataHooks", (), {}))
+    return adapter_over({"tunix": {}, "tunix.sft": {"hooks": hooks}}, "tunix", monkeypatch)
 
 
 def stand_in_for_tunix_trainer(iter_steps: int = 0, axis: tuple[str, ...] = ("data",)) -> Any:
@@ -152,18 +155,11 @@ def test_tunix_places_no_arrays_that_span_processes(tunix: Any) -> None:
 
 @pytest.fixture
 def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The adapter over stand-ins of Kauldron's two base classes."""
-    modules = {name: ModuleType(name) for name in ("kauldron", "kauldron.data", "etils")}
     pipeline = dataclasses.make_dataclass("Pipeline", [("batch_size", Any, None)], frozen=True, kw_only=True)
     iterator = dataclasses.make_dataclass("Iterator", [("source", Any)], frozen=True, kw_only=True)
-    modules["kauldron.data"].pipelines = SimpleNamespace(Pipeline=pipeline)  # type: ignore[attr-defined]
-    modules["kauldron.data"].iterators = SimpleNamespace(Iterator=iterator)  # type: ignore[attr-defined]
-    modules["etils"].enp = SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)  # type: ignore[attr-defined]
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    adapter = importlib.import_module("loadax.interop.kauldron")
-    del sys.modules["loadax.interop.kauldron"]
-    return adapter
+    classes = {"pipelines": SimpleNamespace(Pipeline=pipeline), "iterators": SimpleNamespace(Iterator=iterator)}
+    etils = {"enp": SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)}
+    return adapter_over({"kauldron": {}, "kauldron.data": classes, "etils": etils}, "kauldron", monkeypatch)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -183,9 +179,7 @@ def test_kauldron_gets_numpy_arrays_in_several_processes(
 
 @pytest.mark.parametrize("name", ["mesh", "shard_count", "device_map", "host_leaves"])
 def test_kauldron_places_by_itself(kauldron: Any, name: str) -> None:
-    message = (
-        rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes rows"
-    )
+    message = rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes"
     with pytest.raises(ArgumentError, match=message):
         iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={name: None, "num_workers": 2}))
     with iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={"num_workers": 2})).batches as batches:
@@ -214,7 +208,7 @@ class StandInForMaxTextDataLoader:
 
 
 class StandInForMultiHostDataLoadIterator:
-    """MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host, and starts anew."""
+    """MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host, and restarts."""
 
     def __init__(self, dataloader: Any, mesh: Any):
         self.mesh, self.dataloader = mesh, dataloader
@@ -269,13 +263,12 @@ def test_maxtext_evaluates_on_all_batches_each_time(host_batches: Any) -> None:
 
 def test_maxtext_saves_and_restores_the_position(host_batches: Any, tmp_path: Path) -> None:
     expected = [loader(num_epochs=2).rows(step).tolist() for step in range(8)]
-    saved, restored = (
-        StandInForMultiHostDataLoadIterator(host_batches(loader(num_epochs=2)), data_parallel()) for _ in range(2)
-    )
+    hosts = (host_batches(loader(num_epochs=2)) for _ in range(2))
+    saved, restored = (StandInForMultiHostDataLoadIterator(each, data_parallel()) for each in hosts)
     assert [values(next(saved)) for _ in range(5)] == expected[:5]
-    handler = StandInForGrainCheckpointHandler()
-    handler.save(tmp_path / "process_0-of-1.json", saved.local_iterator)
-    handler.restore(tmp_path / "process_0-of-1.json", restored.local_iterator)
+    handler, path = StandInForGrainCheckpointHandler(), tmp_path / "process_0-of-1.json"
+    handler.save(path, saved.local_iterator)
+    handler.restore(path, restored.local_iterator)
     assert [values(next(restored)) for _ in range(3)] == expected[5:]
 
 
@@ -299,7 +292,4 @@ def test_maxtext_places_host_batches() -> None:
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
     whole = loader(shard_index=0, shard_count=1)
     placing = StandInForMultiHostDataLoadIterator((whole.host_batch(step) for step in range(len(whole))), mesh)
-    for step in range(len(whole)):
-        assert values(next(placing)) == whole.rows(step).tolist()
-    with pytest.raises(StopIteration):
-        next(placing)
+    assert list(map(values, placing)) == [whole.rows(step).tolist() for step in range(len(whole))]

@@ -6,12 +6,12 @@ Every epoch of a chain is written out as a list of visits, to which each verb do
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache as remembered
 from itertools import chain as joined
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from math import gcd
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -282,7 +282,7 @@ def group_of(row: Row) -> int:
     return number_of(row) % 7
 
 
-def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
+def split_groups(chain: Chain, fraction: float, seed: int, side: int, index: Path | None = None) -> Chain:
     """Groups are rows whose numbers leave the same rest."""
     depth = [chain.group_splits] if chain.group_splits else []
 
@@ -295,7 +295,7 @@ def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, chosen.__contains__))
 
-    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1)[side]
+    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1, index=index)[side]
     verb = f".split_by(number % 7, {fraction}, {seed})[{side}]"
     return chain.then(verb, dataset, epoch, group_splits=chain.group_splits + 1, stride=None)
 
@@ -446,24 +446,13 @@ def mixed(
     firsts = [sum(each.rows for each in parts[:number]) for number in range(len(parts))]
     sizes = [len(part) for part in parts]
 
-    def drawn(position: int) -> tuple[int, int]:
-        """Which part is drawn at a position, and how often it was drawn before."""
-        starts = [start for start in segments if start <= position]
-        counts, begun, slot = [0] * len(parts), [0], 0
-        for start, end in zip(starts, [*starts[1:], position], strict=True):
-            units = tuple(each // gcd(*segments[start]) for each in segments[start])
-            block, slot = divmod(end - start, sum(units))
-            begun = pattern(seed, units, block, version)
-            counts = [count + block * units[part] + begun[:slot].count(part) for part, count in enumerate(counts)]
-        return begun[slot], counts[begun[slot]]
-
-    size = cut_at if stop == "never" else end_of(map(drawn, count()), sizes, stop)
+    size = cut_at if stop == "never" else end_of(draws(segments, seed, version), sizes, stop)
 
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         assert not keep
         found = []
         begin = number % FAR_EPOCHS * FAR if stop == "never" else number * size
-        for part, draw in map(drawn, range(begin, begin + size)):
+        for part, draw in islice(draws(segments, seed, version, begin), size):
             visit = parts[part].visits(draw // sizes[part])[draw % sizes[part]]
             found.append(visit._replace(row=visit.row + firsts[part], lane=None))
         return found
@@ -471,6 +460,19 @@ def mixed(
     text = f"mix[{segments}, {seed}, {stop}, {version}]"
     chain = _joined(parts, text, dataset if stop != "never" else dataset[:cut_at], epoch)
     return replace(chain, mixed=True, varies=True, splittable=False)
+
+
+def draws(segments: Segments, seed: int, version: int, first: int = 0) -> Iterator[tuple[int, int]]:
+    """The part of each position from the first one on, and how often it was drawn before."""
+    for position in count(first):
+        starts = [start for start in segments if start <= position]
+        counts, begun, slot = [0] * len(segments[0]), [0], 0
+        for start, end in zip(starts, [*starts[1:], position], strict=True):
+            units = tuple(each // gcd(*segments[start]) for each in segments[start])
+            block, slot = divmod(end - start, sum(units))
+            begun = pattern(seed, units, block, version)
+            counts = [number + block * units[part] + begun[:slot].count(part) for part, number in enumerate(counts)]
+        yield begun[slot], counts[begun[slot]]
 
 
 @remembered

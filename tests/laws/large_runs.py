@@ -1,15 +1,13 @@
 """Large runs as lists, the slow and obvious way.
 
-Data is chosen, split, packed, shuffled and mixed, in batches of scheduled sizes. Every token is another number, so that
-what a batch holds tells which records it is made of. The oracle shares nothing with `loadax` but hashes and
-permutations, which `tests/test_seeds.py` is about; only into which row a document is fitted is the packer's choice.
+Chains of verbs (`chain_verbs.py`) over documents and rows are mixed, in batches of scheduled sizes and lengths. Every
+token is another number, so a batch tells which records it is made of. The oracle shares nothing with `loadax` but
+hashes and permutations, which `tests/test_seeds.py` is about.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache, partial
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import count as numbers
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,186 +16,59 @@ from numpy.typing import NDArray
 
 from loadax import Dataloader, Dataset, from_arrays, from_documents, from_source, mix
 from loadax.seeds import derive
-from tests.laws.chain_verbs import block_shuffled, permutation, shuffled
-from tests.loader.oracle import lane_of
+from tests.laws import chain_verbs as verbs
+from tests.laws.chain_rows import Given
+from tests.laws.chain_verbs import Chain, Packing
 
 LENGTH = 8  # entries of a row
 LARGEST = 24  # rows of a batch
 FAR = 400  # positions that are worked out of a mixture that never ends
 KEY_SEED = 7
+PADDING = {name: np.zeros(LENGTH, np.int32) for name in ("tokens", "segment_ids", "positions")} | {
+    "loss_mask": np.zeros(LENGTH, bool)
+}
 
 Example = dict[str, NDArray[Any]]
-Leave = Callable[[list[int]], list[int]]
 Schedule = dict[int, int]
 Blocks = tuple[tuple[int, tuple[int, ...]], ...]
-"""From which position on how many of each part stand in a block."""
-
-
-class Part(NamedTuple):
-    """A dataset, what its source's rows are, and which of them it meets in which order."""
-
-    dataset: Dataset
-    examples: list[Any]
-    kept: list[int]
-    shuffles: tuple[Callable[[list[int], int], list[int]], ...] = ()
-    splits: int = 0
-    group_splits: int = 0
-    texts: list[NDArray[np.int32]] | None = None  # the documents, where they were packed
-
-    def __repr__(self) -> str:
-        return f"Part({self.dataset!r})"
-
-    def epoch(self, number: int) -> list[int]:
-        """Its rows in the order of an epoch: what looks at rows goes below shuffles."""
-        rows = self.kept
-        for each in self.shuffles:
-            rows = each(rows, number)
-        return rows
+"""From which position on how many of each part are in a block."""
 
 
 class Visit(NamedTuple):
     part: str
     row: int
     epoch: int
+    lane: int | None = None
 
 
-def tokens_of(example: Any) -> NDArray[np.int32]:
-    """Of a document, or of a row."""
-    tokens: NDArray[np.int32] = example["tokens"] if isinstance(example, dict) else example
-    return tokens
-
-
-def row_of(segments: list[NDArray[np.int32]]) -> Example:
-    """Documents side by side, and what tells them apart."""
-    row = {name: np.zeros(LENGTH, np.int32) for name in ("tokens", "segment_ids", "positions")} | {
-        "loss_mask": np.zeros(LENGTH, bool)
-    }
-    column = 0
-    for number, segment in enumerate(segments, 1):
-        for entry, token in enumerate(segment.tolist()):
-            row["tokens"][column], row["segment_ids"][column], row["positions"][column] = token, number, entry
-            row["loss_mask"][column] = entry > 0
-            column += 1
-    return row
-
-
-def documents(count: int, seed: int, first: int, flat: bool) -> Part:
+def documents(count: int, seed: int, first: int, flat: bool) -> Chain:
     """Documents of up to 12 tokens, which are numbered from `first`; some may be empty."""
     lengths = np.random.default_rng(seed).integers(0, 13, count)
     lengths[0] = 5
     offsets = np.cumsum([0, *lengths])
     tokens = np.arange(first, first + lengths.sum(), dtype=np.int32)
     texts = np.split(tokens, offsets[1:-1])
-    return Part(from_documents(tokens, offsets) if flat else from_source(texts), texts, list(range(count)))
+    data = from_documents(tokens, offsets) if flat else from_source(texts)
+    return verbs.opened(Given("documents", data, texts, one_by_one=True))
 
 
-def whole_rows(count: int, first: int) -> Part:
-    """Rows that look like packed ones."""
-    rows = [row_of([np.arange(LENGTH, dtype=np.int32) + first + LENGTH * row]) for row in range(count)]
-    return Part(
-        from_arrays({name: np.stack([row[name] for row in rows]) for name in rows[0]}), rows, list(range(count))
-    )
+def whole_rows(count: int, first: int) -> Chain:
+    """Rows that look like packed ones, of one document each."""
+    tokens = np.arange(first, first + count * LENGTH, dtype=np.int32).reshape(count, LENGTH)
+    packing = Packing(LENGTH, "split", "error", None)
+    rows = [verbs.packed_row([{"tokens": row}], [(0, 0, LENGTH)], packing, {"tokens": row}) for row in tokens]
+    data = from_arrays({name: np.stack([row[name] for row in rows]) for name in PADDING})
+    return verbs.opened(Given("rows", data, rows))
 
 
-def shuffle(part: Part, seed: int) -> Part:
-    def by_hand(rows: list[int], epoch: int) -> list[int]:
-        return shuffled(rows, derive(seed, "shuffle", epoch))
-
-    return part._replace(dataset=part.dataset.shuffle(seed), shuffles=(*part.shuffles, by_hand))
-
-
-def shuffle_blocks(part: Part, seed: int, block: int, window: int, lanes: int) -> Part:
-    def by_hand(rows: list[int], epoch: int) -> list[int]:
-        return [row for row, _ in block_shuffled(rows, derive(seed, "blocks", epoch), block, window, lanes)]
-
-    made = part.dataset.shuffle(seed, block=block, window=window, lanes=lanes)
-    return part._replace(dataset=made, shuffles=(*part.shuffles, by_hand))
+def full(chain: Chain, rows: set[int] | None = None) -> bool:
+    """Whether its rows, or only these of them, have any token."""
+    values = [visit.value for visit in chain.visits(0) if rows is None or visit.row in rows]
+    return any(len(value["tokens"] if isinstance(value, dict) else value) for value in values)
 
 
-def full(part: Part, rows: list[int]) -> bool:
-    """Whether these rows have any token."""
-    return any(len(tokens_of(part.examples[row])) for row in rows)
-
-
-def keep(part: Part, rest: int, index: Path | None = None) -> Part:
-    def good(example: Any) -> bool:
-        return int(tokens_of(example).sum()) % 3 != rest
-
-    kept = [row for row in part.kept if good(part.examples[row])]
-    return (
-        part._replace(dataset=part.dataset.filter(good, index=index, workers=2), kept=kept)
-        if full(part, kept)
-        else part
-    )
-
-
-def exclude(part: Part, gone: list[int]) -> Part:
-    kept = [row for row in part.kept if row not in gone]
-    return part._replace(dataset=part.dataset.exclude(gone), kept=kept) if full(part, kept) else part
-
-
-def group_of(example: Any) -> int:
-    return int(tokens_of(example).sum()) % 7
-
-
-def _sides(part: Part, sides: tuple[Dataset, Dataset], inside: Callable[[int], bool]) -> list[Part]:
-    kept = [[row for row in part.kept if inside(row) == first] for first in (True, False)]
-    return [part._replace(dataset=side, kept=rows) for side, rows in zip(sides, kept, strict=True)]
-
-
-def split(part: Part, fraction: float, seed: int) -> list[Part]:
-    depth = [part.splits] if part.splits else []
-
-    def inside(row: int) -> bool:
-        return int(derive(seed, "split", *depth, row)) < fraction * 2**64
-
-    return [each._replace(splits=part.splits + 1) for each in _sides(part, part.dataset.split(fraction, seed), inside)]
-
-
-def split_groups(part: Part, fraction: float, seed: int, index: Path | None = None) -> list[Part]:
-    depth = [part.group_splits] if part.group_splits else []
-
-    def inside(row: int) -> bool:
-        group = int(derive(0, "group", group_of(part.examples[row])))
-        return int(derive(seed, "split_by", *depth, group)) < fraction * 2**64
-
-    sides = part.dataset.split_by(group_of, fraction, seed, index=index, workers=2)
-    return [each._replace(group_splits=part.group_splits + 1) for each in _sides(part, sides, inside)]
-
-
-def fuller(sides: list[Part], side: int) -> Part:
-    """That side, or the other one if it is empty."""
-    return sides[side] if full(sides[side], sides[side].kept) else sides[1 - side]
-
-
-def pack(part: Part, method: Literal["split", "best_fit", "first_fit"]) -> Part:
-    """In the order of epoch 0."""
-    texts = [part.examples[row] for row in part.epoch(0)]
-    if method == "split":
-        made = part.dataset.pack(LENGTH)
-        stream = [(number, token) for number, text in enumerate(texts) for token in text.tolist()]
-        rows = [_row_of_stream(stream[start : start + LENGTH]) for start in range(0, len(stream), LENGTH)]
-    else:
-        made = part.dataset.pack(LENGTH, method=method, long="cut")
-        places = [made.source.documents(row) or [] for row in range(len(made))]
-        rows = [
-            row_of([part.examples[each.row][each.start : each.start + each.length] for each in row]) for row in places
-        ]
-        # Wherever a document lies, it lies there once, and is only cut where it is longer than a row.
-        met = sorted((each.row, each.start, each.length) for row in places for each in row)
-        lengths = {row: len(part.examples[row]) for row in part.kept}
-        starts = sorted((row, start) for row, length in lengths.items() for start in range(0, length, LENGTH))
-        assert met == [(row, start, min(LENGTH, lengths[row] - start)) for row, start in starts]
-    return Part(made, rows, list(range(len(rows))), texts=part.examples)
-
-
-def _row_of_stream(columns: list[tuple[int, int]]) -> Example:
-    bounds = [
-        0,
-        *(place for place in range(1, len(columns)) if columns[place][0] != columns[place - 1][0]),
-        len(columns),
-    ]
-    return row_of([np.array([token for _, token in columns[start:stop]], np.int32) for start, stop in pairwise(bounds)])
+def pack(chain: Chain, method: Literal["split", "best_fit", "first_fit"]) -> Chain:
+    return verbs.pack(chain, Packing(LENGTH, method, "error" if method == "split" else "cut", None))
 
 
 class Run(NamedTuple):
@@ -215,7 +86,7 @@ class Run(NamedTuple):
         stop: of the mixture.
     """
 
-    parts: dict[str, Part]
+    parts: dict[str, Chain]
     sizes: Schedule
     lengths: Schedule
     epochs: int
@@ -258,43 +129,26 @@ class Run(NamedTuple):
             found.append((position, tuple(each // math.gcd(*weights) for each in weights)))
         return tuple(found)
 
-    def turns(self) -> Iterator[int]:
-        """Which part's turn it is at each position of the mixture."""
-        blocks = self.blocks()
-        position = 0
-        for (start, weights), end in zip(blocks, [*(start for start, _ in blocks[1:]), None], strict=True):
-            parts = [part for part, weight in enumerate(weights) for _ in range(weight)]
-            block = 0
-            while end is None or position < end:
-                shown = [parts[slot] for slot in _slots(self.seed, weights, block)]
-                yield from shown if end is None else shown[: end - position]
-                block += 1
-                position = start + block * len(parts)
-            position = end
-
     def epoch(self, number: int) -> list[Visit]:
         """All visits of an epoch; the first ones, if it never ends."""
         if not self.mixed:
-            return [Visit("", row, number) for row in self.parts[""].epoch(number)]
-        names, turns = list(self.parts), self.turns()
+            return [Visit("", each.row, number, each.lane) for each in self.parts[""].visits(number)]
+        names = list(self.parts)
+        turns = (part for part, _ in verbs.draws(dict(self.blocks()), self.seed, 1))
         streams = {name: _stream(name, part) for name, part in self.parts.items()}
         visits: list[Visit] = []
         drawn = dict.fromkeys(names, 0)
         size = FAR if self.stop == "never" else 0
         while not size or len(visits) < size * (number + 1):
             name = names[next(turns)]
-            begins_anew = drawn[name] == len(self.parts[name].kept)
+            begins_anew = drawn[name] == len(self.parts[name])
             if not size and self.stop == "first" and begins_anew:
                 size = len(visits)
                 if number == 0:
                     break
             visits.append(next(streams[name]))
             drawn[name] += 1
-            if (
-                not size
-                and self.stop == "all"
-                and all(drawn[each] >= len(part.kept) for each, part in self.parts.items())
-            ):
+            if not size and self.stop == "all" and all(drawn[each] >= len(part) for each, part in self.parts.items()):
                 size = len(visits)
         return visits[size * number : size * (number + 1)]
 
@@ -308,29 +162,23 @@ class Run(NamedTuple):
                 size = at(self.sizes, len(found))
                 if len(visits) - position < max(size, before) and (self.remainder == "drop" or self.endless):
                     break
-                places = self._by_lane(number, list(range(position, min(position + size, len(visits)))))
-                found.append([*(visits[place] for place in places), *[None] * (size - len(places))])
+                batch = sorted(visits[position : position + size], key=lambda visit: visit.lane or 0)
+                found.append([*batch, *[None] * (size - len(batch))])
                 position, before = position + size, size
         return found
 
-    def _by_lane(self, epoch: int, places: list[int]) -> list[int]:
-        """A block shuffle assignments positions to lanes, and rows of a step stand by lane."""
-        assignments = (
-            [] if self.mixed else self.parts[""].dataset.order.lane_assignments(epoch, places[0], places[-1] + 1)
-        )
-        return sorted(places, key=partial(lane_of, assignments)) if assignments else places
-
     def ids(self, visits: list[Visit | None]) -> list[int]:
-        """As `rows` numbers them: over all parts, one behind another."""
-        sizes = [len(part.examples) for part in self.parts.values()]
+        """As `rows` numbers them: over all parts, one after another."""
+        sizes = [part.rows for part in self.parts.values()]
         firsts = dict(zip(self.parts, np.cumsum([0, *sizes]).tolist(), strict=False))
         return [-1 if visit is None else firsts[visit.part] + visit.row for visit in visits]
 
     def values(self, step: int, visits: list[Visit | None]) -> Example:
         """The batch of a step, as numpy arrays."""
         length = at(self.lengths, step)
-        shown = [row_of([]) if visit is None else self.parts[visit.part].examples[visit.row] for visit in visits]
-        batch = {name: np.stack([row[name][:length] for row in shown]) for name in row_of([])}
+        rows = {name: {each.row: each.value for each in part.visits(0)} for name, part in self.parts.items()}
+        shown = [PADDING if visit is None else rows[visit.part][visit.row] for visit in visits]
+        batch = {name: np.stack([row[name][:length] for row in shown]) for name in PADDING}
         if self.remainder == "pad":
             batch["mask"] = np.array([visit is not None for visit in visits])
         words = [
@@ -341,22 +189,12 @@ class Run(NamedTuple):
         return batch
 
 
-@cache
-def _slots(seed: int, weights: tuple[int, ...], block: int) -> list[int]:
-    """In which order a block of a mixture shows its parts."""
-    pattern = int(derive(seed, "pattern", block)) % 64
-    return permutation(sum(weights), int(derive(seed, "mix", *weights, pattern)))
-
-
 def at(schedule: Schedule, step: int) -> int:
     return next(value for first, value in reversed(schedule.items()) if first <= step)
 
 
-def _stream(name: str, part: Part) -> Iterator[Visit]:
-    epoch = 0
-    while True:
-        yield from (Visit(name, row, epoch) for row in part.epoch(epoch))
-        epoch += 1
+def _stream(name: str, part: Chain) -> Iterator[Visit]:
+    return (Visit(name, each.row, epoch) for epoch in numbers() for each in part.visits(epoch))
 
 
 SEEDS = st.integers(-2, 2)
@@ -364,38 +202,41 @@ SMALL = st.integers(1, 5)
 
 
 @st.composite
-def behind(choose: st.DrawFn, part: Part, verbs: list[str], most: int) -> Part:
-    """Some of these verbs, one behind another."""
-    for verb in choose(st.lists(st.sampled_from(verbs), max_size=most)):
+def then(choose: st.DrawFn, chain: Chain, most: int) -> Chain:
+    """The chain with some more verbs, of which none leaves it without tokens."""
+    for verb in choose(st.lists(st.sampled_from(VERBS), max_size=most)):
         if verb == "shuffle":
-            part = shuffle(part, choose(SEEDS))
+            chain = verbs.shuffle(chain, choose(SEEDS))
         elif verb == "blocks":
-            part = shuffle_blocks(part, choose(SEEDS), choose(SMALL), choose(SMALL), choose(SMALL))
+            chain = verbs.shuffle_blocks(chain, choose(SEEDS), choose(SMALL), choose(SMALL), choose(SMALL))
         elif verb == "filter":
-            part = keep(part, choose(st.integers(0, 2)))
+            rest = choose(st.integers(0, 2))
+            chain = verbs.keep(chain, rest) if full(chain, verbs.kept(chain, rest)) else chain
         elif verb == "exclude":
-            part = exclude(part, choose(st.lists(st.integers(0, len(part.examples) - 1), max_size=4)))
+            gone = choose(st.lists(st.integers(0, chain.rows - 1), max_size=4))
+            chain = verbs.exclude(chain, gone) if full(chain, {*range(chain.rows)} - {*gone}) else chain
         else:
-            cut = split if verb == "split" else split_groups
-            part = fuller(cut(part, choose(st.sampled_from([0.4, 0.7])), choose(SEEDS)), choose(st.integers(0, 1)))
-    return part
+            split = verbs.split if verb == "split" else verbs.split_groups
+            fraction, seed, side = choose(st.sampled_from([0.4, 0.7])), choose(SEEDS), choose(st.integers(0, 1))
+            sides = [split(chain, fraction, seed, each) for each in (side, 1 - side)]
+            chain = sides[0] if full(sides[0]) else sides[1]
+    return chain
 
 
-SHUFFLES = ["shuffle", "blocks"]
-VERBS = [*SHUFFLES, "filter", "exclude", "split", "split_by"]
+VERBS = ["shuffle", "blocks", "filter", "exclude", "split", "split_by"]
 METHODS: Any = st.sampled_from(["split", "best_fit", "first_fit"])
 
 
 @st.composite
-def parts(choose: st.DrawFn, number: int = 0) -> Part:
-    """Packed documents or whole rows, with verbs before and behind."""
+def parts(choose: st.DrawFn, number: int = 0) -> Chain:
+    """Packed documents or whole rows, with verbs before and after packing."""
     first = 1 + number * 10_000
     if choose(st.booleans()):
         part = documents(choose(st.integers(8, 40)), choose(st.integers(0, 9)), first, choose(st.booleans()))
-        part = pack(choose(behind(part, VERBS, 3)), choose(METHODS))
+        part = pack(choose(then(part, 3)), choose(METHODS))
     else:
         part = whole_rows(choose(st.integers(4, 30)), first)
-    return choose(behind(part, VERBS, 3))
+    return choose(then(part, 3))
 
 
 @st.composite
@@ -405,7 +246,9 @@ def runs(choose: st.DrawFn, stops: tuple[str, ...] = ("alone", "first", "all", "
     names = [""] if stop == "alone" else ["web", "code", "books"][: choose(st.integers(1, 3))]
     made = {name: choose(parts(number)) for number, name in enumerate(names)}
     if stop == "alone" and choose(st.booleans()):  # only here rows stand by lane
-        made[""] = shuffle_blocks(made[""], choose(SEEDS), choose(SMALL), choose(SMALL), choose(st.integers(2, 5)))
+        made[""] = verbs.shuffle_blocks(
+            made[""], choose(SEEDS), choose(SMALL), choose(SMALL), choose(st.integers(2, 5))
+        )
     by: Any = choose(st.sampled_from(["example", "step"])) if stop == "never" else "example"
     starts = sorted(
         {0} if stop == "alone" else choose(st.sets(st.integers(1, 60 if by == "example" else 6), max_size=2)) | {0}

@@ -4,14 +4,12 @@ from collections import Counter
 from typing import Any, Literal
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from loadax import seeds
 from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
-from loadax.plan.concat import Concatenated
 from loadax.plan.lanes import lane_places
 from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
@@ -120,16 +118,6 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
 
 
 @settings(deadline=None)
-@given(plans(), st.integers(1, 5))
-def test_another_number_of_epochs_changes_no_step(made: tuple[BatchPlan, int], more: int) -> None:
-    plan, _ = made
-    assert plan.num_steps is not None
-    longer = BatchPlan(plan.order, plan.batch_size_of(0), (plan.num_epochs or 1) + more, plan.remainder)
-    for step in range(plan.num_steps):
-        assert longer.visits(step).rows.tolist() == plan.visits(step).rows.tolist()
-
-
-@settings(deadline=None)
 @given(orders(), st.integers(1, 12), st.integers(1, 4))
 def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
     made: tuple[Order, int], batch_size: int, factor: int
@@ -209,44 +197,6 @@ def test_a_host_with_a_contiguous_share_meets_its_lanes_blocks_only() -> None:
             met[host] |= set((mine // 100).tolist())
     assert [len(blocks) for blocks in met] == [16] * 4
     assert sorted(block for blocks in met for block in blocks) == list(range(64))
-
-
-def test_lanes_go_on_through_a_repeat_and_a_slice_that_keeps_the_rhythm() -> None:
-    inner = BlockShuffled(Sequential(64 * 10), 0, 10, 2, 16)
-    for order in (
-        Repeated(inner, 2),
-        Sliced(inner, 32, 1, 600),
-        Sliced(inner, 7, 1, 600),
-        Repeated(Repeated(inner, 1), 3),
-    ):
-        plan = BatchPlan(order, 64)
-        visits = plan.visits(1)
-        lanes = np.array(
-            [lanes_of(inner, int(e), np.array([r]))[0] for r, e in zip(visits.rows, visits.epochs, strict=True)]
-        )
-        assert (np.diff(lanes) >= 0).all()
-
-
-def test_orders_without_lanes_stand_as_they_are() -> None:
-    inner = BlockShuffled(Sequential(64), 0, 4, 2, 4)
-    for order in (Sliced(inner, 0, 3, 20), Shuffled(inner, 0), Concatenated((inner, inner), (64, 64))):
-        plan = BatchPlan(order, 8)
-        there = order.visits(np.zeros(16, np.int64), np.arange(16)).rows
-        assert plan.visits_of(range(2), np.arange(8)).rows.tolist() == there.tolist()
-
-
-@pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_a_trillion_rows_at_any_step(remainder: Literal["drop", "pad"]) -> None:
-    size = 10**12 + 7
-    for order in (Shuffled(Sequential(size), 0), BlockShuffled(Sequential(size), 0, 4096, 4, 128)):
-        plan = BatchPlan(order, 4096, None, remainder)
-        last = plan.steps_per_epoch - 1
-        for step in (0, last, last + 1, 10**9):
-            visits = plan.visits(step)
-            rows = visits.rows[visits.rows >= 0]
-            assert len(set(rows.tolist())) == len(rows) == plan.valid(step)
-            assert rows.max() < size
-            assert set(visits.epochs.tolist()) == {step // plan.steps_per_epoch}
 
 
 @settings(deadline=None, max_examples=examples(300))

@@ -225,35 +225,6 @@ def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: 
     assert step + 1 == 3 * 12
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 3))
-def test_masks_count_every_row_once_an_epoch_and_drop_serves_what_fills_a_batch(
-    rows: int, eighths: int, epochs: int
-) -> None:
-    data = SOURCES["arrays"]({"label": np.arange(rows)}).shuffle(seed=0)
-    batch_size = 8 * eighths
-    padded = Dataloader(data, batch_size, num_epochs=epochs, remainder="pad", num_workers=0)
-    seen = [np.asarray(batch["label"])[np.asarray(batch["mask"])] for batch in padded]
-    assert sum(map(len, seen)) == rows * epochs
-    assert sorted(np.concatenate(seen).tolist()) == sorted(list(range(rows)) * epochs)
-    if rows >= batch_size:
-        dropped = Dataloader(data, batch_size, num_epochs=epochs)
-        assert len(dropped) == epochs * (rows // batch_size)
-        served = np.concatenate([dropped.rows(step) for step in range(len(dropped))])
-        assert len(served) == epochs * (rows // batch_size) * batch_size
-        assert np.bincount(served).max() <= epochs
-
-
-def test_epochs_never_share_a_batch_and_each_is_shuffled_anew() -> None:
-    data, _ = build("arrays", "shuffled", NONE)
-    loader = Dataloader(data, 16, num_epochs=3)
-    orders = [np.concatenate([loader.rows(5 * epoch + inner) for inner in range(5)]) for epoch in range(3)]
-    for order in orders:
-        assert len(set(order.tolist())) == 80
-    assert not np.array_equal(orders[0], orders[1])
-    assert not np.array_equal(orders[1], orders[2])
-
-
 class Endless:
     """10^12 rows, of which nothing is stored: row r holds r."""
 

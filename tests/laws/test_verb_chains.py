@@ -26,7 +26,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     return Stores(tmp_path_factory.mktemp("stores"))
 
 
-@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(240), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_a_chain_of_verbs_is_what_the_verbs_do_to_lists(stores: Stores, random: Random) -> None:
     chain_checks.check(random, stores, Tally(), contract=0.05)

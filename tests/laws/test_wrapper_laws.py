@@ -223,7 +223,7 @@ def test_a_wrapper_that_forgets_something_is_told(tmp_path: Path) -> None:
             return []
 
     with pytest.raises(
-        ConformanceError, match=r"'a wrapper answers for what it wraps': locate\(0\) is \[\], TensorStoreSource.locate"
+        ConformanceError, match=r"'a wrapper answers for what it wraps': locate\(0\) is \[\], that of TensorStoreSource"
     ):
         check_source(Forgetful(stored(tmp_path), {}), loader=False, pickled=False)
 

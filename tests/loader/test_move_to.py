@@ -170,7 +170,7 @@ def test_cached_rows_follow_and_a_cache_that_does_not_fit_leaves_the_iterator_wh
     loader = Dataloader(columns, BATCH, mesh=mesh, partition=P(None, "data"), keep_on_device=4000)
     with loader.iterate() as batches:
         batch = next(batches)
-        with pytest.raises(ArgumentError, match="is the limit that was passed"):
+        with pytest.raises(ArgumentError, match="of each device, and the limit is"):
             batches.move_to(Mesh(np.array(half), ("data",)))
         batch = next(batches)
         assert batch["x"].sharding.num_devices == 8

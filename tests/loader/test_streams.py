@@ -97,31 +97,43 @@ def test_a_run_moves_to_another_mesh() -> None:
     assert given == expected
 
 
-def test_a_run_moves_while_a_thread_holds_its_last_batch_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths, held, moved = [8, 8], threading.Event(), threading.Event()
-    next_batch = PrefetchScheduler.next_batch
+@pytest.mark.parametrize("event", ["end and move", "Ctrl-C", "set_state"])
+def test_batch_that_a_thread_holds_while_another_reopens_the_run(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, held, reopened = [8, 8] if "end" in event else [16, 16], threading.Event(), threading.Event()
+    next_batch, main = PrefetchScheduler.next_batch, threading.current_thread()
 
-    def next_batch_held_at_the_end(scheduler: PrefetchScheduler) -> Any:
+    def next_batch_held_at_step_1(scheduler: PrefetchScheduler) -> Any:
+        if event == "Ctrl-C" and held.is_set() and threading.current_thread() is main and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
         step, *rest = next_batch(scheduler)
         if step == 1 and not held.is_set():
             held.set()
-            assert moved.wait(HANG)
+            assert reopened.wait(HANG)
         return step, *rest
 
-    monkeypatch.setattr(PrefetchScheduler, "next_batch", next_batch_held_at_the_end)
+    interrupted: list[bool] = []
+    monkeypatch.setattr(PrefetchScheduler, "next_batch", next_batch_held_at_step_1)
     loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=2), BATCH, num_workers=2)
     with iter(loader) as batches, ThreadPoolExecutor(1) as pool:
-        first = next(batches)
-        last = pool.submit(next, batches)
+        given = [next(batches)]
+        other = pool.submit(next, batches)
         assert held.wait(HANG)
         try:
-            with pytest.raises(StopIteration):
-                next(batches)
-            batches.move_to(data_parallel(jax.devices()[:2]))
+            if event == "end and move":
+                with pytest.raises(StopIteration):
+                    next(batches)
+                batches.move_to(data_parallel(jax.devices()[:2]))
+            elif event == "Ctrl-C":
+                with pytest.raises(KeyboardInterrupt):
+                    next(batches)
+                given.append(next(batches))
+            else:
+                batches.set_state(batches.get_state())
         finally:
-            moved.set()
-        rows = [np.asarray(batch["x"]).tolist() for batch in (first, last.result(HANG), *batches)]
-    assert sorted(rows) == sorted(expected_steps(lengths, BATCH, "drop"))
+            reopened.set()
+        given += [other.result(HANG), *batches]
+    assert sorted(np.asarray(batch["x"]).tolist() for batch in given) == sorted(expected_steps(lengths, BATCH, "drop"))
 
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])

@@ -92,20 +92,6 @@ def test_documents_of_a_row_are_told() -> None:
     }
 
 
-def test_a_run_resumes() -> None:
-    packed = from_source(some_pairs()).pack(SEQ_LENS, method="best_fit").shuffle(seed=1)
-    whole = [{name: np.asarray(leaf) for name, leaf in batch.items()} for batch in Dataloader(packed, 8, num_epochs=1)]
-    first = iter(Dataloader(packed, 8, num_epochs=1))
-    next(first)
-    state = first.get_state()
-    first.close()
-    rest = iter(Dataloader(packed, 8, num_epochs=1))
-    rest.set_state(state)
-    for expected, batch in zip(whole[1:], rest, strict=True):
-        for name in expected:
-            np.testing.assert_array_equal(np.asarray(batch[name]), expected[name])
-
-
 def test_an_index_saves_the_reading(tmp_path: Path) -> None:
     documents, reads = some_pairs(), []
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_source, mix
+from loadax import Dataloader, Dataset, from_documents, from_source, mix
 from loadax.errors import ArgumentError, LeafError, SourceError, StateError
 from loadax.sharding import plan_mesh
 from tests.limits import examples
@@ -40,25 +40,6 @@ def tokens_of(packed: Dataset) -> list[int]:
     """Every token, in the order of the rows."""
     rows = packed.read(range(len(packed)))
     return rows["tokens"][rows["segment_ids"] > 0].tolist()
-
-
-def segments_of(packed: Dataset) -> list[list[int]]:
-    rows = packed.read(range(len(packed)))
-    return [
-        row[numbers == number].tolist()
-        for row, numbers in zip(rows["tokens"], rows["segment_ids"], strict=True)
-        for number in range(1, numbers.max() + 1)
-    ]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_token_once_and_documents_whole(method: Any) -> None:
-    given = documents()
-    for data in (flat(given), from_source(given)):
-        packed = data.pack(16, method=method)
-        assert sorted(tokens_of(packed)) == np.concatenate(given).tolist()
-        if method != "split":
-            assert sorted(segments_of(packed)) == [each.tolist() for each in given if len(each)]
 
 
 @settings(max_examples=examples(30))
@@ -132,42 +113,6 @@ def test_bos_and_an_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         Dataloader(plain, 8).iterate(state)
 
 
-def test_documents_are_packed_in_the_order_of_epoch_0() -> None:
-    given = documents()
-    shuffled = flat(given).shuffle(seed=3)
-    expected = [token for position in range(len(given)) for token in shuffled[position].tolist()]
-    assert expected != sorted(expected)
-    assert tokens_of(shuffled.pack(16)) == expected
-    assert tokens_of(shuffled[20:60].repeat(2).pack(16)) == [
-        token
-        for order in (shuffled[20:60], shuffled[20:60].repeat(2)[40:])
-        for i in range(40)
-        for token in order[i].tolist()
-    ]
-    first, rest = flat(given).split(0.5, seed=1)
-    assert sorted([*tokens_of(first.pack(16)), *tokens_of(rest.pack(16))]) == np.concatenate(given).tolist()
-    for data in (flat(given), from_source(given)):
-        long = data.filter(lambda each: len(each) > 5)
-        assert tokens_of(long.pack(16)) == np.concatenate([each for each in given if len(each) > 5]).tolist()
-
-
-def test_verbs_behind_are_about_packed_rows() -> None:
-    packed = flat(documents()).pack(16, method="best_fit")
-    whole = packed.read(range(len(packed)))["tokens"]
-    shuffled = packed.shuffle(seed=0)
-    orders = [shuffled.read(range(len(packed)), epoch=epoch)["tokens"] for epoch in range(2)]
-    assert not np.array_equal(orders[0], orders[1])
-    for order in orders:
-        assert sorted(map(tuple, order)) == sorted(map(tuple, whole))
-    first, rest = packed.split(0.5, seed=0)
-    assert len(first) + len(rest) == len(packed)
-    shifted = packed.map(lambda each: {"next": np.roll(each["tokens"], -1)})
-    np.testing.assert_array_equal(shifted.read([3])["next"][0], np.roll(whole[3], -1))
-    noisy = packed.map(lambda each, rng: rng.random(), rng=True)
-    assert noisy.read([3], epoch=0) != noisy.read([3], epoch=1)
-    np.testing.assert_array_equal(concat([packed, packed[:3]]).read([len(packed) + 2])["tokens"][0], whole[2])
-
-
 def test_maps_come_before() -> None:
     texts = ["one", "two words", "", "three more words"]
 
@@ -194,38 +139,6 @@ def test_maps_may_write_to_their_example() -> None:
     packed = from_source(given).map(negate).pack(8)
     assert tokens_of(packed) == [-token for each in before for token in each.tolist()]
     assert [each.tolist() for each in given] == [each.tolist() for each in before]
-
-
-def test_rows_of_one_length_are_documents_too() -> None:
-    rows = np.arange(40).reshape(8, 5)
-    assert tokens_of(from_arrays(rows).pack(7)) == list(range(40))
-    assert tokens_of(from_arrays(rows).shuffle(0).map(lambda each: each + 1).pack(7)) != list(range(1, 41))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("objects", [False, True])
-def test_batches_are_the_same_on_any_mesh_and_share(method: Any, objects: bool) -> None:
-    given = documents()
-    data = (from_source(given) if objects else flat(given)).pack(16, method=method).shuffle(seed=4)
-    whole = data.read(range(8))
-    for axes, partition in (
-        ({"data": 8}, P("data")),
-        ({"data": 2, "seq": 4}, P("data", "seq")),
-        ({"seq": 8}, P(None, "seq")),
-        (
-            {"data": 4, "seq": 2},
-            {"tokens": P("data", "seq"), "segment_ids": P("data"), "positions": P(None, "seq"), "loss_mask": P()},
-        ),
-    ):
-        batch = Dataloader(data, batch_size=8, mesh=mesh_of(axes), partition=partition)[0]
-        for name, leaf in whole.items():
-            np.testing.assert_array_equal(np.asarray(batch[name]), leaf)
-    for count in (1, 2, 4):
-        parts = [
-            Dataloader(data, batch_size=8, shard_index=index, shard_count=count).host_batch(0) for index in range(count)
-        ]
-        for name, leaf in whole.items():
-            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), leaf)
 
 
 class CountedTokens:
@@ -268,22 +181,6 @@ def test_a_host_reads_its_part_of_the_sequence_alone() -> None:
     assert tokens.read == 8 * 256  # each of the devices' parts once
 
 
-def test_a_run_goes_on_where_it_was() -> None:
-    def loader(**more: Any) -> Dataloader:
-        return Dataloader(flat(documents()).pack(16, **more).shuffle(seed=4), batch_size=8, num_epochs=3)
-
-    run = iter(loader())
-    for _ in range(7):
-        next(run)
-    state = json.loads(json.dumps(run.get_state()))
-    expected = [np.asarray(batch["tokens"]) for batch in run]
-    found = [np.asarray(batch["tokens"]) for batch in loader().iterate(state)]
-    np.testing.assert_array_equal(found, expected)
-    for other in ({"method": "best_fit"}, {"method": "first_fit"}):
-        with pytest.raises(StateError, match=r"pack\(.*_fit.*` differs from the saved run"):
-            loader(**other).iterate(state)
-
-
 def described(data: Dataset) -> str:
     return json.dumps(data.describe())
 
@@ -313,21 +210,6 @@ def test_all_that_decides_the_rows_is_in_the_state() -> None:
     assert len({described(each) for each in two}) == 3
 
 
-def test_a_mix_of_packed_documents() -> None:
-    parts = {
-        "web": flat(documents(seed=0)).pack(16).shuffle(0),
-        "code": flat(documents(seed=1)).pack(16, method="best_fit").shuffle(1),
-    }
-    mixed = mix(parts, {"web": 3, "code": 1}, stop="never")
-    rows = mixed.read(range(64))
-    expected = [parts[name].read(range(count))["tokens"] for name, count in (("web", 48), ("code", 16))]
-    assert sorted(map(tuple, rows["tokens"])) == sorted(map(tuple, np.concatenate(expected)))
-    batch = Dataloader(
-        mixed, batch_size=8, mesh=mesh_of({"data": 2, "seq": 4}), partition=P("data", "seq"), num_epochs=None
-    )[2]
-    np.testing.assert_array_equal(np.asarray(batch["tokens"]), mixed.read(range(16, 24))["tokens"])
-
-
 @pytest.mark.parametrize("method", ["best_fit", "first_fit"])
 def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
     given = documents(longest=40)
@@ -340,13 +222,8 @@ def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ArgumentError, match=rf"row {199 - first} is a document of {len(given[199 - first])}"):
         flat(given)[::-1].pack(16, method=method)
     cut = flat(given).pack(16, method=method, long="cut")
-    assert sorted(tokens_of(cut)) == np.concatenate(given).tolist()
-    assert sorted(segments_of(cut)) == [
-        each[low : low + 16].tolist() for each in given for low in range(0, len(each), 16)
-    ]
     with caplog.at_level(logging.INFO, "loadax"):
         dropped = flat(given).pack(16, method=method, long="drop")
-    assert sorted(segments_of(dropped)) == [each.tolist() for each in given if 0 < len(each) <= 16]
     too_long = sum(len(each) > 16 for each in given)
     assert f"{too_long} documents too long and left out" in repr(dropped)
     assert f"{too_long} documents cut" in repr(cut)
@@ -467,29 +344,6 @@ def test_an_index_of_other_data_is_made_anew(
 
 def same(each: Array) -> Array:
     return each
-
-
-def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = from_source(documents())
-    expected = data.pack(16, index=tmp_path)
-    for damage in ("missing", "cut", "no json", "empty json"):
-        described_by, array = tmp_path / "split-16-error-0.json", next(tmp_path.glob("split*.npy"))
-        match damage:
-            case "missing":
-                array.unlink()
-            case "cut":
-                array.write_bytes(array.read_bytes()[:-9])
-            case "no json":
-                described_by.write_text('{\n "loadax index": ')
-            case "empty json":
-                described_by.write_text('{\n "loadax index": 3}')
-        caplog.clear()
-        found = data.pack(16, index=tmp_path)
-        assert "split-16-error-0.json can't be used" in caplog.text
-        assert tokens_of(found) == tokens_of(expected)
-        caplog.clear()
-        data.pack(16, index=tmp_path)
-        assert not caplog.text
 
 
 def test_processes_that_share_an_index_write_the_same(tmp_path: Path) -> None:
@@ -727,14 +581,6 @@ def test_warning_of_shifted_targets_and_its_advice() -> None:
         [{"inputs": np.arange(3), "targets": np.arange(1, 4)}],  # too short to tell
     ):
         from_source(other).pack(8)
-
-
-def test_given_targets_with_a_length_for_each_leaf() -> None:
-    documents = from_source(SHIFTED)
-    lengths = {"inputs": 32, "targets": 32}
-    packed = [documents.pack(lengths, method="best_fit", targets=targets) for targets in (None, "given")]
-    for one, other in zip(*(data.read(range(len(data))).items() for data in packed), strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from loadax import Dataset, from_documents, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Location, Segments, Visits
+from loadax.protocols import Location, Visits
 from loadax.sources.tokens.documents import open_documents
 from loadax.testing import check_source
+from tests.laws.chain_verbs import Packing, packed_row, packed_rows
 from tests.servers.faults import FaultProxy
 from tests.sources.token_corpora import write_npy, write_pair
 
@@ -32,22 +33,6 @@ def documents(count: int = 40, longest: int = 9, seed: int = 0, dtype: Any = np.
     return [(100 * number + np.arange(length) + 1).astype(dtype) for number, length in enumerate(lengths)]
 
 
-def slowly(segments: Segments, given: list[dict[str, Array]], rows: int, seq_len: int) -> dict[str, Array]:
-    """The packed rows of a plan, one entry at a time."""
-    out = {name: np.zeros((rows, seq_len), leaf.dtype) for name, leaf in given[0].items()}
-    out["segment_ids"] = np.zeros((rows, seq_len), np.int32)
-    out["positions"] = np.zeros((rows, seq_len), np.int32)
-    out["loss_mask"] = np.zeros((rows, seq_len), np.bool_)
-    for row, document, skip, column, length, number in zip(*(each.tolist() for each in segments), strict=True):
-        for entry in range(length):
-            for name, leaf in given[document].items():
-                out[name][row, column + entry] = leaf[skip + entry]
-            out["segment_ids"][row, column + entry] = number
-            out["positions"][row, column + entry] = entry
-            out["loss_mask"][row, column + entry] = entry > 0
-    return out
-
-
 def assert_equal(found: dict[str, Array], expected: dict[str, Array]) -> None:
     assert sorted(found) == sorted(expected)
     for name, leaf in expected.items():
@@ -55,11 +40,14 @@ def assert_equal(found: dict[str, Array], expected: dict[str, Array]) -> None:
         np.testing.assert_array_equal(found[name], leaf, err_msg=name)
 
 
-def assert_packed(packed: Dataset, given: list[Array], seq_len: int) -> None:
-    source: Any = packed.source
-    everything = np.arange(len(packed))
-    expected = slowly(source._plan.segments(everything), [{"tokens": each} for each in given], len(packed), seq_len)
-    assert_equal(packed.read(everything), expected)
+def assert_packed(packed: Dataset, given: list[Array], seq_len: int, method: Any) -> None:
+    packing = Packing(seq_len, method, "error", None)
+    documents = [{"tokens": each} for each in given]
+    rows = [
+        packed_row(documents, parts, packing, documents[0]) for parts in packed_rows(list(map(len, given)), packing)
+    ]
+    expected = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    assert_equal(packed.read(range(len(packed))), expected)
     some = np.array([len(packed) - 1, 0, 0])
     assert_equal(packed.read(some), {name: leaf[some] for name, leaf in expected.items()})
 
@@ -119,7 +107,7 @@ FORMS: tuple[Callable[[list[Array], Path], Dataset], ...] = (
 def test_rows_are_those_of_the_oracle(form: Any, method: Any, tmp_path: Path) -> None:
     given = documents()
     packed = form(given, tmp_path).pack(10, method=method)
-    assert_packed(packed, given, 10)
+    assert_packed(packed, given, 10, method)
     check_source(packed.source)
 
 
@@ -198,7 +186,7 @@ def test_an_array_that_is_mapped_or_big_endian(tmp_path: Path) -> None:
     mapped = np.load(write_npy(tmp_path / "x.npy", tokens), mmap_mode="r")
     for each in (mapped, tokens.astype(">u2")):
         assert from_documents(each, offsets)[5].tolist() == documents()[5].tolist()
-        assert_packed(from_documents(each, offsets).pack(7), documents(), 7)
+        assert_packed(from_documents(each, offsets).pack(7), documents(), 7, "split")
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -214,7 +202,7 @@ def test_remote_documents_are_the_local_ones(cached: bool, tmp_path: Path, http_
     for data in (pairs, arrays):
         assert data[11].tolist() == given[11].tolist()
         for method in METHODS:
-            assert_packed(data.pack(10, method=method), given, 10)
+            assert_packed(data.pack(10, method=method), given, 10, method)
     source: Any = pairs.source
     assert source.locate(0)[0][0] == f"{base}/0.bin"
     assert source.traits.concurrent_reads == 4
@@ -313,7 +301,7 @@ ONE = np.arange(3)
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
         (
             ["ab", "c"],
-            r"row 0 is str 'ab', but pack\(\) needs tokens; tokenize in a map first: \.map\(tokenize\)\.pack",
+            r"row 0 is str 'ab'; a document is .*; tokenize text in a map first: \.map\(tokenize\)\.pack",
         ),
         (
             [(ONE, ONE)],

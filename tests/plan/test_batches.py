@@ -19,48 +19,12 @@ def rows(plan: BatchPlan, step: int) -> list[int]:
     return list(found.tolist())
 
 
-def test_drop_leaves_the_last_rows_out() -> None:
-    plan = BatchPlan(Sequential(10), 4, num_epochs=2)
-    assert (plan.steps_per_epoch, plan.num_steps) == (2, 4)
-    assert [rows(plan, step) for step in range(4)] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
-    assert [plan.valid(step) for step in range(4)] == [4] * 4
-    assert plan.visits(2).epochs.tolist() == [1] * 4
-
-
-def test_pad_fills_the_last_batch_of_every_epoch() -> None:
-    plan = BatchPlan(Sequential(10), 4, num_epochs=2, remainder="pad")
-    assert (plan.steps_per_epoch, plan.num_steps) == (3, 6)
-    assert [rows(plan, step) for step in (2, 5)] == [[8, 9, -1, -1]] * 2
-    assert [plan.valid(step) for step in range(6)] == [4, 4, 2] * 2
-    assert rows(BatchPlan(Sequential(2), 5, remainder="pad"), 0) == [0, 1, -1, -1, -1]
-
-
-def test_error_is_content_when_nothing_is_left_over() -> None:
-    plan = BatchPlan(Sequential(8), 4, remainder="error")
-    assert [rows(plan, step) for step in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 def test_without_end_there_is_always_another_epoch() -> None:
     plan = BatchPlan(Shuffled(Sequential(10), 0), 5, num_epochs=None)
     assert plan.num_steps is None
     assert plan.check(10**15) == 10**15
     assert sorted(rows(plan, 10**15) + rows(plan, 10**15 + 1)) == list(range(10))
     assert plan.visits(10**15).epochs.tolist() == [5 * 10**14] * 5
-
-
-def test_positions_choose_of_a_batch_in_their_own_order() -> None:
-    plan = BatchPlan(Shuffled(Sequential(100), 0), 10, remainder="pad")
-    whole = rows(plan, 3)
-    chosen = np.array([9, 0, 0, 4])
-    assert plan.visits(3, chosen).rows.tolist() == [whole[position] for position in chosen]
-    assert len(plan.visits(3, np.empty(0, np.int64)).rows) == 0
-
-
-def test_padding_stays_behind_also_in_lanes() -> None:
-    plan = BatchPlan(BlockShuffled(Sequential(11), 0, 2, 2, 3), 8, remainder="pad")
-    last = rows(plan, 1)
-    assert last[3:] == [-1] * 5
-    assert sorted(rows(plan, 0) + last[:3]) == list(range(11))
 
 
 def test_no_steps_are_no_visits() -> None:

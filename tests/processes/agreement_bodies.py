@@ -1,4 +1,4 @@
-"""What the real processes of `test_agreement_processes.py` do."""
+"""What the real processes of `test_jax_runs.py` do."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What the real processes of `test_certificate_processes.py` do."""
+"""What the real processes of `test_jax_runs.py` do."""
 
 from pathlib import Path
 

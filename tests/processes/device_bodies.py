@@ -1,4 +1,4 @@
-"""What the real processes of `test_device_processes.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Whatever is computed on devices is computed by each process alone.
 """
@@ -51,24 +51,6 @@ def every_mesh() -> None:
             assert step + 1 == len(expected)
 
 
-def microbatches() -> None:
-    mesh = data_parallel()
-    plain, *others = (
-        Dataloader(TREE, BATCH, mesh=mesh, microbatches=2, key_seed=3, keep_on_device=keep, device_map=function)
-        for keep, function in ((False, None), (True, None), (False, _all), (True, _all))
-    )
-    for one, *rest in zip(plain, *others, strict=True):
-        for other in rest:
-            for leaf, same in zip(flatten(one)[0], flatten(other)[0], strict=True):
-                assert leaf.sharding == same.sharding
-                for mine, its in zip(leaf.addressable_shards, same.addressable_shards, strict=True):
-                    np.testing.assert_array_equal(np.asarray(mine.data), np.asarray(its.data))
-
-
-def _all(example: Any) -> Any:
-    return {name: leaf + leaf.dtype.type(0) for name, leaf in example.items()}
-
-
 def holds_nothing() -> None:
     """A mesh of the first process's devices: the others have nothing to compute and nothing to keep."""
     mesh = data_parallel([device for device in jax.devices() if device.process_index == 0])
@@ -98,6 +80,5 @@ def late_host(folder: str) -> None:
 
 def small_cases(folder: str) -> None:
     """One launch costs seconds, so all of this is done in one."""
-    microbatches()
     holds_nothing()
     late_host(folder)

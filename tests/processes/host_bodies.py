@@ -1,4 +1,4 @@
-"""What the real processes of `test_host_processes.py` do."""
+"""What the real processes of `test_jax_runs.py` do."""
 
 from typing import Any
 
@@ -70,3 +70,10 @@ def masked() -> None:
                 for leaf, expected in (("mask", good), ("y", filled), ("x", filled[:, None].repeat(8, 1))):
                     for shard in batch[leaf].addressable_shards:
                         np.testing.assert_array_equal(shard.data, expected[shard.index])
+
+
+def all_cases() -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    every_mesh()
+    parts()
+    masked()

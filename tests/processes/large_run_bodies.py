@@ -1,4 +1,4 @@
-"""What the real processes of `test_large_runs.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Every process works out every whole batch by itself, from lists.
 """
@@ -9,27 +9,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from loadax import Certificate, Dataloader
-from tests.laws.large_runs import (
-    Run,
-    documents,
-    exclude,
-    keep,
-    pack,
-    shuffle,
-    shuffle_blocks,
-    split,
-    split_groups,
-    whole_rows,
-)
+from tests.laws.chain_verbs import exclude, keep, shuffle, shuffle_blocks, split, split_groups
+from tests.laws.large_runs import Run, documents, pack, whole_rows
 from tests.loader.oracle import assert_placed
 
 LEAVES = ("tokens", "segment_ids", "positions", "loss_mask")
 PARTITION = {**dict.fromkeys(LEAVES, P("data", "seq")), "key": P("data"), "mask": P("data")}
 GONE = range(11, 14)
+STEP = 7
 
 
 def composed(folder: Path) -> Run:
@@ -39,9 +31,9 @@ def composed(folder: Path) -> Run:
     """
     web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / "filter"), 3)
     web = shuffle_blocks(pack(web, "split"), 5, block=4, window=2, lanes=3)
-    code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0)[0]
+    code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0, 0)
     code = shuffle(exclude(pack(code, "best_fit"), [2, 9]), 6)
-    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, folder / "groups")[0], 7)
+    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, 0, folder / "groups"), 7)
     return Run(
         {"web": web, "code": code, "books": books},
         sizes={0: 8, 5: 16, 10: 24},
@@ -69,30 +61,27 @@ def follow(run: Run, loader: Dataloader, start: Any, numbers: list[int]) -> dict
         return placed.get_state()
 
 
-def save(folder: str, step: int) -> None:
+def save(folder: str) -> None:
     """One process goes to a step, and saves where it is; and the certificate of the whole run."""
     run = composed(Path(folder))
     loader = loader_of(run)
     assert len(loader) == len(run.batches()) > max(GONE) + 4
-    Path(folder, "state.json").write_text(json.dumps(follow(run, loader, 0, list(range(step)))))
+    Path(folder, "state.json").write_text(json.dumps(follow(run, loader, 0, list(range(STEP)))))
     loader.skip(GONE).certificate().save(Path(folder, "alone.json"))
 
 
-def go_on(folder: str, step: int) -> None:
-    """Several go through the whole run; and on from that state, without some steps that are behind it."""
+def go_on(folder: str) -> None:
+    """Several go through the whole run, and on from that state without some later steps: they see what one saw."""
     run = composed(Path(folder))
     loader = loader_of(run)
     state = json.loads(Path(folder, "state.json").read_text())
-    assert follow(run, loader, 0, list(range(step))) == state
+    assert follow(run, loader, 0, list(range(STEP))) == state
     left = [number for number in range(len(loader)) if number not in GONE]
-    assert follow(run, loader.skip(GONE), state, left[step:])["step"] == len(left)
+    assert follow(run, loader.skip(GONE), state, left[STEP:])["step"] == len(left)
     # Where nothing is left out, through all seams.
-    follow(run, loader, step, list(range(step, len(loader))))
+    follow(run, loader, STEP, list(range(STEP, len(loader))))
     loader.skip(GONE).certificate().save(Path(folder, f"part-{jax.process_index()}.json"))
-
-
-def audit(folder: str) -> None:
-    """What several saw is what one saw."""
+    multihost_utils.sync_global_devices("certified")
     alone = Certificate.load(Path(folder, "alone.json"))
     first, *others = (Certificate.load(path) for path in sorted(Path(folder).glob("part-*.json")))
     whole = first.merge(*others)

@@ -3,8 +3,8 @@
     def test_something() -> None:
         run_processes("tests.processes.some_bodies:some_function", processes=2, devices=4, args={"steps": 3})
 
-The function gets `args` (anything JSON can carry) as keywords, after `jax.distributed.initialize`; it asserts where it
-stands.
+The function gets those of `args` (anything JSON can carry) that it takes, as keywords, after
+`jax.distributed.initialize`; it asserts what it proves.
 """
 
 import json
@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ def main(job: dict[str, Any]) -> None:
     )
     module, function = job["body"].split(":")
     try:
-        getattr(import_module(module), function)(**job["args"])
+        body = getattr(import_module(module), function)
+        body(**{name: value for name, value in job["args"].items() if name in signature(body).parameters})
         settle()
     except BaseException:  # noqa: BLE001 - whatever it is, the test shall show it
         traceback.print_exc()

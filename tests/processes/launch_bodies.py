@@ -1,6 +1,5 @@
 """What the real processes of `test_launch.py` do."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,9 +62,3 @@ def hangs(folder: str) -> None:
         worker.stdout.readline()
         Path(folder, str(jax.process_index())).touch()
         worker.wait()
-
-
-def prints(word: str) -> None:
-    """Prints what it was given, and what it sees of JAX, while a C library writes too."""
-    os.write(1, b"[Gloo] Rank")
-    print(word, jax.process_index(), jax.process_count(), len(jax.devices()))  # noqa: T201

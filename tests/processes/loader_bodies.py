@@ -1,4 +1,4 @@
-"""What the real processes of `test_loader_processes.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Every process works out every whole batch by itself, the slow way.
 """
@@ -27,7 +27,7 @@ from tests.loader.oracle import CHAIN, ELEMENTWISE, NONE, ColumnSource, Oracle, 
 from tests.meshes import MeshCase, zoo
 from tests.processes.lateness import first_process_last
 
-ROWS, BATCH = 90, 16
+ROWS, BATCH, STEP = 90, 16, 8
 TREE = arrays(ROWS)
 
 
@@ -163,24 +163,24 @@ def epochs_loader() -> tuple[Dataloader, Oracle]:
     return Dataloader(data, BATCH, num_epochs=3, remainder="pad"), Oracle(TREE, data.order, CHAIN, BATCH, "pad")
 
 
-def save(folder: str, step: int) -> None:
-    """Runs up to `step`, and saves where it is: the same bytes on every host."""
+def save(folder: str) -> None:
+    """Runs up to `STEP`, and saves where it is: the same bytes on every host."""
     loader, oracle = epochs_loader()
     with iter(loader) as batches:
-        for number in range(step):
+        for number in range(STEP):
             assert_placed(next(batches), oracle.batch(number))
         state = json.dumps(batches.get_state())
     Path(folder, f"{jax.process_index()}.json").write_text(state)
 
 
-def restore(folder: str, step: int) -> None:
+def restore(folder: str) -> None:
     """Goes on from a state of any process, to the end, whatever the processes are now."""
     loader, oracle = epochs_loader()
     found = {path.read_text() for path in Path(folder).glob("*.json")}
     assert len(found) == 1
     with loader.iterate(json.loads(found.pop())) as batches:
-        assert batches.step == step
-        for number, batch in enumerate(batches, step):
+        assert batches.step == STEP
+        for number, batch in enumerate(batches, STEP):
             assert_placed(batch, oracle.batch(number))
         assert number + 1 == len(loader) == 18
 

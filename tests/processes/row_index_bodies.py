@@ -1,4 +1,4 @@
-"""What the real processes of `test_row_index_processes.py` do."""
+"""What the real processes of `test_jax_runs.py` do."""
 
 from pathlib import Path
 
@@ -10,6 +10,12 @@ from loadax import Dataloader
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
+
+
+def build(folder: str) -> None:
+    """Builds the indices in one process."""
+    data().filter(small, "small", index=folder)
+    data().split_by(user, 0.5, index=folder)
 
 
 def everything(folder: str) -> None:

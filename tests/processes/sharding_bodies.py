@@ -1,4 +1,4 @@
-"""What the real processes of `test_sharding_processes.py` do.
+"""What the real processes of `test_jax_runs.py` do.
 
 Expectations come from JAX's own index maps, one device at a time.
 """
@@ -127,23 +127,6 @@ def host_local() -> None:
     assert refused >= (5 if jax.process_count() == 4 else 0)
 
 
-def host_local_examples() -> None:
-    """The three examples in the documentation of JAX's function."""
-    local = np.arange(4 * 2, dtype=np.float32).reshape(4, 2) + 100 * jax.process_index()
-    line, grid = zoo(jax.process_count())[0].real(), hybrid()
-    for mesh, spec in ((line, P("data")), (grid, P("data")), (line, P()), (grid, P())):
-        data = local if spec != P() else np.arange(5.0, dtype=np.float32)
-        mine, theirs = (
-            host_local_to_global(data, mesh, spec),
-            multihost_utils.host_local_array_to_global_array(data, mesh, spec),
-        )
-        assert mine.shape == theirs.shape
-        assert mine.sharding == theirs.sharding
-        for one, other in zip(mine.addressable_shards, theirs.addressable_shards, strict=True):
-            assert one.index == other.index
-            np.testing.assert_array_equal(np.asarray(one.data), np.asarray(other.data))
-
-
 def boxes_and_back() -> None:
     """A planned leaf, placed box by box, on every mesh and spec; fetched where this process has whole rows."""
     fetched, refused = 0, 0
@@ -212,7 +195,6 @@ def presets() -> None:
 def all_cases() -> None:
     """One launch costs seconds, so all of this is done in one."""
     seed_functions()
-    host_local_examples()
     host_local()
     boxes_and_back()
     holds_nothing()

@@ -19,10 +19,6 @@ def no_gdb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_what_each_process_printed_is_returned_without_what_its_libraries_wrote() -> None:
-    assert run_processes(f"{BODIES}:prints", 2, 3, {"word": "hello"}) == ["hello 0 2 6", "hello 1 2 6"]
-
-
 def test_a_process_ends_when_all_its_collectives_have() -> None:
     run_processes(f"{BODIES}:collectives_go_on", 2, 4)
 

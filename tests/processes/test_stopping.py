@@ -30,6 +30,8 @@ from loadax.loader.execution import monitor, thread_pool
 from loadax.loader.iterator import DataIterator
 from loadax.loader.metrics.stats import Timing
 from tests.limits import ENDLESS, HANG, until
+from tests.loader.workers.children import worker_processes
+from tests.worker_types import WORKER_TYPES
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +48,9 @@ def loader(slow: float = 0.0, **options: Any) -> Dataloader:
 
 
 def workers() -> int:
-    return sum(thread.name.startswith("loadax-worker") for thread in threading.enumerate())
+    """The threads that read, and the processes that do it for them."""
+    threads = sum(thread.name.startswith("loadax-worker") for thread in threading.enumerate())
+    return threads + len(worker_processes())
 
 
 def wait_for_the_end(*, collecting: bool = False) -> None:
@@ -67,76 +71,98 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", HANG)
 
 
-def test_the_tests_below_would_see_a_thread() -> None:
-    batches = iter(loader())
-    assert workers() == 3
-    batches.close()
-    wait_for_the_end()
+def end_of_the_data(made: Dataloader) -> None:
+    assert sum(1 for _ in made) == 1000
 
 
-def test_the_end_of_the_data() -> None:
-    assert sum(1 for _ in loader()) == 1000
-    wait_for_the_end()
-
-
-@pytest.mark.parametrize("slow", [0.0, 0.02])
-def test_break(slow: float) -> None:
-    for batch in loader(slow):  # noqa: B007 - the last one is looked at below
-        assert workers() == 3
+def leave_a_loop(made: Dataloader) -> None:
+    for batch in made:  # noqa: B007 - the last one outlives its iterator
         break
-    wait_for_the_end()
-    assert batch["x"].tolist() == list(range(8))
-
-
-def test_break_out_of_an_epoch() -> None:
-    def train() -> None:
-        for epoch in loader().epochs():
-            for _ in epoch:
-                return
-
-    train()
     gc.collect()
-    wait_for_the_end()
+    assert jax.device_get(batch["x"]).tolist() == list(range(8))
 
 
-def test_an_exception_in_the_loop() -> None:
+def leave_an_epoch(made: Dataloader) -> None:
+    for epoch in made.epochs():
+        for _ in epoch:
+            return
+
+
+def exception_in_a_loop(made: Dataloader) -> None:
     def train() -> None:
-        for _ in loader():
+        for _ in made:
             raise ValueError("diverged")
 
     with pytest.raises(ValueError, match="diverged"):
         train()
-    gc.collect()
-    wait_for_the_end()
 
 
-def test_an_exception_inside_with(patient: None) -> None:
-    with pytest.raises(ValueError, match="diverged"), iter(loader()) as batches:  # noqa: PT012
+def exception_inside_with(made: Dataloader) -> None:
+    with pytest.raises(ValueError, match="diverged"), iter(made) as batches:  # noqa: PT012
         next(batches)
         raise ValueError("diverged")
-    assert workers() == 0
     with pytest.raises(LoadaxError, match="closed"):
         next(batches)
-
-
-def test_with_and_close_and_close_again(patient: None) -> None:
-    with iter(loader()) as batches:
-        next(batches)
-    assert workers() == 0
-    batches.close()
-    batches.close()
     assert repr(batches) == "DataIterator(step=1, epoch=0, closed)"
 
 
-@pytest.mark.parametrize("slow", [0.0, 0.05])
-def test_close_in_the_middle_of_reading_says_nothing(slow: float, capfd: pytest.CaptureFixture[str]) -> None:
-    """Also on threads: pytest makes an exception that nobody caught an error of the test."""
-    for _ in range(3):
-        batches = iter(loader(slow))
-        time.sleep(0.02)
+def close_at_once_and_again(made: Dataloader) -> None:
+    for pause in (0.0, 0.02):
+        batches = iter(made)
+        time.sleep(pause)
         batches.close()
-        wait_for_the_end()
+        batches.close()
+
+
+def garbage_in_a_cycle(made: Dataloader) -> None:
+    class Holder:
+        pass
+
+    for _ in range(2):
+        holder: Any = Holder()
+        holder.me, holder.batches = holder, iter(made)
+        next(holder.batches)
+        del holder
+
+
+ENDS = (
+    end_of_the_data,
+    leave_a_loop,
+    leave_an_epoch,
+    exception_in_a_loop,
+    exception_inside_with,
+    close_at_once_and_again,
+    garbage_in_a_cycle,
+)
+
+
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
+@pytest.mark.parametrize("end", ENDS)
+def test_loop_leaves_no_worker_and_prints_nothing(
+    end: Callable[[Dataloader], None], worker_type: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also on threads: pytest makes an exception that nobody caught an error of the test."""
+    end(loader(worker_type=worker_type))
+    wait_for_the_end(collecting=True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_with_waits_for_its_workers(patient: None) -> None:
+    with iter(loader(0.02)) as batches:
+        next(batches)
+        assert workers() == 3
+    assert workers() == 0
+
+
+def test_workers_end_with_a_failing_map(patient: None) -> None:
+    def fails(example: Any) -> Any:
+        if example["x"] == 20:
+            raise ValueError("bad row")
+        return example
+
+    with pytest.raises(ValueError, match="bad row"):
+        list(Dataloader(from_arrays({"x": np.arange(6400)}).map(fails), 8, num_workers=3))
+    assert workers() == 0
 
 
 def test_close_lets_go_of_batches_and_their_memory() -> None:
@@ -147,18 +173,6 @@ def test_close_lets_go_of_batches_and_their_memory() -> None:
     del batches
     gc.collect()
     assert scheduler() is None
-
-
-def test_garbage_collection_of_a_cycle() -> None:
-    class Holder:
-        pass
-
-    for _ in range(20):
-        holder: Any = Holder()
-        holder.me, holder.batches = holder, iter(loader())
-        next(holder.batches)
-        del holder
-    wait_for_the_end(collecting=True)
 
 
 def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +218,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
         gc.enable()
 
 
-def test_what_a_map_raises_that_is_no_exception_reaches_the_caller() -> None:
+def test_keyboard_interrupt_of_a_map_reaches_the_caller() -> None:
     """It must not leave the consumer waiting for a thread that is gone."""
 
     def leaves(example: Any) -> Any:
@@ -216,19 +230,6 @@ def test_what_a_map_raises_that_is_no_exception_reaches_the_caller() -> None:
         data = from_arrays({"x": np.arange(64)}).map(leaves)
         with iter(Dataloader(data, 8, num_workers=count)) as batches, pytest.raises(KeyboardInterrupt):
             list(batches)
-
-
-def test_workers_end_with_a_failing_map(patient: None) -> None:
-    def fails(example: Any) -> Any:
-        if example["x"] == 20:
-            raise ValueError("bad row")
-        return example
-
-    batches = iter(Dataloader(from_arrays({"x": np.arange(6400)}).map(fails), 8, num_workers=3))
-    with pytest.raises(ValueError, match="bad row"):
-        for _ in batches:
-            pass
-    assert workers() == 0
 
 
 class _Interrupted(KeyboardInterrupt):
@@ -428,40 +429,30 @@ def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: 
             child.kill()
 
 
-def test_a_program_ends_with_an_iterator_that_nobody_closed() -> None:
-    body = """
-        batches = iter(Dataloader(data, 8, num_workers=3))
+NOT_CLOSED = """
+    batches = iter(Dataloader(data, 8, num_workers=3))
+    next(batches)
+    print("ready", flush=True)
+"""
+ASLEEP = """
+    loader = Dataloader(data.map(sleepy), 8, num_workers=3)
+    awake[0] = True
+    batches = iter(loader)
+    next(batches)
+    sleeping.wait()
+    print("ready", flush=True)
+"""
+BUSY = """
+    keep = [iter(Dataloader(data.shuffle(seed=0).map(lambda x: x), 8, num_epochs=None)) for _ in range(4)]
+    for batches in keep:
         next(batches)
-        print("ready", flush=True)
-    """
-    code, errors = run(body)
-    assert (code, errors) == (0, "")
+    print("ready", flush=True)
+"""
 
 
-def test_a_program_ends_though_its_workers_sleep() -> None:
-    body = """
-        loader = Dataloader(data.map(sleepy), 8, num_workers=3)
-        awake[0] = True
-        batches = iter(loader)
-        next(batches)
-        sleeping.wait()
-        print("ready", flush=True)
-    """
-    code, errors = run(body)
-    assert (code, errors) == (0, "")
-
-
-def test_a_program_ends_in_the_middle_of_much_work() -> None:
-    body = """
-        keep = [
-            iter(Dataloader(data.shuffle(seed=0).map(lambda x: x, rng=False), 8, num_epochs=None)) for _ in range(4)
-        ]
-        for batches in keep:
-            next(batches)
-        print("ready", flush=True)
-    """
-    code, errors = run(body)
-    assert (code, errors) == (0, "")
+@pytest.mark.parametrize("body", [NOT_CLOSED, ASLEEP, BUSY], ids=["not closed", "asleep", "busy"])
+def test_program_ends_while_its_workers_are(body: str) -> None:
+    assert run(body) == (0, "")
 
 
 def test_a_program_that_raises_ends() -> None:
@@ -476,9 +467,8 @@ def test_a_program_that_raises_ends() -> None:
     assert errors.count("Traceback") == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("where", ["training", "waiting"])
-def test_ctrl_c(workers: int, where: str) -> None:
+@pytest.mark.parametrize(("where", "workers"), [("training", 2), ("waiting", 0), ("waiting", 2)])
+def test_ctrl_c(where: str, workers: int) -> None:
     body = f"""
         loader = Dataloader(data.map(sleepy), 8, num_workers={workers}, num_epochs=None)
         awake[0] = {where == "waiting"}
@@ -539,14 +529,7 @@ def test_ctrl_c_that_is_caught_leaves_no_thread() -> None:
     assert (code, errors) == (7, "")
 
 
-def test_a_batch_outlives_its_iterator_and_its_loader() -> None:
-    batch = next(iter(loader()))
-    gc.collect()
-    wait_for_the_end()
-    assert jax.device_get(batch["x"]).tolist() == list(range(8))
-
-
-def test_processes_that_are_busy_for_long_do_not_hold_up_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_state_does_not_wait_for_busy_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(example: Any) -> Any:
         if 8 <= example["x"] < 800:
             time.sleep(ENDLESS)
@@ -564,7 +547,7 @@ def test_processes_that_are_busy_for_long_do_not_hold_up_another_state(monkeypat
     wait_for_the_end()
 
 
-def test_an_interrupt_while_threads_start_leaves_none_and_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_while_threads_start_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     loader_ = loader(num_workers=3)
     batches = iter(loader_)
     next(batches)

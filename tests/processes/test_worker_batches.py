@@ -186,7 +186,12 @@ def processes() -> Iterator[ProcessPool]:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path) -> None:
-    loader = Dataloader(SOURCES[name](tmp_path), 16)
+    """In worker processes, and by a plain pickle, as programs send it by other means."""
+    data = SOURCES[name](tmp_path)
+    again = pickle.loads(pickle.dumps(data.source))
+    rows = np.array([3, 0, 3])
+    jax.tree.map(np.testing.assert_array_equal, data.source.read(rows), again.read(rows))
+    loader = Dataloader(data, 16)
     producer, found = loader._pipeline.producer(loader._shard(), 0, processes), []
     for step in range(len(loader)):
         buffers = producer.buffers(1)
@@ -197,16 +202,6 @@ def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path
     assert len(found) > 2
     for step, batch in enumerate(found):
         assert_placed(batch, jax.tree.map(np.asarray, loader[step]))
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_source_comes_back_from_a_plain_pickle(name: str, tmp_path: Path) -> None:
-    """For who sends it elsewhere by other means."""
-    source = SOURCES[name](tmp_path).source
-    again = pickle.loads(pickle.dumps(source))
-    rows = np.array([3, 0, 3])
-    for one, other in zip(jax.tree.leaves(source.read(rows)), jax.tree.leaves(again.read(rows)), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -240,10 +235,6 @@ def test_sequence_lengths_by_schedule() -> None:
     ).shuffle(1)
     shapes = [batch["tokens"].shape[1] for batch in assert_same(data, seq_len={0: 8, 2: 20, 4: 32})]
     assert sorted(set(shapes)) == [8, 20, 32]
-
-
-def test_a_block_shuffle_whose_chunks_are_open_in_each_process(tmp_path: Path) -> None:
-    assert_same(SOURCES["block shuffle of chunks"](tmp_path), num_epochs=2)
 
 
 def test_a_run_that_is_gone_on_with() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,34 +116,17 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
 
 
-def as_script(folder: Path) -> tuple[list[str], str]:
-    (folder / "program.py").write_text(USES)
-    return [str(folder / "program.py")], ""
+WAYS = {"script": ["program.py"], "module": ["-m", "program"], "command": ["-c", USES], "input": ["-"]}
 
 
-def as_module(folder: Path) -> tuple[list[str], str]:
-    (folder / "program.py").write_text(USES)
-    return ["-m", "program"], ""
-
-
-def as_command(_: Path) -> tuple[list[str], str]:
-    return ["-c", USES], ""
-
-
-def as_input(_: Path) -> tuple[list[str], str]:
-    return ["-"], USES
-
-
-@pytest.mark.parametrize("way", [as_script, as_module, as_command, as_input])
-def test_functions_of_a_program_without_a_main_guard(
-    way: Callable[[Path], tuple[list[str], str]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_functions_of_a_program_without_a_main_guard(way: str, tmp_path: Path) -> None:
     """Its flags are its own, and a module beside it can be imported."""
     (tmp_path / "sibling.py").write_text(SIBLING)
-    given, text = way(tmp_path)
-    command = [sys.executable, "-W", "error", *given, "--steps=3", "--help"]
+    (tmp_path / "program.py").write_text(USES)
+    command = [sys.executable, "-W", "error", *WAYS[way], "--steps=3", "--help"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), input=text, capture_output=True, text=True, timeout=HANG, check=False
+        command, cwd=tmp_path, env=environment(), input=USES, capture_output=True, text=True, timeout=HANG, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok ['--steps=3', '--help']\n", "")
 
@@ -218,14 +201,14 @@ def program(body: str, count: int = 2) -> Iterator[Program]:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("body", [BUSY, BUSY.replace("endless", "sleepy")], ids=["busy", "at work"])
-def test_a_program_ends_with_an_iterator_that_nobody_closed(body: str) -> None:
+STARTING = "batches = iter(Dataloader(data.map(sleepy), **options))\nready()"
+
+
+@pytest.mark.parametrize(
+    "body", [BUSY, BUSY.replace("endless", "sleepy"), STARTING], ids=["busy", "at work", "starting"]
+)
+def test_program_ends_with_an_iterator_that_is_not_closed(body: str) -> None:
     with program(body) as running:
-        assert running.ends() == (0, "", "")
-
-
-def test_a_program_ends_in_the_middle_of_starting_them() -> None:
-    with program("batches = iter(Dataloader(data.map(sleepy), **options))\nready()") as running:
         assert running.ends() == (0, "", "")
 
 

@@ -1,4 +1,4 @@
-"""What the real processes of `test_worker_processes.py` do: each has worker processes of its own."""
+"""What the real processes of `test_jax_runs.py` do: each has worker processes of its own."""
 
 import warnings
 from typing import Any
@@ -9,31 +9,13 @@ import psutil
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
-from tests.loader.oracle import CHAIN, NONE, Oracle, ReadSource, arrays, assert_placed
+from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed
 from tests.loader.workers import maps
-from tests.meshes import zoo
 
 ROWS, BATCH = 90, 16
 TREE = arrays(ROWS)
-
-
-def every_mesh() -> None:
-    """Every batch of a random chain of maps is bit-equal to the oracle's, on meshes that cut rows, columns and both."""
-    oracle = Oracle(TREE, from_arrays(TREE).shuffle(seed=5).order, CHAIN, BATCH)
-    data = CHAIN.build(from_arrays(TREE).shuffle(seed=5))
-    for case in zoo(jax.process_count())[::3]:
-        first, last = case.axes[0], case.axes[-1]
-        partition = {"image": P(None, None, last), "label": P(first), "tokens": P(last)}
-        mesh = case.real(AxisType.Auto)
-        with Dataloader(
-            data, BATCH, mesh=mesh, partition=partition, num_workers=1, worker_type="process"
-        ).iterate() as batches:
-            for step, batch in enumerate(batches):
-                assert_placed(batch, oracle.batch(step))
-        assert step == ROWS // BATCH - 1
 
 
 def deaths() -> None:
@@ -74,3 +56,9 @@ def errors_are_the_hosts_own() -> None:
             assert len(list(batches)) == 8
     failed = multihost_utils.process_allgather(np.array(any(mine)))
     assert int(failed.sum()) == 1
+
+
+def all_cases() -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    deaths()
+    errors_are_the_hosts_own()

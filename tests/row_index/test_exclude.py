@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataloader, concat
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.subset import Excluding
 from tests.row_index.filters import data, rows_of
@@ -45,20 +44,6 @@ def test_nothing_to_leave_out(tmp_path: Path) -> None:
     nothing: list[Any] = [[], np.empty(0), tmp_path / "none.txt"]
     for rows in nothing:
         assert rows_of(data().exclude(rows)) == list(range(500))
-
-
-def test_rows_are_those_of_the_source() -> None:
-    assert sorted(rows_of(data()[10:30:2].shuffle(0).exclude([12, 13, 400]))) == [10, *range(14, 30, 2)]
-    assert rows_of(concat([data(3), data(3)]).exclude([1, 4])) == [0, 2, 3, 5]
-
-
-def test_they_are_those_that_the_loader_shows() -> None:
-    loader = Dataloader(data().shuffle(0), 10)
-    bad = loader.rows(7)
-    again = Dataloader(data().exclude(bad).shuffle(0), 10, num_epochs=2)
-    met = np.concatenate([again.rows(step) for step in range(len(again))])
-    assert not set(met.tolist()) & set(bad.tolist())
-    assert len(set(met.tolist())) == 490
 
 
 def test_it_costs_what_is_left_out() -> None:

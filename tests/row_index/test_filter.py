@@ -1,7 +1,6 @@
 """`filter`: exact, looked at once, kept in an index that knows what it is of."""
 
 import logging
-import re
 import signal
 import subprocess
 import sys
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataloader, concat, from_arrays, from_source, mix
+from loadax import concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
-from loadax.sharding import plan_mesh
 from loadax.testing import FaultySource
 from tests.limits import HANG
 from tests.row_index.filters import ROWS, SMALL, VALUES, counted, data, files, rows_of, small
@@ -44,13 +42,6 @@ def test_just_the_rows_that_pass_are_there() -> None:
     assert repr(kept) == f"Dataset({len(SMALL)} rows of arrays in memory.filter({len(SMALL)} rows))"
 
 
-def test_it_sees_what_the_maps_so_far_make() -> None:
-    mapped = data().map(lambda example: {"x": -example["x"]}).map_batch(lambda batch: {"x": batch["x"] - 1})
-    assert rows_of(mapped.filter(lambda example: example["x"] >= -40)) == SMALL
-    alone = data().map(lambda example: {"x": -example["x"]})
-    assert rows_of(alone.filter(lambda example: example["x"] > -40).map(lambda example: example["x"])) == SMALL
-
-
 def test_each_row_is_looked_at_once_and_only_those_that_are_met() -> None:
     seen: list[int] = []
 
@@ -60,31 +51,6 @@ def test_each_row_is_looked_at_once_and_only_those_that_are_met() -> None:
 
     data()[10:400:3].shuffle(0).repeat(2).filter(look)
     assert sorted(seen) == sorted(VALUES[10:400:3].tolist())
-
-
-def test_every_epoch_meets_each_kept_row_once_and_goes_on_anywhere() -> None:
-    loader = Dataloader(data().filter(small).shuffle(3), 16, num_epochs=2, remainder="pad")
-    steps = loader.steps_per_epoch
-    for epoch in range(2):
-        met = np.concatenate([loader.rows(step) for step in range(epoch * steps, (epoch + 1) * steps)])
-        assert sorted(met[met >= 0].tolist()) == SMALL
-    with iter(loader) as iterator:
-        for _ in range(5):
-            next(iterator)
-        state = iterator.get_state()
-    with loader.iterate(state) as iterator:
-        np.testing.assert_array_equal(next(iterator)["x"], loader[5]["x"])
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
-def test_any_number_of_hosts_meets_the_same_batches(hosts: int) -> None:
-    filtered = data().shuffle(1).filter(small).exclude(SMALL[:3])
-    whole = Dataloader(filtered, 16, mesh=plan_mesh({"data": 1}, hosts=1)).rows(4).tolist()
-    shares = [
-        Dataloader(filtered, 16, mesh=plan_mesh({"data": 8}, hosts=hosts), shard_index=host, shard_count=hosts)
-        for host in range(hosts)
-    ]
-    assert [row for share in shares for row in share.local_rows(4).tolist()] == whole
 
 
 def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
@@ -103,32 +69,6 @@ def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
 def test_runs_and_threads_change_nothing(workers: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", many)
     assert rows_of(data().shuffle(0).filter(small, workers=workers)) == rows_of(data().filter(small).shuffle(0))
-
-
-def test_a_split_after_it_asks_the_rows_what_it_would_have_asked_before() -> None:
-    train = set(rows_of(data().split(0.7, 1)[0]))
-    assert rows_of(data().filter(small).split(0.7, 1)[0]) == [row for row in SMALL if row in train]
-
-
-def test_documents_of_any_length() -> None:
-    texts = ["a", "bcd", "", "efghij", "kl"]
-    words = from_source(texts).map(lambda text: np.frombuffer(str(text).encode(), np.uint8))
-    assert rows_of(words.filter(lambda tokens: len(tokens) > 1)) == [1, 3, 4]
-    assert rows_of(from_source(texts).filter(lambda text: "b" in text or "k" in text)) == [1, 4]
-
-
-def test_rows_of_several_datasets() -> None:
-    both = concat([data(100).filter(small), data(50).map(lambda example: {**example, "x": example["x"] + 1})])
-    kept = both.filter(lambda example: example["x"] % 2 == 0)
-    expected = [row for row in SMALL if row < 100 and VALUES[row] % 2 == 0] + [
-        100 + row for row in range(50) if VALUES[row] % 2
-    ]
-    assert rows_of(kept) == expected
-
-
-def test_an_answer_may_be_an_array_of_no_dimensions() -> None:
-    assert len(data().filter(lambda example: np.asarray(example["x"] < 40))) == len(SMALL)
-    assert len(data().filter(lambda example: example["x"] < 40)) == len(SMALL)
 
 
 def test_it_can_not_write_to_the_data() -> None:
@@ -295,13 +235,6 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
     assert index.exists()
 
 
-def test_a_key_without_an_index_is_refused(tmp_path: Path) -> None:
-    message = "key='v1' is for an index; pass index=, a folder, as well, or leave key out"
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        data().filter(small, "v1")
-    assert len(data().filter(small, "v1", index=tmp_path / "i")) == len(data().filter(small)) == len(SMALL)
-
-
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     def fails(example: Any) -> bool:
         if example["x"] == 100:
@@ -374,7 +307,7 @@ def test_random_maps_come_after() -> None:
 def test_orders_whose_rows_change_are_refused() -> None:
     given: dict[str, list[Any]] = {"filter": [small], "exclude": [[1]], "split_by": ["user", 0.5]}
     for verb, arguments in given.items():
-        with pytest.raises(ArgumentError, match=rf"{verb}\(\) after a slice of a shuffle"):
+        with pytest.raises(ArgumentError, match=rf"{verb}\(\) after .* of a shuffle"):
             getattr(data().shuffle(0)[:9], verb)(*arguments)
         with pytest.raises(ArgumentError, match=rf"{verb}\(\) after mix\(\) would break its proportions"):
             getattr(mix([data(), data()], [1, 1]), verb)(*arguments)
@@ -385,6 +318,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     [
         ({"fn": 3}, "fn=3 can't be called"),
         ({"key": 3}, "key=3: pass a str that you change when fn changes"),
+        ({"key": "v1"}, "key='v1' is for an index; pass index=, a folder, as well, or leave key out"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
         ({"index": 3}, "index=3 is an int: pass the path of a local folder"),

@@ -116,9 +116,3 @@ def test_an_error_stops_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
         from_source(ChunkedSource(np.arange(1000), 250)).filter(fails, workers=3)
     assert sorted(calls)[:2] == [250, 500]
     assert len(calls) <= 3  # whoever failed may have begun another run meanwhile
-
-
-def test_what_reads_are_of_source_rows_in_order() -> None:
-    dataset, reads = chunked(100)
-    dataset.shuffle(0, block=10).filter(lambda example: True, workers=1)
-    assert np.concatenate(reads).tolist() == VALUES.tolist()

@@ -61,15 +61,6 @@ def test_a_group_keeps_its_side_when_rows_are_appended(users: list[int], more: i
     assert not sides[0] & sides[1]
 
 
-def test_before_and_after_a_shuffle_it_is_the_same() -> None:
-    one, two = (
-        data().split_by("user", 0.5)[0].shuffle(3).repeat(2),
-        data().shuffle(3).repeat(2).split_by("user", 0.5)[0],
-    )
-    assert rows_of(one, 1) == rows_of(two, 1)
-    assert one.describe() == two.describe()
-
-
 def test_seeds_cut_in_other_ways_and_a_second_split_cuts_anew() -> None:
     assert len({tuple(rows_of(data().split_by("user", 0.5, seed)[0])) for seed in range(10)}) == 10
     train, rest = data().split_by("user", 0.5)
@@ -173,16 +164,6 @@ def test_a_leaf_of_other_objects() -> None:
         match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; return an int, a str or bytes as the group's key",
     ):
         from_source([{"who": "a"}, {"who": 1.5}]).split_by("who", 0.5)
-
-
-def test_what_the_function_raises_names_the_row() -> None:
-    def fails(example: Any) -> int:
-        return {0: 1}[int(example["x"])]
-
-    with pytest.raises(KeyError) as caught:
-        data().split_by(fails, 0.5)
-    assert caught.value.__notes__[0].endswith("on row 1")
-    assert "loadax: in split_by " in caught.value.__notes__[0]
 
 
 def test_fractions_and_seeds_that_can_not_be_used() -> None:

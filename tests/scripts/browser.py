@@ -1,6 +1,5 @@
 """Headless Chromium, driven by chromedriver over plain HTTP."""
 
-import base64
 import json
 import os
 import shutil
@@ -83,11 +82,6 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
 
-    def prefer(self, scheme: str) -> None:
-        """Sets the preferred colour scheme, `light` or `dark`."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self._devtools("Emulation.setEmulatedMedia", {"features": features})
-
     def open(self, url: str) -> None:
         """Opens a page and waits until it is loaded."""
         self._request("POST", "/url", {"url": url})
@@ -100,10 +94,6 @@ class Browser:
         """Warnings and errors of the console since the last call."""
         entries = self._request("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
-
-    def screenshot(self, path: Path) -> None:
-        """Writes what is visible as a PNG file."""
-        path.write_bytes(base64.b64decode(self._request("GET", "/screenshot", None)))
 
     def _devtools(self, command: str, arguments: dict[str, Any]) -> None:
         self._request("POST", "/goog/cdp/execute", {"cmd": command, "params": arguments})

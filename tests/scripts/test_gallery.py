@@ -11,8 +11,7 @@ from nbformat import v4
 from docs.notebooks import COVERS, NOTEBOOKS, ROOT, VARIES
 from docs.notebooks.execution import differences
 from docs.notebooks.page import Page, cover, page
-from docs.pictures.outputs import EXAMPLES, Output, recorded
-from docs.pictures.terminal import wrapped
+from docs.pictures.outputs import EXAMPLES, recorded
 
 GALLERY = (ROOT / "docs" / "examples" / "index.md").read_text("utf-8")
 PNG = base64.b64encode(b"a picture").decode()
@@ -111,16 +110,3 @@ def test_the_check_compares_what_cells_print(before: Any, after: Any) -> None:
 def test_the_check_leaves_pictures_out() -> None:
     stored, executed = (v4.new_output("display_data", {"image/png": data}) for data in (PNG, PNG[:4]))
     assert not list(differences(outputs(stored), outputs(executed)))
-
-
-def test_long_lines_of_an_output_are_wrapped() -> None:
-    words = " ".join(f"word{number}" for number in range(60))
-    lines = wrapped(Output("run", 1, [words, "", "  short", "x" * 200]))
-    assert max(map(len, lines)) <= 92
-    assert " ".join(line.strip() for line in lines[: lines.index("")]) == words
-    assert lines[lines.index("") + 1] == "  short"
-    assert sum(line.count("x") for line in lines) == 200
-
-
-def test_a_table_of_an_output_is_not_wrapped() -> None:
-    assert wrapped(Output("run", 1, ["x" * 118, "y"])) == ["x" * 118, "y"]

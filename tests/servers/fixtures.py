@@ -4,8 +4,8 @@ The servers that take a second to start live as long as the module's tests. They
 runs, since pytest sets up wider scopes first.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,13 +55,6 @@ def range_server(tmp_path: Path) -> Iterator[RangeServer]:
     """The test's own folder, over HTTP."""
     with closing(RangeServer(tmp_path)) as server:
         yield server
-
-
-@pytest.fixture
-def make_proxy() -> Iterator[Callable[[str], FaultProxy]]:
-    """Makes proxies before the servers at given URLs."""
-    with ExitStack() as stack:
-        yield lambda upstream: stack.enter_context(closing(FaultProxy(upstream)))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from loadax.sharding.holdings import hold_leaf, hold_rows, spread
+from loadax.sharding.holdings import hold_leaf, hold_rows
 from loadax.sharding.layout import merge, plan_leaf, positions
 from loadax.sharding.mesh import grid_of
 from tests.meshes import ZOO, MeshCase
@@ -55,7 +55,3 @@ def test_rows_of_several_leaves_are_the_union_on_each_host(case: MeshCase) -> No
                 alike.setdefault(tuple(expected.tolist()), []).append(host)
             np.testing.assert_array_equal(rows.copies, seen)
             assert [group.tolist() for group in rows.alike] == list(alike.values())
-
-
-def test_nothing_is_spread_over_no_intervals() -> None:
-    assert spread(np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == []

@@ -84,28 +84,24 @@ class TestResolveMesh:
         assert (mesh.axis_names, mesh.axis_types) == (("data",), (AUTO,))
         assert list(mesh.devices.flat) == jax.devices()
 
-    def test_something_else_is_an_error(self) -> None:
-        with pytest.raises(ArgumentError, match=r"mesh='data' is a str: pass a jax.sharding.Mesh"):
-            resolve_mesh("data")
-
-    def test_an_empty_mesh_is_an_error(self) -> None:
-        with pytest.raises(MeshError, match=r"mesh=Mesh\(.*\) is empty: pass one with devices"):
-            resolve_mesh(jax.sharding.get_mesh())
-
-    def test_an_abstract_mesh_is_an_error(self) -> None:
-        with pytest.raises(MeshError, match=r"mesh=AbstractMesh.* has no devices: pass a jax.sharding.Mesh"):
-            resolve_mesh(AbstractMesh((2,), ("data",)))
+    @pytest.mark.parametrize(
+        ("given", "error", "message"),
+        [
+            ("data", ArgumentError, "mesh='data' is a str: pass a jax.sharding.Mesh"),
+            (jax.sharding.get_mesh(), MeshError, r"mesh=Mesh\(.*\) has no devices: pass a jax.sharding.Mesh"),
+            (AbstractMesh((2,), ("data",)), MeshError, "mesh=AbstractMesh.* has no devices: pass a jax.sharding.Mesh"),
+        ],
+    )
+    def test_meshes_without_devices_are_errors(self, given: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            resolve_mesh(given)
 
 
 class TestPlanMesh:
     def test_hosts_own_equal_runs(self) -> None:
         assert plan_mesh({"a": 2, "b": 4}, hosts=4).owners.tolist() == [[0, 0, 1, 1], [2, 2, 3, 3]]
 
-    def test_repr_says_what_it_is(self) -> None:
-        assert (
-            repr(plan_mesh({"data": 512, "seq": 64}, hosts=4096))
-            == "PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)"
-        )
+    def test_repr(self) -> None:
         assert repr(plan_mesh({"data": 2}, owners=[3, 3], process=3)) == "PlannedMesh(data=2; 1 host, as process 3)"
 
     def test_its_owners_are_a_copy_that_nobody_changes(self) -> None:
@@ -122,29 +118,21 @@ class TestPlanMesh:
     @pytest.mark.parametrize(
         ("axes", "options", "message"),
         [
-            ({}, {"hosts": 1}, r"axes={}: pass a dict of axis names and positive sizes"),
+            ({}, {"hosts": 1}, "axes={}: pass a dict of axis names and positive sizes"),
             ({"data": 0}, {"hosts": 1}, r"axes\['data'\]=0: pass a dict of axis names and positive sizes"),
             ([("data", 2)], {"hosts": 1}, r"axes=\[\('data', 2\)\]: pass a dict of axis names"),
-            ({"data": 8}, {}, r"hosts=None and owners=None: give exactly one of the two"),
+            ({"data": 8}, {}, "hosts=None and owners=None: give exactly one of the two"),
             ({"data": 2}, {"hosts": 1, "owners": [0, 0]}, r"hosts=1 and owners=\[0, 0\]: give exactly one"),
-            (
-                {"data": 8},
-                {"hosts": 3},
-                r"hosts=3 can't own equal parts of the 8 devices of {'data': 8}; use a divisor of 8",
-            ),
-            ({"data": 8}, {"hosts": 0}, r"hosts=0: pass 1 or more"),
+            ({"data": 8}, {"hosts": 3}, "hosts=3 can't own equal parts of the 8 devices of .* use a divisor of 8"),
+            ({"data": 8}, {"hosts": 0}, "hosts=0: pass 1 or more"),
             ({"data": 2}, {"owners": [[0, 1]]}, r"owners has shape \(1, 2\), but the axes make a mesh of shape \(2,\)"),
             (
                 {"data": 2},
                 {"owners": [0, -1]},
-                r"owners=\[0, -1\]: pass the process that owns each device, as integers >= 0",
+                r"owners=\[0, -1\]: pass the process that owns each device, as integers",
             ),
             ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: pass the process that owns"),
-            (
-                {"data": 2},
-                {"hosts": 1, "process": -1},
-                r"process=-1: pass the number of the process to plan as",
-            ),
+            ({"data": 2}, {"hosts": 1, "process": -1}, "process=-1: pass the number of the process to plan as"),
         ],
     )
     def test_errors(self, axes: Any, options: Any, message: str) -> None:
@@ -185,7 +173,7 @@ class TestPresets:
         ("options", "axes"),
         [
             ({}, {"data": 1, "fsdp": 8}),
-            ({"inside": 4}, {"data": 2, "fsdp": 4}),
+            ({"inside": 4, "devices": jax.devices()[::-1]}, {"data": 2, "fsdp": 4}),  # sorted by process and id
             ({"between": 4}, {"data": 4, "fsdp": 2}),
             ({"inside": {"model": 2}, "between": 4}, {"data": 4, "model": 2}),
             ({"inside": {"fsdp": 2, "model": 2}, "between": {"slice": 2}}, {"slice": 2, "fsdp": 2, "model": 2}),
@@ -197,35 +185,20 @@ class TestPresets:
         assert set(mesh.axis_types) == {AUTO}
         assert [device.id for device in mesh.devices.flat] == list(range(8))
 
-    def test_hybrid_deals_the_devices_out_by_process(self) -> None:
-        mesh = hybrid(inside=2, devices=jax.devices()[::-1])
-        assert [device.id for device in mesh.devices.flat] == list(range(8))
-
-    def test_hybrid_does_not_guess_when_processes_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hybrid_needs_inside_if_processes_have_different_numbers_of_devices(self) -> None:
         fakes: Any = [SimpleNamespace(process_index=process, id=number) for number, process in enumerate([0, 0, 1])]
-        with pytest.raises(
-            ArgumentError, match=r"inside=None: the processes have different numbers of devices, \[2, 1\]; pass inside="
-        ):
+        message = r"inside=None: the processes have different numbers of devices, \[2, 1\]; pass inside="
+        with pytest.raises(ArgumentError, match=message):
             hybrid(devices=fakes)
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (
-                {"inside": 3},
-                r"inside={'fsdp': 3} needs a multiple of 3 devices, but there are 8: use sizes whose product divides 8",
-            ),
-            ({"between": 5}, r"between={'data': 5} needs a multiple of 5 devices"),
-            (
-                {"inside": 2, "between": 2},
-                r"between={'data': 2} and inside={'fsdp': 2} make a mesh of 4 devices, but there are 8",
-            ),
-            (
-                {"inside": {"data": 2}},
-                r"inside={'data': 2} and between={'data': 4} both name the axis 'data': rename one",
-            ),
+            ({"inside": 3}, "make a mesh of 6 devices, but there are 8: use sizes whose product is 8"),
+            ({"between": 9}, "between={'data': 9} and inside={'fsdp': 1} make a mesh of 9 devices, but there are 8"),
+            ({"inside": {"data": 2}}, "inside={'data': 2} and between={'data': 4} both name the axis 'data': rename"),
             ({"inside": 0}, r"inside\['fsdp'\]=0: pass a dict of axis names and positive sizes"),
-            ({"between": "data"}, r"between='data': pass a dict of axis names and positive sizes"),
+            ({"between": "data"}, "between='data': pass a dict of axis names and positive sizes"),
             ({"devices": []}, r"devices=\[\] is empty: a mesh needs at least one"),
         ],
     )

@@ -1,4 +1,4 @@
-"""Programs on this process's devices. What spans processes is tested in `tests/processes/test_device_processes.py`."""
+"""Programs on this process's devices. What spans processes is tested in `tests/processes/test_jax_runs.py`."""
 
 import jax
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from loadax.errors import MeshError
 from loadax.sharding.own_devices import OwnDevices, Placed
 from tests.loader.oracle import mesh_of
 
@@ -62,10 +61,3 @@ def test_wide_arrays_are_wide_on_any_thread() -> None:
     (result,) = program([array])
     assert result.dtype == np.int64
     np.testing.assert_array_equal(np.asarray(result), np.arange(8) + 2**40 + 1)
-
-
-def test_an_array_needs_a_mesh() -> None:
-    with pytest.raises(
-        MeshError, match=r"ShapeDtypeStruct.* has no NamedSharding on a mesh of devices; pass mesh= a jax.sharding.Mesh"
-    ):
-        OwnDevices.part(jax.ShapeDtypeStruct((8,), np.float32))

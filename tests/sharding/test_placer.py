@@ -35,7 +35,8 @@ def test_all_arrays_are_alike(spec: P, types: AxisType, dtype: Any) -> None:
     place, boxes = placer_and_boxes(spec, rows, types)
     first, *others = [place(boxes) for _ in range(3)]
     for array in (first, *others):
-        assert (array.aval, array.sharding, array.committed) == (first.aval, first.sharding, True)
+        assert (array.aval, array.sharding, array.committed) == (first.aval, place.sharding, True)
+        assert array.sharding.mesh is place.sharding.mesh  # type: ignore[attr-defined]
         np.testing.assert_array_equal(np.asarray(array), rows)
 
 

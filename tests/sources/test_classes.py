@@ -1,8 +1,7 @@
-"""`classes=` states the names of categories, at every door that makes some: train and valid number them alike."""
+"""`classes=` states the names of categories, by every function that makes some: train and valid number them alike."""
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from loadax.errors import ArgumentError, SourceError
 from tests.sources.arrow.test_table import plain
 
 NAMES = ["cow", "dog", "cat"]
-Door = Callable[..., loadax.Dataset]
+Opener = Callable[..., loadax.Dataset]
 
 
 def of_parquet(names: list[Any], path: Path, **options: Any) -> loadax.Dataset:
@@ -40,44 +39,41 @@ def of_jsonl(names: list[Any], path: Path, **options: Any) -> loadax.Dataset:
     return loadax.from_jsonl(path, **options)
 
 
-def of_arrow(names: list[Any], _path: Path, **options: Any) -> loadax.Dataset:
-    return loadax.from_arrow(pa.table({"c": pa.array(names).dictionary_encode()}), **options)
+def of_table(make: Callable[[list[Any]], Any]) -> Opener:
+    """Opens the table that a function makes of the names."""
+    return lambda names, _, **options: loadax.from_arrow(make(names), **options)
 
 
-def of_pandas(names: list[Any], _path: Path, **options: Any) -> loadax.Dataset:
-    return loadax.from_arrow(pd.DataFrame({"c": pd.Categorical(names)}), **options)
+OPENERS: dict[str, Opener] = {
+    "parquet": of_parquet,
+    "texts of parquet": of_parquet_texts,
+    "csv": of_csv,
+    "jsonl": of_jsonl,
+    "arrow": of_table(lambda names: pa.table({"c": pa.array(names).dictionary_encode()})),
+    "pandas": of_table(lambda names: pd.DataFrame({"c": pd.Categorical(names)})),
+    "polars": of_table(lambda names: pl.DataFrame({"c": pl.Series(names, dtype=pl.Categorical)})),
+}
 
 
-def of_polars(names: list[Any], _path: Path, **options: Any) -> loadax.Dataset:
-    return loadax.from_arrow(pl.DataFrame({"c": pl.Series(names, dtype=pl.Categorical)}), **options)
-
-
-DOORS: list[Door] = [of_parquet, of_parquet_texts, of_csv, of_jsonl, of_arrow, of_pandas, of_polars]
-
-
-@pytest.fixture(params=DOORS)
-def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+@pytest.fixture(params=OPENERS)
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens names as a column `c`."""
-    return partial(_at, request.param, tmp_path / "x")
+    return lambda names, **options: OPENERS[request.param](names, tmp_path / "x", **options)
 
 
-def _at(opens: Door, path: Path, names: list[Any], **options: Any) -> loadax.Dataset:
-    return opens(names, path, **options)
-
-
-def test_stated_names_number_all_datasets_alike(door: Door) -> None:
+def test_stated_names_number_all_datasets_alike(opener: Opener) -> None:
     for names in (["cat", "dog"], ["dog", "dog"], ["dog", "cow", "cat"]):
-        data = door(names, classes={"c": NAMES})
+        data = opener(names, classes={"c": NAMES})
         read = data.read(range(len(names)))["c"]
         assert (read.dtype, read.tolist()) == ("int32", [NAMES.index(name) for name in names])
         assert data.source.classes == {"c": NAMES}
 
 
-def test_a_name_that_is_not_stated_is_named_with_its_row(door: Door) -> None:
+def test_a_name_that_is_not_stated_is_named_with_its_row(opener: Opener) -> None:
     with pytest.raises(
         SourceError, match=r"(row|line) \d.*: column 'c' has the category 'bee', which is not in classes\["
     ):
-        door(["dog", "bee"], classes={"c": NAMES}).read(range(2))
+        opener(["dog", "bee"], classes={"c": NAMES}).read(range(2))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +87,9 @@ def test_a_name_that_is_not_stated_is_named_with_its_row(door: Door) -> None:
         ({"d": ["cat"]}, r"classes: there is no column 'd'; there are \['c'\]"),
     ],
 )
-def test_classes_that_can_not_be_used(door: Door, classes: Any, message: str) -> None:
+def test_classes_that_can_not_be_used(opener: Opener, classes: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        door(["cat"], classes=classes)
+        opener(["cat"], classes=classes)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
@@ -131,7 +127,7 @@ def test_integers_of_csv_are_names_where_these_are_stated(tmp_path: Path) -> Non
     ("writes", "opens"),
     [(of_parquet, loadax.from_parquet), (of_csv, loadax.from_csv), (of_jsonl, loadax.from_jsonl)],
 )
-def test_a_cache_of_other_stated_names_is_refused(tmp_path: Path, writes: Door, opens: Door) -> None:
+def test_a_cache_of_other_stated_names_is_refused(tmp_path: Path, writes: Opener, opens: Opener) -> None:
     writes(["dog"] * 3, tmp_path / "x")
     opens(tmp_path / "x", classes={"c": NAMES}).cache(tmp_path / "cache", progress=False)
     with pytest.raises(ArgumentError, match=r"data.memory .*overwrite=True"):

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +16,6 @@ from tests.sources.advice import follow
 from tests.sources.shards.corpora import write_tar, write_tfrecord
 
 ROWS = {"a.parquet": 4, "a.jsonl": 5, "a.csv": 6, "a.tfrecord": 7, "a.tar": 8, "a.npy": 9}
-OPENS: dict[str, Callable[[Any], Any]] = {
-    "a.parquet": loadax.from_parquet,
-    "a.jsonl": loadax.from_jsonl,
-    "a.csv": loadax.from_csv,
-    "a.tfrecord": loadax.from_tfrecord,
-    "a.tar": loadax.from_webdataset,
-    "a.npy": loadax.from_npy,
-    "": loadax.from_array_record,
-    "folder": loadax.from_images,
-    "store": loadax.from_zarr,
-}
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tar(folder / "a.tar", {f"{row}.cls": b"3" for row in range(8)})
     np.save(folder / "a.npy", np.zeros((9, 2)))
     return folder
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("right", OPENS)
-def test_another_function_names_the_one_that_opens_the_file(right: str, name: str, folder: Path) -> None:
-    if right == name:
-        assert len(OPENS[right](folder / name)) == ROWS[name]
-        return
-    with pytest.raises(SourceError, match=rf"{name}.*open it with loadax\.") as caught:
-        OPENS[right]([folder / name] if right == "a.jsonl" else folder / name)
-    assert [len(dataset) for dataset in follow(caught.value)] == [ROWS[name]]
 
 
 def test_content_says_more_than_the_name(folder: Path, tmp_path: Path) -> None:

@@ -148,5 +148,5 @@ def test_map_batch_takes_no_transforms() -> None:
 
 
 def test_a_map_that_gets_no_generator_wants_none() -> None:
-    with pytest.raises(ArgumentError, match=r"fn=Scale.map .* takes 1 argument, but gets 2"):
+    with pytest.raises(ArgumentError, match=r"fn=Scale.map .* but is called as fn\(example, rng\)"):
         DATA.map(Scale(1.0), rng=True)

@@ -65,16 +65,14 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
         )
 
 
-def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """Default limit of a device in bytes, and its reason as text.
+def usual_limit(stats: Sequence[Mapping[str, int]]) -> int:
+    """Default limit of a device in bytes.
 
     Args:
         stats: Memory statistics of the devices; empty if a device has none.
     """
     limits = [device["bytes_limit"] for device in stats if "bytes_limit" in device]
-    if not limits:
-        return _UNKNOWN_LIMIT, "for devices that don't report their memory"
-    return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
+    return min(limits) // _PART_OF_DEVICE if limits else _UNKNOWN_LIMIT
 
 
 @final
@@ -128,12 +126,12 @@ class DeviceCache:
                 f"keep_on_device: the dataset has {rows} rows, more than {INDEX_DTYPE} can index; leave it out"
             )
         size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
-        known = [device.memory_stats() or {} for device in self._mesh.local_devices]
-        most, why = usual_limit(known) if limit is True else (limit, "that was passed")
-        if size > most:
+        if limit is True:
+            limit = usual_limit([device.memory_stats() or {} for device in self._mesh.local_devices])
+        if size > limit:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} "
-                f"is the limit {why}; pass keep_on_device={size} or more if the device has enough memory, "
+                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and the limit is "
+                f"{size_text(limit)}; pass keep_on_device={size} or more if the device has enough memory, "
                 "partition columns over more devices, or leave it out"
             )
 

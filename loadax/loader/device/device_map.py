@@ -77,13 +77,12 @@ class DevicePrograms:
 
     def on(self, shard: HostShard) -> "DeviceProgram":
         """The program for batches of this shard; traced once per shard."""
-        program = self._programs.get(shard)
-        if program is None:
+        if shard not in self._programs:
             with jax.enable_x64(self._x64):
                 program = DeviceProgram(self._map, shard)
             same_mesh = {other: known for other, known in self._programs.items() if other.mesh == shard.mesh}
             self._programs = same_mesh | {shard: program}
-        return program
+        return self._programs[shard]
 
     def compiled(self, shard: HostShard) -> "DeviceProgram":
         """The same program, compiled, so that it can be called on any thread."""
@@ -108,7 +107,8 @@ class DeviceProgram:
         self._elementwise = device_map.elementwise
         self._example = _Example(device_map.function, shard.batch.structure, self._name)
         self._cuts = [self._cut_dims(spec) for spec in shard.specs]
-        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves])
+        leaves = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves]
+        self._traced = _trace(self._example, leaves)
         self._paths = self._example.result.paths
         self._check_rows()
         # For each computed result: the leaves that it depends on and whose columns are split over devices.
@@ -151,15 +151,13 @@ class DeviceProgram:
             return lambda _: []
         assert not isinstance(self._shard.mesh, PlannedMesh)
         inputs = flatten(self._shard.shape_dtypes)[0]
-        return OwnDevices(self._shard.mesh).compile(self._of_part, inputs, outputs)
+        rows = jax.vmap(self._of_row)
+        mapped = jax.vmap(rows) if self._shard.microbatches > 1 else rows
+        return OwnDevices(self._shard.mesh).compile(mapped, inputs, outputs)
 
     def _computed(self, results: Iterable[Any]) -> list[Any]:
         """The results that the function does not pass through."""
         return [value for value, passed in zip(results, self._traced.passed, strict=True) if passed is None]
-
-    def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
-        rows = jax.vmap(self._of_row)
-        return (jax.vmap(rows) if self._shard.microbatches > 1 else rows)(*leaves)
 
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
@@ -214,11 +212,11 @@ class DeviceProgram:
         parts = []
         for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True):
             counts = self._counts(spec, len(leaf.spec.shape))
-            columns = [size // count for size, count in zip(leaf.spec.shape, counts, strict=True)]
-            parts.append(_shape_of(columns, leaf.dtype))
+            columns = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
+            parts.append(jax.ShapeDtypeStruct(columns, leaf.dtype))
         cut = self._cut_text(next(sources[0] for sources in self._cut_sources if sources))
         try:
-            shapes = _Traced(self._example, parts).shapes
+            shapes = _trace(self._example, parts).shapes
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
@@ -262,18 +260,19 @@ class _Example:
     """The user's function as a function from leaves to leaves, for tracing.
 
     Attributes:
+        function: The user's function.
         result: Structure of the result, once traced.
     """
 
     def __init__(self, function: Function, structure: Structure, name: str):
-        self._function = function
+        self.function = function
         self._structure = structure
         self._name = name
         self.result = structure
 
     def __call__(self, *leaves: Any) -> list[jax.Array]:
         try:
-            result = self._function(self._structure.build(leaves))
+            result = self.function(self._structure.build(leaves))
         except Exception as error:
             error.add_note(f"loadax: in {self._name}, traced by JAX with one example")
             for name, argument in ADDED_BY.items():
@@ -285,30 +284,19 @@ class _Example:
         values, self.result = flatten(result)
         if not values:
             raise LeafError(f"{self._name} returned {result!r}, which has no leaves; return an example")
-        return [
-            _strong(value, f"{self._name}: {leaf_name(path)}")
-            for value, path in zip(values, self.result.paths, strict=True)
-        ]
-
-    def fresh(self) -> Callable[..., list[jax.Array]]:
-        """A new function for each trace, with the name of the user's function for JAX's errors.
-
-        For the same function, JAX would return a cached trace, although a function that it calls may have been edited.
-        """
-        return wraps(self._function)(lambda *leaves: self(*leaves))  # noqa: PLW0108 - a new one
-
-
-def _strong(value: Any, name: str) -> jax.Array:
-    """A result as an array without weak type."""
-    try:
-        array = jnp.asarray(value)
-    except TypeError:
-        raise LeafError(f"{name} of the result is {type_text(value)}, {value!r}; return arrays") from None
-    return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
+        arrays = []
+        for value, path in zip(values, self.result.paths, strict=True):
+            try:
+                array = jnp.asarray(value)
+            except TypeError:
+                raise LeafError(
+                    f"{self._name}: {leaf_name(path)} of the result is {type_text(value)}, {value!r}; return arrays"
+                ) from None
+            arrays.append(jnp.asarray(array, dtype=array.dtype) if array.weak_type else array)
+        return arrays
 
 
-@final
-class _Traced:
+class _Traced(NamedTuple):
     """Properties of the results of a traced function.
 
     Attributes:
@@ -317,12 +305,19 @@ class _Traced:
         sources: Indices of the leaves that each result depends on.
     """
 
-    def __init__(self, example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]):
-        traced = jax.make_jaxpr(example.fresh())(*shapes).jaxpr
-        origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
-        self.shapes = [_shape_of(result.aval.shape, result.aval.dtype) for result in traced.outvars]
-        self.passed = [origin.passed for origin in origins]
-        self.sources = [origin.sources for origin in origins]
+    shapes: list[jax.ShapeDtypeStruct]
+    passed: list[int | None]
+    sources: list[frozenset[int]]
+
+
+def _trace(example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]) -> _Traced:
+    # A new function for each trace, with the name of the user's function for JAX's errors. For the same function, JAX
+    # would return a cached trace, although a function that it calls may have been edited.
+    fresh = wraps(example.function)(lambda *leaves: example(*leaves))  # noqa: PLW0108 - a new one
+    traced = jax.make_jaxpr(fresh)(*shapes).jaxpr
+    origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
+    results = [jax.ShapeDtypeStruct(result.aval.shape, result.aval.dtype) for result in traced.outvars]
+    return _Traced(results, [origin.passed for origin in origins], [origin.sources for origin in origins])
 
 
 class _Origin(NamedTuple):
@@ -348,7 +343,3 @@ def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
             results = [_Origin(sources)] * len(equation.outvars)
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))
-
-
-def _shape_of(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(shape), dtype)

@@ -91,13 +91,11 @@ class DeviceGather:
             return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
         inputs = flatten(self.shard.shape_dtypes)[0]
-        outputs = [
-            output
-            for output, leaf in zip(flatten(shard.shape_dtypes)[0], shard.batch.leaves, strict=True)
-            if not leaf.generated
-        ]
+        outputs = zip(flatten(shard.shape_dtypes)[0], shard.batch.leaves, strict=True)
         self._program = OwnDevices(shard.mesh).compile(
-            gather, [*placed, *(inputs[index] for index in self._index_leaves)], outputs
+            gather,
+            [*placed, *(inputs[index] for index in self._index_leaves)],
+            [output for output, leaf in outputs if not leaf.generated],
         )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:

@@ -203,9 +203,10 @@ class Certificate:
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version not in (1, _VERSION):
-            other = f"has version {shown(version)}, but this loadax reads 1 and {_VERSION}"
-            hint = "is not a certificate" if version is None else other
-            raise ArgumentError(f"this {hint}; make one with loader.certificate()")
+            raise ArgumentError(
+                f"this is not a certificate of version 1 or {_VERSION}, but of {shown(version)}; "
+                "make one with loader.certificate()"
+            )
         try:
             return Certificate(str(values["run"]), tuple(_span(span, version) for span in values["spans"]))
         except (KeyError, TypeError, ValueError) as error:

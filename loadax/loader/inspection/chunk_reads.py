@@ -1,9 +1,10 @@
 """Counts the chunks and files that each host reads per step, and the chunks that a block shuffle keeps open."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks, held_columns, row_bytes
 from loadax.loader.inspection.hosts import AllHosts
@@ -18,20 +19,6 @@ from loadax.sources.io.byte_stream import indices
 _MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
 _HOSTS_WITH_CHUNKS = 16  # hosts to sample for the open chunks of a block shuffle
 _MOST_CALLS = 1 << 12  # calls of the source's `locate_visit`
-
-
-class ChunkReads(NamedTuple):
-    """Figures per step of the sampled hosts, with an entry per group of hosts that read the same rows.
-
-    Args:
-        hosts: Number of hosts in each group, int64[groups].
-        chunks: Chunks per step, float64[groups].
-        decoded: Rows decoded per row used, float64[groups].
-    """
-
-    hosts: Integers
-    chunks: Any
-    decoded: Any
 
 
 class Opened(NamedTuple):
@@ -81,11 +68,11 @@ def chunk_reads(
     host_rows: HeldRows,
     source: BaseSource,
     most_entries: int = _MOST_ENTRIES,
-) -> ChunkReads | None:
-    """Mean number of chunks that hosts read per step; for packed rows, chunks of the documents.
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Mean number of chunks per step, and of rows decoded per row used, of sampled hosts.
 
     Returns:
-        None if the source has no chunks.
+        Two arrays, float64[hosts]; for packed rows, of the chunks of the documents. None if the source has no chunks.
     """
     levels = list(_levels(source))
     starts, length = chunk_starts(levels[-1]), len(levels[-1])
@@ -107,7 +94,8 @@ def chunk_reads(
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
         decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
         used += np.bincount(owners, minlength=len(groups))
-    return ChunkReads(np.array([len(group) for group in groups]), chunks, decoded / np.maximum(used, 1))
+    hosts = [len(group) for group in groups]
+    return np.repeat(chunks, hosts), np.repeat(decoded / np.maximum(used, 1), hosts)
 
 
 def _levels(source: BaseSource) -> Iterator[BaseSource]:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
-from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, spread_of
+from loadax.loader.inspection.explanation import BatchFigures, Explanation, LeafPlan, Memory, Reading, spread_of
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import find_warnings
@@ -22,10 +21,10 @@ from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """The parts of a loader that an explanation needs.
+def explain(
+    dataset: Dataset, plan: BatchPlan, shard: HostShard, at: int, options: LoaderOptions, steps: int
+) -> Explanation:
+    """Explains a run.
 
     Args:
         dataset: Dataset of the loader.
@@ -33,63 +32,46 @@ class Setting:
         shard: One process's shard of the batch of step `at`.
         at: Step to explain.
         options: Options of the loader.
-    """
-
-    dataset: Dataset
-    plan: BatchPlan
-    shard: HostShard
-    at: int
-    options: LoaderOptions
-
-
-def explain(setting: Setting, steps: int) -> Explanation:
-    """Explains a run.
-
-    Args:
-        setting: Parts of the loader.
         steps: Number of steps to sample for figures that depend on their rows.
     """
-    batches = _batches(setting)
-    hosts = AllHosts(setting.shard, batches.batch_size)
-    opened = open_on_hosts(setting.dataset.reader, setting.plan, hosts)
+    batches = _batches(plan, at)
+    hosts = AllHosts(shard, batches.batch_size)
+    opened = open_on_hosts(dataset.reader, plan, hosts)
     end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
-    reading = _reading(setting, hosts, opened, spaced(range(batches.first, end), steps))
-    memory = _memory(setting, hosts, opened)
-    leaves = setting.shard.batch.leaves
+    reading = _reading(dataset, plan, hosts, opened, spaced(range(batches.first, end), steps))
+    memory = _memory(options, hosts, opened)
+    leaves = shard.batch.leaves
     largest = max(range(len(leaves)), key=lambda index: _row_bytes(leaves[index].spec, leaves[index].dtype))
-    micro = setting.shard.microbatches
+    micro = shard.microbatches
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
         LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
-        for leaf, spec in zip(leaves, setting.shard.specs, strict=True)
+        for leaf, spec in zip(leaves, shard.specs, strict=True)
     )
-    plan = plans[largest]
+    drawn = plans[largest]
     return Explanation(
-        data=repr(setting.dataset.source),
-        order=setting.dataset.verbs,
+        data=repr(dataset.source),
+        order=dataset.verbs,
         batches=batches,
-        mesh=axis_sizes(setting.shard.mesh),
+        mesh=axis_sizes(shard.mesh),
         hosts=len(hosts.processes),
         devices=hosts.grid.owners.size,
         leaves=plans,
-        host_leaves=tuple(
-            f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in setting.shard.host.leaves
-        ),
+        host_leaves=tuple(f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in shard.host.leaves),
         reading=reading,
         memory=memory,
-        warnings=tuple(find_warnings(setting.dataset, hosts, batches, reading, memory, opened)),
+        warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
         partition_picture=PartitionPicture(
-            f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", hosts.leaves[largest]
+            f"{drawn.path or 'the batch'} {drawn.dtype}{list(drawn.shape)} by {drawn.partition}", hosts.leaves[largest]
         ),
     )
 
 
-def _batches(setting: Setting) -> Batches:
-    plan = setting.plan
-    segment, end = plan.segment_of(setting.at)
-    epoch = plan.position_of_step(setting.at)[0]
+def _batches(plan: BatchPlan, at: int) -> BatchFigures:
+    segment, end = plan.segment_of(at)
+    epoch = plan.position_of_step(at)[0]
     last_size, left = plan.last_batch(epoch)  # the epoch may end with another batch size
-    return Batches(
+    return BatchFigures(
         batch_size=segment.batch_size,
         first=plan.skips.left(segment.first),
         last=None if end is None else end - 1,
@@ -102,15 +84,11 @@ def _batches(setting: Setting) -> Batches:
     )
 
 
-def _reading(setting: Setting, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
-    source, host_rows = setting.dataset.reader.source, hosts.rows
-    read, whole = _bytes_read(setting.dataset, hosts)
-    chunks = decoded = None
-    looked_at = 0
-    reads = chunk_reads(setting.plan, steps, host_rows, source)
-    if reads is not None:
-        looked_at = int(reads.hosts.sum())
-        chunks, decoded = (spread_of(np.repeat(values, reads.hosts)) for values in (reads.chunks, reads.decoded))
+def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
+    source, host_rows = dataset.reader.source, hosts.rows
+    read, whole = _bytes_read(dataset, hosts)
+    reads = chunk_reads(plan, steps, host_rows, source)
+    chunks, decoded = (None, None) if reads is None else map(spread_of, reads)
     if opened:
         decoded = spread_of(
             [
@@ -121,7 +99,7 @@ def _reading(setting: Setting, hosts: AllHosts, opened: list[Opened], steps: Seq
                 for host in opened
             ]
         )
-    files = file_counts(setting.plan, steps[0], host_rows, source)
+    files = file_counts(plan, steps[0], host_rows, source)
     return Reading(
         rows=spread_of(host_rows.counts),
         nbytes=spread_of(read),
@@ -132,7 +110,7 @@ def _reading(setting: Setting, hosts: AllHosts, opened: list[Opened], steps: Seq
         decoded=decoded,
         kept_open=bool(opened),
         steps=len(steps),
-        hosts=looked_at,
+        hosts=0 if reads is None else len(reads[0]),
     )
 
 
@@ -152,7 +130,7 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     return read, whole
 
 
-def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
+def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Memory:
     batch = hosts.one.batch
     step = np.zeros(len(hosts.processes), np.int64)
     placed = 0
@@ -165,10 +143,10 @@ def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
     kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
     return Memory(
         step=spread_of(step),
-        reading_ahead=max(setting.options.prefetch_bytes, int(step.max())),
+        reading_ahead=max(options.prefetch_bytes, int(step.max())),
         open_chunks=spread_of(kept) if opened else None,
         batch=placed,
-        placed=max(1, setting.options.prefetch) + 1,
+        placed=max(1, options.prefetch) + 1,
     )
 
 

@@ -1,9 +1,9 @@
 """Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,12 +13,18 @@ from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.plan.mix import ENDLESS
 
 
-class Spread(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Spread:
     """Smallest, median and largest value of a figure over hosts (or rows)."""
 
     least: float
     median: float
     most: float
+
+    def texts(self, text: Callable[[float], str]) -> list[str]:
+        """The values as text."""
+        return [text(self.least), text(self.median), text(self.most)]
 
 
 def spread_of(values: ArrayLike) -> Spread:
@@ -29,7 +35,7 @@ def spread_of(values: ArrayLike) -> Spread:
 
 @final
 @dataclass(frozen=True)
-class Batches:
+class BatchFigures:
     """How epochs become batches.
 
     Args:
@@ -139,7 +145,7 @@ class Explanation:
 
     data: str
     order: tuple[str, ...]
-    batches: Batches
+    batches: BatchFigures
     mesh: dict[str, int]
     hosts: int
     devices: int
@@ -152,17 +158,13 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "partition_picture"}
-        return {name: _plain(value) for name, value in shown.items()}
+        figures = asdict(self)
+        del figures["partition_picture"]
+        return figures
 
-    def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
-        """Draws the hosts that hold each part of the largest leaf, for the terminal.
-
-        Args:
-            width: Characters per line.
-            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
-        """
-        return self.partition_picture.text(width, colour)
+    def text_picture(self, width: int = 100) -> str:
+        """Draws the hosts that hold each part of the largest leaf, for a terminal of `width` characters per line."""
+        return self.partition_picture.text(width)
 
     def __str__(self) -> str:
         facts = [
@@ -179,7 +181,7 @@ class Explanation:
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def _repr_html_(self) -> str:
-        return "<pre>" + escape(f"{self}\n{self.text_picture(colour=False)}") + "</pre>"
+        return "<pre>" + escape(f"{self}\n{self.text_picture()}") + "</pre>"
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"
@@ -212,37 +214,22 @@ class Explanation:
         epochs = "infinitely many epochs" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
-        left = (
-            f"{batches.dropped:,} rows dropped"
-            if batches.dropped
-            else f"{batches.padded:,} rows of padding"
-            if batches.padded
-            else ""
-        )
+        dropped = f", {batches.dropped:,} rows dropped" if batches.dropped else ""
+        padded = f", {batches.padded:,} rows of padding" if batches.padded else ""
         endless = batches.rows_per_epoch >= ENDLESS
         size = "endless" if endless else f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
-        yield f"an epoch: {size}" + f", {left}" * bool(left)
+        yield f"an epoch: {size}{dropped}{padded}"
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
             last = "the end" if batches.last is None else f"{batches.last:,}"
             yield f"these figures: steps {batches.first:,} to {last}"
 
     def _figures(self) -> Iterator[list[str]]:
         reading = self.reading
-        yield ["rows read", *(f"{value:,.0f}" for value in reading.rows)]
-        yield ["bytes read", *map(size_text, reading.nbytes)]
+        yield ["rows read", *reading.rows.texts("{:,.0f}".format)]
+        yield ["bytes read", *reading.nbytes.texts(size_text)]
         for name, figure in (("chunks met", reading.chunks), ("files met", reading.files)):
             if figure is not None:
-                yield [name, *(f"{value:,.1f}".removesuffix(".0") for value in figure)]
+                yield [name, *figure.texts(lambda value: f"{value:,.1f}".removesuffix(".0"))]
         if reading.decoded is not None:
-            yield ["rows decoded for each used", *(f"{value:,.2f}" for value in reading.decoded)]
-        yield ["memory for a step", *map(size_text, self.memory.step)]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Spread):
-        return value._asdict()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
-    return value
+            yield ["rows decoded for each used", *reading.decoded.texts("{:,.2f}".format)]
+        yield ["memory for a step", *self.memory.step.texts(size_text)]

@@ -1,15 +1,11 @@
 """PartitionPicture: draws which hosts hold which parts of a leaf, with rows down and columns across."""
 
-import colorsys
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import count_text
 from loadax.protocols import Integers
@@ -33,15 +29,8 @@ class PartitionPicture:
     title: str
     holdings: LeafHoldings
 
-    def text(self, width: int = 100, colour: bool | None = None) -> str:
-        """Draws for the terminal. A cell shows several parts if they don't fit.
-
-        Args:
-            width: Characters per line.
-            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
-        """
-        if colour is None:
-            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    def text(self, width: int = 100) -> str:
+        """Draws for the terminal, `width` characters per line. A cell shows several parts if they don't fit."""
         rows = _bounds(self.holdings.cuts[0], _BANDS)
         labels = [f"{low * self.holdings.extents[0]}:{high * self.holdings.extents[0]}" for low, high in rows]
         margin = max(map(len, [*labels, "rows"])) + 2
@@ -49,15 +38,11 @@ class PartitionPicture:
         cell_width = max(_CELL, min(26, (width - margin) // len(columns) - 1))
         cells = [[tuple(self._holders(row, column).tolist()) for column in columns] for row in rows]
         shades = _shades(cells)
-        lines = [self.title, self._caption(), ""]
-        lines.append(
-            "rows".ljust(margin)
-            + " ".join(_cut(self._column_text(*column), cell_width).ljust(cell_width) for column in columns).rstrip()
-        )
+        header = " ".join(_cut(self._column_text(*column), cell_width).ljust(cell_width) for column in columns)
+        lines = [self.title, self._caption(), "", "rows".ljust(margin) + header.rstrip()]
         for label, line in zip(labels, cells, strict=True):
-            lines.append(
-                label.ljust(margin) + " ".join(self._cell(cell, cell_width, shades[cell], colour) for cell in line)
-            )
+            drawn = (f" {_cut(_hosts_text(cell), cell_width - 2)} ".center(cell_width, shades[cell]) for cell in line)
+            lines.append(label.ljust(margin) + " ".join(drawn))
         return "".join(f"{line}\n" for line in lines)
 
     @cached_property
@@ -91,14 +76,6 @@ class PartitionPicture:
             f"{count_text(parts, 'part')} on {count_text(self.holdings.hosts, 'host')}; each part is held by {holders}"
         )
 
-    def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
-        label = _cut(_hosts_text(np.array(hosts)), width - 2)
-        if not colour:
-            return f" {label} ".center(width, shade)
-        red, green, blue = (_colours(self.holdings.hosts)[hosts[0]] // 43).tolist()
-        ink = 16 if 2 * red + 4 * green + blue > 17 else 231
-        return f"\x1b[48;5;{16 + 36 * red + 6 * green + blue}m\x1b[38;5;{ink}m{label.center(width)}\x1b[0m"
-
 
 def _bounds(count: int, most: int) -> list[tuple[int, int]]:
     """Splits `range(count)` into at most `most` `(start, stop)` ranges, of equal size if that takes about as many."""
@@ -107,8 +84,8 @@ def _bounds(count: int, most: int) -> list[tuple[int, int]]:
     return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]
 
 
-def _hosts_text(hosts: Integers) -> str:
-    first, last, count = int(hosts[0]), int(hosts[-1]), len(hosts)
+def _hosts_text(hosts: tuple[int, ...]) -> str:
+    first, last, count = hosts[0], hosts[-1], len(hosts)
     if count == 1:
         return f"{first}"
     return f"{first}-{last}" if last - first + 1 == count else f"{count} hosts" if count > 2 else f"{first}, {last}"
@@ -129,9 +106,3 @@ def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str
                 shades[cell] = next(shade for shade in _SHADES if shade not in near)
         above = line
     return shades
-
-
-def _colours(hosts: int) -> NDArray[np.uint8]:
-    """uint8[hosts, 3]: a hue per host, alternating light and dark."""
-    colours = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
-    return np.round(np.array(colours) * 255).astype(np.uint8)

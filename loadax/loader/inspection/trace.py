@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -107,11 +108,9 @@ class Trace:
     def __repr__(self) -> str:
         named = any(self.datasets)
         lines = []
-        for record in (self._record(index) for index in range(min(len(self), _SHOWN))):
-            line = [str(record.position), *([record.dataset] * named)]
-            lines.append(
-                line + (["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)])
-            )
+        for record in islice(self, _SHOWN):
+            what = ["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)]
+            lines.append([str(record.position), *([record.dataset] * named), *what])
         more = f"… and {len(self) - _SHOWN} more\n" if len(self) > _SHOWN else ""
         header = ["position", *(["dataset"] * named), "row", "epoch", "where"]
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
@@ -176,12 +175,7 @@ def find_places(
     first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
     if not 0 <= row < rows:
         of = "" if dataset is None else f" of {dataset!r}"
-        packs = (
-            "; these are packed rows, and trace() shows the documents of each"
-            if source.documents(0) is not None
-            else ""
-        )
-        raise RowIndexError(f"row {row}{of} is out of range: pass a row of at least 0 and below {rows}{packs}")
+        raise RowIndexError(f"row {row}{of} is out of range: pass a row of at least 0 and below {rows}")
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
 
@@ -191,13 +185,9 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
     if steps is not None:
         chosen = _range("steps", steps)
         return range(chosen.start, max(chosen.start, min(chosen.stop, plan.end)))
-    if plan.order.size >= ENDLESS:
-        raise ArgumentError("this mixture is infinite: pass steps=range(start, stop), the steps to search")
+    if plan.order.size >= ENDLESS or (epochs is None and plan.num_epochs is None):
+        raise ArgumentError("the run is infinite: pass steps=range(start, stop), the steps to search")
     if epochs is None:
-        if plan.num_epochs is None:
-            raise ArgumentError(
-                "num_epochs=None: the run is infinite; pass epochs=range(start, stop) or steps=range(start, stop)"
-            )
         return range(plan.num_steps or 0)
     chosen = _range("epochs", epochs)
     stop = chosen.stop if plan.num_epochs is None else min(chosen.stop, plan.num_epochs)
@@ -246,12 +236,9 @@ def _path(above: str, name: str) -> str:
 
 
 def _shown(record: Record) -> str:
-    if record.where is None and record.documents:
-        return f"documents {', '.join(str(part.row) for part in record.documents[:4])}" + (
-            " …" if len(record.documents) > 4 else ""
-        )
     if record.where is None:
-        return "unknown"
+        rows = [str(part.row) for part in record.documents or ()]
+        return f"documents {', '.join(rows[:4])}{' …' if len(rows) > 4 else ''}" if rows else "unknown"
     first, *others = record.where
     size = "" if first.first is None else f" bytes {first.first} to {first.last}"
     part = f" {first.part}" if first.part else ""

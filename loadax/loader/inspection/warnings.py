@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
-from loadax.loader.inspection.explanation import Batches, Memory, Reading
+from loadax.loader.inspection.explanation import BatchFigures, Memory, Reading
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.block_shuffle import batch_variance
 from loadax.plan.order import depth_first
@@ -20,7 +20,7 @@ _SHARED = 1.5  # number of hosts that decode a chunk
 
 
 def find_warnings(
-    dataset: Dataset, hosts: AllHosts, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
+    dataset: Dataset, hosts: AllHosts, batches: BatchFigures, reading: Reading, memory: Memory, opened: list[Opened]
 ) -> Iterator[str]:
     """Yields warnings, the most important first."""
     yield from _whole_rows(dataset, hosts, reading)
@@ -54,35 +54,31 @@ def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator
             read += rows * math.prod(holdings.shape[1:]) * leaf.dtype.itemsize
     if wanted.sum() >= read.sum():
         return
-    part = (
-        f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, "
-        f"though their devices hold {wanted.sum() / read.sum():.0%} of that"
-    )
-    if not reader.source.traits.reads_columns:
-        yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
-    else:
+    why = f"{reader.source.type_name} has no read_into, which would read columns"
+    if reader.source.traits.reads_columns:
         which = next(name_of(row_map.function) for row_map in reader.maps if not row_map.elementwise)
-        yield (
-            f"{part}: the map {which} may need all columns of a row; if it is elementwise, use "
+        why = (
+            f"the map {which} may need all columns of a row; if it is elementwise, use "
             "map_batch(…, elementwise=True), else consider moving it to the jitted step"
         )
+    yield (
+        f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, "
+        f"though their devices hold {wanted.sum() / read.sum():.0%} of that: {why}"
+    )
 
 
 def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
     if reading.decoded is None or reading.kept_open or reading.decoded.median < _MANY_DECODED:
         return
-    begin = f"hosts decode {reading.decoded.median:,.0f} rows for each one they use"
     shuffles = (below.shuffle for below in depth_first(dataset.order))
+    why, remedy = "a host's part of a batch is smaller than the chunks, so several hosts decode the same ones", ""
     if any(shuffle is not None and shuffle.blocks is None for shuffle in shuffles):
-        yield (
-            f"{begin}: chunks are large, but rows are shuffled individually; shuffle(seed, block='chunks') "
-            "decodes each chunk once an epoch, or `loadax convert` writes the data in smaller chunks"
-        )
-    else:
-        yield (
-            f"{begin} in a step: a host's part of the batch is smaller than the chunks, "
-            "so several hosts decode the same ones; `loadax convert` writes the data in smaller chunks"
-        )
+        why = "chunks are large, but rows are shuffled individually"
+        remedy = "shuffle(seed, block='chunks') decodes each chunk once an epoch, or "
+    yield (
+        f"hosts decode {reading.decoded.median:,.0f} rows for each one they use: {why}; "
+        f"{remedy}`loadax convert` writes the data in smaller chunks"
+    )
 
 
 def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[str]:
@@ -93,22 +89,17 @@ def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[
         shared = max(host.shuffles[index].lanes * hosts.batch_size / (blocks.lanes * host.rows) for host in opened)
         if shared < _SHARED:
             continue
-        begin = (
-            f"each of the {blocks.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts "
-            "that read different rows of it, and they all decode its chunks"
-        )
         if not dataset.order.lane_assignments(0, 0, 1):
-            yield f"{begin}: the verbs after the shuffle spread the lanes over all hosts; shuffle last"
+            remedy = "shuffle last, since the verbs after the shuffle spread the lanes over all hosts"
         elif blocks.num_blocks < shares:
-            yield (
-                f"{begin}: the data has only {blocks.num_blocks} blocks for {shares:,} different parts of the batch; "
-                "`loadax convert` writes it in smaller chunks"
-            )
+            remedy = f"`loadax convert` writes the data in smaller chunks, of which it has {blocks.num_blocks}"
         else:
-            yield (
-                f"{begin}; pass lanes={shares * -(-blocks.lanes // shares)} to shuffle, "
-                "so that each part of the batch has its own lanes"
-            )
+            lanes = shares * -(-blocks.lanes // shares)
+            remedy = f"pass lanes={lanes} to shuffle, so that each part of the batch has its own lanes"
+        yield (
+            f"each of the {blocks.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts "
+            f"that read different rows of it, and they all decode its chunks; {remedy}"
+        )
 
 
 def _mixing(dataset: Dataset, hosts: AllHosts) -> Iterator[str]:

@@ -1,17 +1,14 @@
-"""Timeline: the last events of a run, recorded in constant memory."""
+"""Timeline: the last events of a run, recorded in bounded memory."""
 
-import struct
 import threading
+from collections import deque
 from time import perf_counter
-from typing import Final, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 from loadax.loader.metrics.stats import Timing
 
 _KEPT = 20_000  # events: minutes of most runs, and few enough for a browser
-_EVENT = struct.Struct("<bqddddqq")  # kind, worker, time, and the other fields of an event
-_KINDS: Final[tuple[Literal["piece", "placed", "taken"], ...]] = ("piece", "placed", "taken")
 _STAGES = ("read", "transform", "assemble")  # of a piece
-_CONSUMER = 0  # key of the thread that calls `next`
 
 
 class Event(NamedTuple):
@@ -90,7 +87,7 @@ class Timeline(NamedTuple):
 
 @final
 class Recorder:
-    """Records the last events in preallocated memory without Python objects. Not thread-safe.
+    """Records the last events. Not thread-safe.
 
     Args:
         kept: Number of events to keep.
@@ -98,56 +95,41 @@ class Recorder:
 
     def __init__(self, kept: int = _KEPT):
         self._began = perf_counter()
-        self._kept = kept
-        self._events = bytearray(kept * _EVENT.size)
+        self._events: deque[Event] = deque(maxlen=kept)
         self._count = 0
-        self._names: dict[int, str] = {}  # names of workers, by thread identifier or negative process id
+        self._lanes: dict[int, int] = {}  # by thread identifier or negative process id
+        self._names: list[str] = []  # of the lanes
 
     def piece(self, timing: Timing, ended: float, step: int) -> None:
         """A piece was read, whose first row is of `step`."""
         # A piece may have been queued in a worker process, so it began later than the call.
-        began = timing.began or ended - timing.read - timing.transform - timing.assemble
-        self._keep(
-            0, self._who(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows
-        )
+        began = timing.began or ended - timing.seconds
+        parts = timing.read, timing.transform, timing.assemble
+        self._keep(Event("piece", self._lane(timing.worker), began - self._began, parts, step, timing.rows))
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
-        self._keep(1, self._who(0), timing.began, timing.place, 0.0, 0.0, step, 0)
+        self._keep(Event("placed", self._lane(0), timing.began - self._began, (timing.place, 0.0, 0.0), step, 0))
 
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
-        self._keep(2, _CONSUMER, began, waited, 0.0, 0.0, step, ready)
+        self._keep(Event("taken", 0, began - self._began, (waited, 0.0, 0.0), step, ready))
 
     def timeline(self) -> Timeline:
         """Timeline of the recorded events."""
-        lanes, names = _lanes(self._names)
-        kept = min(self._count, self._kept)
-        events = []
-        for index in range(self._count - kept, self._count):
-            kind, worker, began, first, second, third, step, amount = _EVENT.unpack_from(
-                self._events, index % self._kept * _EVENT.size
-            )
-            events.append(
-                Event(_KINDS[kind], lanes.get(worker, 0), began - self._began, (first, second, third), step, amount)
-            )
-        return Timeline(names, tuple(events), self._count - kept, perf_counter() - self._began)
+        forgotten = self._count - len(self._events)
+        return Timeline(tuple(self._names), tuple(self._events), forgotten, perf_counter() - self._began)
 
-    def _keep(self, *event: float) -> None:
-        _EVENT.pack_into(self._events, self._count % self._kept * _EVENT.size, *event)
+    def _keep(self, event: Event) -> None:
+        self._events.append(event)
         self._count += 1
 
-    def _who(self, worker: int) -> int:
+    def _lane(self, worker: int) -> int:
+        """The lane of a worker process, or of this thread for worker 0."""
         who = -worker or threading.get_ident()
-        if who not in self._names:
-            ours = threading.current_thread().name.startswith("loadax")
-            self._names[who] = "process" if worker else "thread" if ours else "training"
-        return who
-
-
-def _lanes(kinds: dict[int, str]) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Index of each worker's lane, and the names of the lanes."""
-    names: list[str] = []
-    for kind in kinds.values():
-        names.append(kind if kind == "training" else f"{kind} {sum(name.startswith(kind) for name in names)}")
-    return {worker: index for index, worker in enumerate(kinds)}, tuple(names)
+        if who not in self._lanes:
+            self._lanes[who] = len(self._names)
+            kind = "process" if worker else "thread"
+            ours = worker or threading.current_thread().name.startswith("loadax")
+            self._names.append(f"{kind} {sum(name.startswith(kind) for name in self._names)}" if ours else "training")
+        return self._lanes[who]

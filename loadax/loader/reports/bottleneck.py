@@ -90,10 +90,9 @@ class Report:
     hosts: str | None = None
 
     def __str__(self) -> str:
-        masked = f"; {self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
-        look = "" if self.look is None else f"; {self.look}"
-        hosts = "" if self.hosts is None else f"; {self.hosts}"
-        return f"{self.verdict}{masked if self.stats.masked else ''}{look}{hosts}"
+        masked = f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
+        parts = self.verdict, masked if self.stats.masked else None, self.look, self.hosts
+        return "; ".join(part for part in parts if part is not None)
 
     __repr__ = __str__
 
@@ -122,7 +121,8 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
     work = stats.settled()
     seconds = {stage: getattr(work, stage) for stage in STAGES}
     gil_bound = (work.transform > 0 or loader.python_source) and _one_at_a_time(work)
-    shares = _shares(_running(work, seconds) if gil_bound else seconds)
+    weights = _running(work, seconds) if gil_bound else seconds
+    shares = {stage: weight / (sum(weights.values()) or 1.0) for stage, weight in weights.items()}
 
     def verdict(
         sentence: str, share: float | None, stage: str | None = None, advice: str | None = None, look: str | None = None
@@ -130,7 +130,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, loader, look)
 
     if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
-        return verdict(_too_few(stats), None)
+        return verdict(f"too few steps to tell ({stats.steps}; the first batch took {stats.first:.2f} s)", None)
     share = stats.waited_share
     waited = f"training waited {percent_text(share)} of the time"
     if share < _NOTHING:
@@ -155,13 +155,6 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
     finding, advice = _advice(work, stage, seconds[stage], loader, spelling)
     takes = f"{_what(stage, loader)} {_verb('take', stage, loader)} {percent_text(shares[stage])} of the work"
     return verdict(f"{waited}: {takes} {workers_text(stats)}{finding}; {advice}{_first(stats)}", share, stage, advice)
-
-
-def _too_few(stats: Stats) -> str:
-    if stats.steps == 0:
-        return "no batch was handed out yet, so there is nothing to tell"
-    batches = f"{stats.steps} {'batch' if stats.steps == 1 else 'batches'}"
-    return f"too few steps to tell: {batches}, the first one after {stats.first:.2f} s"
 
 
 def _first(stats: Stats) -> str:
@@ -200,9 +193,10 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
     busy = (stats.cpu + in_children) / stats.elapsed if stats.elapsed else 0.0
     # The load average includes processes that wait for a disk, such as the loader's own workers.
     load = stats.load - (at_work if stage == "read" else 0)
-    tried = "a second" if (at_work, stats.tried) == (1, 2) else stats.tried
-    all_cores = f"{cores} cores are" if cores > 1 else "only core is"
-    less = _less_work(stage, loader)
+    less = {
+        "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
+        "read": "write the data to a store that reads faster",
+    }.get(stage, "keep the data in the dtypes that batches have")
     # Condition, finding, advice: the first rule whose condition is true applies.
     rules = (
         (workers == 0, "", f"leave {spelling('num_workers')} out, so that it is done while training goes on"),
@@ -217,17 +211,17 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
         (stage == "place", "", f"{_ASK} what a faster loader would gain"),
-        (busy > _SATURATED * cores, f"; the machine's {all_cores} busy", less),
+        (busy > _SATURATED * cores, f"; all {cores} cores are busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),
             ", of which one at a time runs, as code that holds the GIL does",
             f"try {spelling('worker_type', 'process')}",
         ),
-        (at_work < stats.tried, f" ({at_work} at work: {tried} brought less than a tenth more)", less),
+        (at_work < stats.tried, f" ({at_work} at work: {stats.tried} brought less than a tenth more)", less),
         # A stage with hardly any CPU time does not wait for a core.
         (
             _SLEEPS < running < _WAITS and load > _CROWDED * cores,
-            f"; the machine's {cores} cores are busy with other work too",
+            f"; the {cores} cores are busy with other work too",
             "give the loader its own cores",
         ),
         (at_work < workers, f" ({at_work} at work so far)", f"try {spelling('num_workers', workers)}"),
@@ -240,13 +234,6 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
         (True, "", less),
     )
     return next((finding, advice) for holds, finding, advice in rules if holds)
-
-
-def _less_work(stage: str, loader: LoaderInfo) -> str:
-    return {
-        "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
-        "read": "write the data to a store that reads faster",
-    }.get(stage, "keep the data in the dtypes that batches have")
 
 
 def _python_stages(loader: LoaderInfo) -> tuple[str, ...]:
@@ -280,11 +267,6 @@ def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
     part = min(1.0, ran / took) if took else 1.0
     others = {stage: seconds[stage] * part for stage in ("assemble", "place")}
     return {"read": stats.read_cpu, "transform": stats.transform_cpu, **others}
-
-
-def _shares(seconds: dict[str, float]) -> dict[str, float]:
-    work = sum(seconds.values())
-    return {stage: time / work if work else 0.0 for stage, time in seconds.items()}
 
 
 def _at_work(stats: Stats) -> float:

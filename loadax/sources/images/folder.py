@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
@@ -13,6 +12,7 @@ from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.neighbours import is_litter
+from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
 
@@ -76,7 +76,9 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
 
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
-    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True)[0].items()}
+    prefix = split_url(url)[1]  # without the escapes that one spelling of the URL has and another lacks
+    listed = RemoteFiles().list(url, below=True)[0]
+    found = {split_url(file)[1].removeprefix(prefix): info.size for file, info in listed.items()}
     return {name: size for name, size in found.items() if not any(map(is_litter, name.split("/")))}
 
 

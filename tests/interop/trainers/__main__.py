@@ -17,7 +17,7 @@ BESIDE = ["-e", str(ROOT)]
 TRAINERS = {
     "tunix": ["google-tunix==0.1.7"],
     "kauldron": ["kauldron==1.4.2"],
-    # What it imports and does not name, stands behind it.
+    # The last two are imports that it does not declare.
     "levanter": ["levanter==1.2.dev1644", "haliax==1.4.dev453", "gitpython", "chex"],
     "torch": ["torch==2.13.0"],
 }

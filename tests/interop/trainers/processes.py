@@ -4,19 +4,16 @@ Trainers' environments have no pytest. The script calls `join` first.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE, STDOUT
 
 import jax
 
-LIMIT = 300.0  # seconds for all processes together
+LIMIT = 300.0  # seconds for each process
 DEVICES = 8  # of all processes together, virtual ones
 
 
@@ -24,41 +21,25 @@ def run_processes(script: str, *arguments: str, processes: int) -> None:
     """Runs a script in fresh interpreters that make one JAX run over loopback.
 
     Raises:
-        RuntimeError: When a process fails, or still runs after the limit; with what each printed.
+        RuntimeError: If a process fails; shows what each printed.
+        subprocess.TimeoutExpired: If a process still runs after the limit; it is killed.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        logs = [Path(folder, f"{process}.log") for process in range(processes)]
-        running = []
-        try:
-            for process, log in enumerate(logs):
-                environment = {
-                    **os.environ,
-                    "JAX_NUM_CPU_DEVICES": str(DEVICES // processes),
-                    "TRAINERS_RUN": f"{port} {processes} {process}",
-                }
-                with log.open("wb") as output:
-                    command = [sys.executable, script, *arguments]
-                    running.append(
-                        subprocess.Popen(
-                            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-                        )
-                    )
-            deadline = time.monotonic() + LIMIT
-            codes: list[int | None] = [None]
-            while None in codes and not any(codes) and time.monotonic() < deadline:
-                time.sleep(0.05)
-                codes = [child.poll() for child in running]
-        finally:
-            for child in running:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-        if any(code != 0 for code in codes):
-            printed = "\n".join(f"--- process {process}\n{log.read_text()}" for process, log in enumerate(logs))
-            raise RuntimeError(f"{script} in {processes} processes: exit codes {codes} (None: killed)\n{printed}")
+
+    def run(process: int) -> subprocess.CompletedProcess[str]:
+        run_of = {"JAX_NUM_CPU_DEVICES": str(DEVICES // processes), "TRAINERS_RUN": f"{port} {processes} {process}"}
+        command, environment = [sys.executable, script, *arguments], os.environ | run_of
+        return subprocess.run(
+            command, env=environment, stdout=PIPE, stderr=STDOUT, text=True, timeout=LIMIT, check=False
+        )
+
+    with ThreadPoolExecutor(processes) as pool:
+        done = list(pool.map(run, range(processes)))
+    if any(process.returncode for process in done):
+        printed = "\n".join(f"--- exit code {process.returncode}\n{process.stdout}" for process in done)
+        raise RuntimeError(f"{script} in {processes} processes:\n{printed}")
 
 
 def join(body: Callable[[], None]) -> None:

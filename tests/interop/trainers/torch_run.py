@@ -1,4 +1,4 @@
-"""Reads datasets of the real torch, whose classes the suite has stand-ins for: rows, resuming, and what is refused."""
+"""Reads datasets of the real torch, for whose classes the suite has stand-ins: rows, resuming and refusals."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -53,7 +53,7 @@ class Resumable(Numbers):
 
 
 def steps(data: Any, start: Any = 0, **options: Any) -> tuple[list[list[int]], Any]:
-    """First numbers of the rows of every batch, and the state behind two of them."""
+    """First numbers of the rows of every batch, and the state after two of them."""
     found, state = [], None
     with loadax.Dataloader(data, BATCH, shard_index=0, shard_count=1, **options).host_batches(start) as batches:
         for batch in batches:

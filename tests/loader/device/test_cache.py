@@ -52,7 +52,7 @@ def assert_same(loader: Dataloader, other: Dataloader) -> int:
 @pytest.mark.parametrize(
     "partition", [P("data"), P("data", "model"), P(), COLUMNS], ids=["rows", "columns", "copies", "mixed"]
 )
-def test_the_oracles_batches(order: str, partition: Any) -> None:
+def test_batches_equal_the_oracle(order: str, partition: Any) -> None:
     recipe = {"sequential": NONE, "shuffled": MAP, "lanes": ELEMENTWISE, "repeated slice": BATCH}[order]
     if recipe is BATCH and partition is COLUMNS:
         partition = P(None, "model")  # its examples have other leaves
@@ -68,6 +68,7 @@ def test_the_oracles_batches(order: str, partition: Any) -> None:
     assert_placed(loader[step], oracle.batch(step), mesh)
 
 
+GIVEN: dict[str, Any] = {"batch_size": 16, "mesh": mesh_of(GRID), "partition": P("data")}
 EXTRAS: dict[str, dict[str, Any]] = {
     "keys": {"key_seed": 4, "num_epochs": 2},
     "microbatches": {"microbatches": 2, "remainder": "pad", "key_seed": 4},
@@ -85,19 +86,13 @@ EXTRAS: dict[str, dict[str, Any]] = {
 )
 def test_options_mean_the_same(extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
-    data = from_arrays(TREE).shuffle(seed=2)
-    given: dict[str, Any] = {"batch_size": 16, "mesh": mesh_of(GRID), "partition": P("data"), **extra}
+    data, given = from_arrays(TREE).shuffle(seed=2), GIVEN | extra
     plain = {key: value for key, value in given.items() if key != "worker_type"}
     assert assert_same(Dataloader(data, keep_on_device=True, **given), Dataloader(data, **plain)) >= 4
 
 
 def test_lengths_that_change() -> None:
-    given: dict[str, Any] = {
-        "batch_size": 16,
-        "seq_len": {0: 4, 2: 16, 3: 8},
-        "mesh": mesh_of(GRID),
-        "partition": P("data", "model"),
-    }
+    given = GIVEN | {"seq_len": {0: 4, 2: 16, 3: 8}, "partition": P("data", "model")}
     data = from_arrays({"tokens": TREE["tokens"]}).shuffle(seed=2)
     assert assert_same(Dataloader(data, keep_on_device=True, **given), Dataloader(data, **given)) == 4
 
@@ -107,7 +102,7 @@ DATASETS: dict[str, Callable[[Dataset], Dataset]] = {
     "another part each epoch": lambda data: data.shuffle(0)[:40],
     "a filtered one": lambda data: data.filter(lambda example: example["label"] % 3000 == 2993, progress=False),
     "a mixture": lambda data: mix([data.shuffle(1), from_arrays(arrays(30)).map(_more)], [2, 1], seed=0),
-    "one behind the other": lambda data: concat([data.map(_more), from_arrays(arrays(30))]).shuffle(0),
+    "one after the other": lambda data: concat([data.map(_more), from_arrays(arrays(30))]).shuffle(0),
 }
 
 
@@ -132,16 +127,10 @@ def test_every_row_is_read_once_for_all_runs() -> None:
     np.testing.assert_array_equal(source.counts, (np.arange(70) >= 5) & (np.arange(70) < 45))
 
 
-def test_no_column_is_read_that_nobody_holds() -> None:
+def test_columns_are_read_once_and_only_if_a_device_holds_them() -> None:
     source = ColumnSource({"tokens": TREE["tokens"], "rest": TREE["tokens"]})
-    loader = Dataloader(
-        from_source(source),
-        8,
-        mesh=mesh_of(GRID),
-        partition={"tokens": P("data", "model"), "rest": P("data")},
-        keep_on_device=True,
-    )
-    list(loader)
+    partition = {"tokens": P("data", "model"), "rest": P("data")}
+    list(Dataloader(from_source(source), 8, mesh=mesh_of(GRID), partition=partition, keep_on_device=True))
     assert source.whole_reads == 0
     for counts in source.counts:
         np.testing.assert_array_equal(counts, 1)
@@ -164,7 +153,7 @@ def test_a_shuffle_by_chunks_needs_no_memory_for_open_ones() -> None:
     assert_same(Dataloader(data, 16, keep_on_device=True, cache_bytes=0), Dataloader(data, 16))
 
 
-def test_another_mesh_has_its_own() -> None:
+def test_each_mesh_has_its_own_cache() -> None:
     source = ReadSource(TREE)
     loader = Dataloader(from_source(source), 16, partition=P("data"), keep_on_device=True)
     for count, axes in enumerate(({"data": 8}, GRID, {"data": 8}), 1):
@@ -187,12 +176,6 @@ def test_runs_with_and_without_go_on_from_each_other() -> None:
         assert [batch["label"].shape for batch in epoch] == [(16,)] * 4
 
 
-def test_a_transfer_guard_minds_nothing() -> None:
-    with jax.transfer_guard("disallow"):
-        for batch in Dataloader(TREE, 16, keep_on_device=True):
-            jax.block_until_ready(batch)
-
-
 def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
     wide = {"x": np.arange(64) + 2**40}
     with jax.enable_x64(True):
@@ -201,7 +184,7 @@ def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
         assert_placed(batch, {"x": wide["x"][loader.rows(step)]})
 
 
-def test_rows_are_worked_out_as_any_others() -> None:
+def test_errors_of_rows_have_a_note() -> None:
     loader = Dataloader({"x": np.arange(64) + 2**40}, 16, keep_on_device=True)
     with pytest.raises(LeafError, match=r"leaf \['x'\]: the int64 value .* does not fit int32") as caught:
         iter(loader)
@@ -212,12 +195,12 @@ def test_rows_are_worked_out_as_any_others() -> None:
 
 
 def test_the_usual_limit() -> None:
-    assert cache.usual_limit([{"bytes_limit": 80 << 30}, {"bytes_limit": 40 << 30}])[0] == 10 << 30
-    assert cache.usual_limit([{}, {}])[0] == 4 << 30
+    assert cache.usual_limit([{"bytes_limit": 80 << 30}, {"bytes_limit": 40 << 30}]) == 10 << 30
+    assert cache.usual_limit([{}, {}]) == 4 << 30
 
 
 class Vast:
-    """A source of so many rows that nobody could keep them."""
+    """A source of more rows than fit on a device."""
 
     def __init__(self, rows: int, row_bytes: int):
         self.spec = {"x": jax.ShapeDtypeStruct((row_bytes,), np.uint8)}
@@ -227,14 +210,14 @@ class Vast:
         return self._rows
 
     def read(self, rows: Any) -> Any:
-        raise AssertionError("nothing of it may be read")
+        raise AssertionError("nothing may be read")
 
 
-def test_what_is_too_much_is_said_before_anything_is_read() -> None:
+def test_too_large_datasets_are_refused_before_reading() -> None:
     loader = Dataloader(from_source(Vast(1_000_000, 1 << 20)), 16, keep_on_device=True)
     message = (
-        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit for devices "
-        r"that don't report their memory; pass keep_on_device=1048577048576 or more"
+        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and the limit is 4.0 GiB; "
+        r"pass keep_on_device=1048577048576 or more"
     )
     with pytest.raises(ArgumentError, match=message):
         iter(loader)
@@ -245,9 +228,8 @@ def test_what_is_too_much_is_said_before_anything_is_read() -> None:
 def test_a_limit_that_is_given() -> None:
     rows = np.zeros((64, 100), np.uint8)
     assert next(iter(Dataloader(rows, 16, keep_on_device=6500))).shape == (16, 100)
-    with pytest.raises(
-        ArgumentError, match=r"the 64 rows take 6.3 KiB of each device, and 6.3 KiB is the limit that was passed"
-    ):
+    message = "the 64 rows take 6.3 KiB of each device, and the limit is 6.3 KiB; pass keep_on_device=6500 or more"
+    with pytest.raises(ArgumentError, match=message):
         iter(Dataloader(rows, 16, keep_on_device=6499))
     split = Dataloader(rows, 16, mesh=mesh_of(GRID), partition=P(None, "model"), keep_on_device=3250)
     assert next(iter(split)).shape == (16, 100)
@@ -257,12 +239,9 @@ def test_a_limit_that_is_given() -> None:
 
 def test_random_maps_are_refused() -> None:
     data = from_arrays(TREE).map(lambda example, rng: example, rng=True)
-    with pytest.raises(
-        ArgumentError, match=r"keep_on_device: a map is random, so rows differ between epochs and can't be cached"
-    ):
-        Dataloader(data, 16, keep_on_device=True)
-    with pytest.raises(ArgumentError, match=r"keep_on_device: a map is random"):
-        Dataloader(concat([data, from_arrays(TREE)]), 16, keep_on_device=True)
+    for random in (data, concat([data, from_arrays(TREE)])):
+        with pytest.raises(ArgumentError, match="keep_on_device: a map is random, so rows differ between epochs and"):
+            Dataloader(random, 16, keep_on_device=True)
 
 
 @pytest.mark.processes

@@ -55,21 +55,17 @@ def by_hand(loader: Dataloader, function: Callable[[Any], Any] | DeviceMap, step
     return flatten(rows[0])[1].build(columns)
 
 
+CUT = {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "rows": (scaled, P("data"), {}),
     "rows over both axes": (scaled, P(("model", "data")), {}),
     "copies": (scaled, P(), {}),
     "padded": (scaled, P("data"), {"remainder": "pad", "num_epochs": 2}),
-    "keys": (scaled, P("data"), {"key_seed": 3}),
     "microbatches": (scaled, P("data"), {"microbatches": 2, "remainder": "pad", "key_seed": 1}),
     "columns": (DeviceMap(elementwise, elementwise=True), P("data", "model"), {}),
-    "columns of microbatches": (
-        DeviceMap(elementwise, elementwise=True),
-        {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")},
-        {"microbatches": 2},
-    ),
+    "columns of microbatches": (DeviceMap(elementwise, elementwise=True), CUT, {"microbatches": 2}),
     "part": (scaled, P("data"), {"shard_index": 1, "shard_count": 2}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,56 +85,41 @@ def test_batches_are_what_numpy_makes_of_the_rows(name: str, workers: int) -> No
     assert_placed(loader[1], by_hand(loader, function, 1, micro), mesh)
 
 
-def test_what_is_new_is_cut_over_its_rows() -> None:
-    loader = Dataloader(
-        TREE, 16, mesh=mesh_of(GRID), partition=P("data"), device_map=lambda example: (example["image"], 1.0)
-    )
-    assert [leaf.sharding.spec for leaf in loader.spec] == [P("data"), P("data")]
-    assert [leaf.shape for leaf in loader[0]] == [(16, 4, 8), (16,)]
-    assert loader[0][1].dtype == np.float32
-    assert not loader[0][1].weak_type
-
-
-def test_what_is_handed_on_is_not_copied() -> None:
-    handed_on = Dataloader(TREE, 16, device_map=lambda example: {"label": example["label"], "again": example["label"]})
-    jitted = Dataloader(
-        TREE, 16, device_map=jax.jit(lambda example: {"label": example["label"], "again": example["label"]})
-    )
-    for loader in (handed_on, jitted):
-        with iter(loader) as batches:
-            batch = next(batches)
-        assert batch["label"] is batch["again"]
-
-
 class Pair(NamedTuple):
     one: Any
     two: Any
 
 
-def test_other_structures() -> None:
-    loader = Dataloader((TREE["label"], TREE["tokens"]), 16, device_map=lambda example: Pair(example[1], [example[0]]))
-    for step, batch in enumerate(loader):
-        rows = loader.rows(step)
-        assert_placed(batch, Pair(TREE["tokens"][rows], [TREE["label"][rows].astype(np.int32)]))
+def test_new_leaves_are_partitioned_by_rows() -> None:
+    mesh = mesh_of(GRID)
+    function: Any = lambda example: Pair(example["image"], [1.0])  # noqa: E731
+    loader = Dataloader(TREE, 16, mesh=mesh, partition=P("data"), device_map=function)
+    assert [leaf.sharding.spec for leaf in jax.tree.leaves(loader.spec)] == [P("data"), P("data")]
+    batch = loader[0]
+    assert_placed(batch, Pair(TREE["image"][:16], [np.ones(16, np.float32)]), mesh)
+    assert not batch.two[0].weak_type
 
 
-def test_keys_are_for_augmentation() -> None:
+def test_leaves_that_pass_through_are_not_copied() -> None:
+    def twice(example: Any) -> Any:
+        return {"label": example["label"], "again": example["label"]}
+
+    for function in (twice, jax.jit(twice)):
+        batch = Dataloader(TREE, 16, device_map=function)[0]
+        assert batch["label"] is batch["again"]
+
+
+def test_random_keys_go_in_and_come_out() -> None:
     def noisy(example: Any) -> Any:
-        return jax.random.uniform(jax.random.wrap_key_data(example["key"]), (3,))
+        key = jax.random.wrap_key_data(example["key"])
+        return jax.random.uniform(key, (3,)), key
 
     loader = Dataloader(TREE, 16, key_seed=2, device_map=noisy, num_epochs=2)
-    keys = Dataloader(TREE, 16, key_seed=2, num_epochs=2)
-    for step, batch in enumerate(loader):
-        expected = [np.asarray(noisy({"key": jnp.asarray(key)})) for key in keys.host_batch(step)["key"]]
-        assert_placed(batch, np.stack(expected))
-
-
-def test_random_keys_may_come_out() -> None:
-    loader = Dataloader(TREE, 16, key_seed=2, device_map=lambda example: jax.random.wrap_key_data(example["key"]))
-    (*_, batch) = loader
-    assert batch.dtype == loader.spec.dtype
-    expected = jax.random.wrap_key_data(loader.host_batch(len(loader) - 1)["key"])
-    assert (jax.random.key_data(batch) == jax.random.key_data(expected)).all()
+    for step, (noise, keys) in enumerate(loader):
+        expected = loader.host_batch(step)["key"]
+        assert_placed(noise, np.stack([np.asarray(noisy({"key": jnp.asarray(key)})[0]) for key in expected]))
+        assert keys.dtype == loader.spec[1].dtype
+        np.testing.assert_array_equal(jax.random.key_data(keys), expected)
 
 
 def test_arrays_that_the_function_closes_over() -> None:
@@ -178,26 +159,17 @@ def test_in_and_out_of_meshes(enter: Callable[[Mesh], AbstractContextManager[Any
         assert_placed(next(iter(found)), by_hand(found, scaled, 0), inside)
 
 
-def test_a_transfer_guard_minds_nothing() -> None:
-    with jax.transfer_guard("disallow"):
-        for batch in Dataloader(TREE, 16, device_map=scaled):
-            jax.block_until_ready(batch)
-
-
 def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
-    wide = {"x": np.arange(64) + 2**40}
+    wide = np.arange(64) + 2**40
 
     def function(example: Any) -> Any:
         return {"x": example["x"] * 2, "y": example["x"] / 2, "z": np.arange(3)}
 
     with jax.enable_x64(True):
-        loader = Dataloader(wide, 16, device_map=function)
-    with iter(loader) as batches:
-        assert_placed(
-            next(batches), {"x": wide["x"][:16] * 2, "y": wide["x"][:16] / 2, "z": np.tile(np.arange(3), (16, 1))}
-        )
-        assert loader.spec["y"].dtype == np.float64
-    narrow = Dataloader({"x": wide["x"] - 2**40}, 16, device_map=function)
+        loader = Dataloader({"x": wide}, 16, device_map=function)
+    assert_placed(loader[0], {"x": wide[:16] * 2, "y": wide[:16] / 2, "z": np.tile(np.arange(3), (16, 1))})
+    assert loader.spec["y"].dtype == np.float64
+    narrow = Dataloader({"x": wide - 2**40}, 16, device_map=function)
     with jax.enable_x64(True):
         assert narrow[0]["y"].dtype == narrow.spec["y"].dtype == np.float32
 
@@ -215,7 +187,7 @@ def test_memory_that_the_function_still_reads_is_not_written(monkeypatch: pytest
         np.testing.assert_array_equal(np.asarray(batch), rows[loader.rows(step)])
 
 
-def test_the_run_is_the_same_run() -> None:
+def test_state_and_certificate_are_those_of_the_run_without_device_map() -> None:
     plain, mapped = (Dataloader(TREE, 16, device_map=each) for each in (None, scaled))
     with iter(plain) as one, iter(mapped) as other:
         next(one)
@@ -243,57 +215,37 @@ def test_specs_of_lengths_that_change() -> None:
 # Messages
 
 
-def refused(error: type[Exception], message: str, function: Any, **others: Any) -> None:
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (3, ArgumentError, "device_map=3 can't be called; pass a function of one example, traced by JAX"),
+        (lambda example, key: example, ArgumentError, r"arguments \(example, key\), but is called as .* leaf 'key'"),
+        (lambda: 0, ArgumentError, r"has the arguments \(\), but is called as device_map\(example\)"),
+        (lambda _: None, LeafError, r"device_map .*lambda.* returned None; did you forget to return the example\?"),
+        (lambda _: {}, LeafError, r"device_map .* returned \{\}, which has no leaves; return an example"),
+        (lambda _: {"a": "text"}, LeafError, r"leaf \['a'\] of the result is a str, 'text'; return arrays"),
+    ],
+)
+def test_unsuitable_functions(function: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Dataloader(TREE, 16, device_map=function, **{"mesh": mesh_of(GRID), "partition": P("data"), **others})
-
-
-def test_what_the_function_must_give() -> None:
-    refused(ArgumentError, r"device_map=3 can't be called; pass a function of one example, traced by JAX", 3)
-    random = (lambda example, key: example, lambda: 0)
-    for function, arguments in zip(random, (r"\(example, key\)", r"\(\)"), strict=True):
-        message = rf"device_map=.* has the arguments {arguments}, but is called as device_map\(example\); .* leaf 'key'"
-        refused(ArgumentError, message, function)
-    Dataloader(TREE, 16, mesh=mesh_of(GRID), partition=P("data"), device_map=lambda row: row["key"], key_seed=0)
-    refused(
-        LeafError, r"device_map .*returns_none .* returned None; did you forget to return the example\?", returns_none
-    )
-    refused(LeafError, r"device_map .* returned \{\}, which has no leaves; return an example", lambda _: {})
-    refused(
-        LeafError, r"device_map .*: leaf \['a'\] of the result is a str, 'text'; return arrays", lambda _: {"a": "text"}
-    )
-
-
-def returns_none(example: Any) -> None:
-    pass
-
-
-def test_what_the_function_raises_says_where() -> None:
-    with pytest.raises(KeyError) as caught:
-        Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=lambda example: example["missing"])
-    assert re.fullmatch(r"loadax: in device_map .*lambda.*, traced by JAX with one example", caught.value.__notes__[0])
+        Dataloader(TREE, 16, device_map=function, mesh=mesh_of(GRID), partition=P("data"))
 
 
 @pytest.mark.parametrize(("name", "argument"), [("key", "key_seed="), ("mask", "remainder='pad'")])
-def test_leaves_that_the_loader_adds_when_asked_to(name: str, argument: str) -> None:
-    mesh = mesh_of({"data": 8})
-    with pytest.raises(KeyError) as caught:
-        Dataloader(TREE, 16, mesh=mesh, device_map=lambda example: example[name])
-    assert f"loadax: pass {argument} to the Dataloader to add the leaf {name!r} to examples" in caught.value.__notes__
-    # Where the leaf is there, another thing of that name is missing.
-    with pytest.raises(KeyError) as caught:
-        Dataloader(
-            TREE,
-            16,
-            mesh=mesh,
-            device_map=lambda example: (example[name], dict[str, int]()[name]),
-            key_seed=0,
-            remainder="pad",
-        )
-    assert not any("to add the leaf" in note for note in caught.value.__notes__)
+def test_note_about_leaves_that_the_loader_adds_on_request(name: str, argument: str) -> None:
+    def notes(function: Any, **options: Any) -> list[str]:
+        with pytest.raises(KeyError) as caught:
+            Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=function, **options)
+        return [note for note in caught.value.__notes__ if note.startswith("loadax: ")]
+
+    where, advice = notes(lambda example: example[name])
+    assert re.fullmatch(r"loadax: in device_map .*lambda.*, traced by JAX with one example", where)
+    assert advice == f"loadax: pass {argument} to the Dataloader to add the leaf {name!r} to examples"
+    added: dict[str, Any] = {"key_seed": 0, "remainder": "pad"}
+    assert len(notes(lambda example: (example[name], dict[str, int]()[name]), **added)) == 1  # another missing key
 
 
-def test_what_jax_says_of_the_trace_names_the_function() -> None:
+def test_errors_of_jax_name_the_function() -> None:
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
         Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=branching)
     assert f"tracing the function branching at {__file__}:" in str(caught.value)
@@ -304,16 +256,16 @@ def branching(example: Any) -> Any:
     return example if example["label"] > 3 else None
 
 
-def test_without_a_mesh_it_is_said_when_iteration_begins() -> None:
-    loader = Dataloader(TREE, 16, device_map=returns_none)
+def test_without_a_mesh_errors_are_raised_when_iteration_begins() -> None:
+    loader = Dataloader(TREE, 16, device_map=lambda _: None)
     with pytest.raises(LeafError, match="returned None"):
         iter(loader)
 
 
-def test_rows_must_be_cut_alike() -> None:
-    partition = {"image": P("data"), "label": P(), "tokens": P("data")}
+def test_rows_of_all_leaves_are_partitioned_alike() -> None:
     message = r"leaf \['image'\] is partitioned .*'data'.* and leaf \['label'\] P\(\), so a device holds different rows"
-    refused(PartitionError, message, scaled, partition=partition)
+    with pytest.raises(PartitionError, match=message):
+        columns(scaled, partition={"image": P("data"), "label": P(), "tokens": P("data")})
 
 
 def test_an_axis_of_one_device_cuts_nothing() -> None:
@@ -325,12 +277,8 @@ def test_an_axis_of_one_device_cuts_nothing() -> None:
 
 
 def columns(function: Any, **others: Any) -> Dataloader:
-    """A loader whose devices hold half of the columns of "image", 8 wide, and of "tokens", 16 long.
-
-    Its other leaves are whole.
-    """
-    partition = {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}
-    return Dataloader(TREE, 16, **{"mesh": mesh_of(GRID), "partition": partition, **others}, device_map=function)
+    """A loader whose devices hold half of the columns of "image", 8 wide, and of "tokens", 16 long."""
+    return Dataloader(TREE, 16, **{"mesh": mesh_of(GRID), "partition": CUT, **others}, device_map=function)
 
 
 def halved(example: Any) -> Any:
@@ -349,11 +297,7 @@ def test_a_result_of_cut_columns_is_refused_unless_elementwise(microbatches: int
     loader = columns(device_map, microbatches=microbatches)
     assert loader.spec["image"].sharding.spec[-1] == "model"
     assert_placed(loader[1], by_hand(loader, halved, 1, microbatches), mesh_of(GRID))
-    by_rows = columns(
-        halved,
-        partition={"image": P("data"), "label": P("data"), "tokens": P("data", "model")},
-        microbatches=microbatches,
-    )
+    by_rows = columns(halved, partition={**CUT, "image": P("data")}, microbatches=microbatches)
     assert_placed(by_rows[1], by_hand(by_rows, halved, 1, microbatches), mesh_of(GRID))
 
 
@@ -419,9 +363,8 @@ def test_elementwise_results_are_cut_like_what_they_follow_from() -> None:
     def masked(example: Any) -> Any:
         return {"a": example["a"] * (example["b"] % 2), "b": example["b"]}
 
-    loader = Dataloader(
-        pair, 16, mesh=mesh_of(GRID), partition=P("data", "model"), device_map=DeviceMap(masked, elementwise=True)
-    )
+    by_columns = DeviceMap(masked, elementwise=True)
+    loader = Dataloader(pair, 16, mesh=mesh_of(GRID), partition=P("data", "model"), device_map=by_columns)
     assert_placed(loader[0], by_hand(loader, masked, 0), mesh_of(GRID))
 
 
@@ -439,13 +382,9 @@ def test_elementwise_functions_that_the_columns_of_a_device_do_not_fit() -> None
         assert isinstance(caught.value.__cause__, ValueError)
     by_rows = columns(centred, partition=P("data"))
     np.testing.assert_array_equal(by_rows[0]["image"], TREE["image"][:16] - mean)
-    keys = r"fails with the columns of a device \(TypeError: .*key.*leaf \['key'\], cut along dim 1 by"
-    with pytest.raises(PartitionError, match=keys):
-        columns(
-            DeviceMap(lambda example: {"key": jax.random.wrap_key_data(example["key"])[None]}, elementwise=True),
-            key_seed=1,
-            partition=P("data", "model"),
-        )
+    keys = DeviceMap(lambda example: {"key": jax.random.wrap_key_data(example["key"])[None]}, elementwise=True)
+    with pytest.raises(PartitionError, match=r"\(TypeError: .*key.*leaf \['key'\], cut along dim 1 by"):
+        columns(keys, key_seed=1, partition=P("data", "model"))
     shapes = (
         r"has elementwise=True, but leaf \['tokens'\] of the result has the shape \[15\] for an example "
         r"and \[7\] for the columns of a device: leaf \['tokens'\], cut along dim 1 by the mesh axis 'model'; "
@@ -459,8 +398,6 @@ def test_elementwise_functions_that_the_columns_of_a_device_do_not_fit() -> None
 def test_elementwise_is_a_bool() -> None:
     with pytest.raises(ArgumentError, match=r"elementwise='yes': pass True or False"):
         DeviceMap(scaled, elementwise="yes")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"device_map=3 can't be called; pass a function"):
-        DeviceMap(3)  # type: ignore[arg-type]
 
 
 def flipped(example: Any) -> Any:
@@ -468,22 +405,20 @@ def flipped(example: Any) -> Any:
     up = jax.random.bernoulli(jax.random.wrap_key_data(example["key"]))
     pixels = jnp.where(up, example["image"][::-1], example["image"]).astype(jnp.float32)
     rounded = jnp.exp(jnp.sin(pixels / 9)) * jnp.log(pixels - 3) - pixels.mean(axis=0)
-    tokens = {
-        "tokens": (example["tokens"] > 5) & (example["tokens"] < 900),
-        "label": example["label"] * jnp.complex64(1j),
-    }
     return {
         "image": rounded.astype(jnp.bfloat16),
+        "tokens": (example["tokens"] > 5) & (example["tokens"] < 900),
+        "label": example["label"] * jnp.complex64(1j),
         "coin": up,
         "own": jax.random.wrap_key_data(example["key"]),
-        **tokens,
     }
 
 
-@pytest.mark.parametrize("mesh", [GRID, {"data": 2, "model": 2, "one": 1, "copies": 2}])
+@pytest.mark.parametrize(
+    ("mesh", "axis_type"), [(GRID, AxisType.Auto), ({"data": 2, "model": 2, "one": 1, "copies": 2}, AxisType.Explicit)]
+)
 @pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-def test_what_acts_on_each_column_is_taken(mesh: dict[str, int], microbatches: int, axis_type: AxisType) -> None:
+def test_elementwise_on_columns_equals_whole_rows(mesh: dict[str, int], axis_type: AxisType, microbatches: int) -> None:
     with jax.transfer_guard("disallow"), jax.set_mesh(mesh_of({"x": 8}, axis_type)):
         by_columns = DeviceMap(flipped, elementwise=True)
         cut = columns(by_columns, mesh=mesh_of(mesh, axis_type), key_seed=1, microbatches=microbatches)
@@ -498,16 +433,8 @@ def test_what_acts_on_each_column_is_taken(mesh: dict[str, int], microbatches: i
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.uint32, np.float16, jnp.bfloat16, jnp.float8_e5m2, np.complex64])
 def test_columns_of_every_dtype(dtype: Any) -> None:
-    rows: dict[str, Any] = {"x": np.arange(16 * 64).reshape(16, 64).astype(dtype)}
-    loader = Dataloader(
-        rows,
-        16,
-        mesh=mesh_of(GRID),
-        partition=P("data", "model"),
-        device_map=DeviceMap(
-            lambda example: {"x": jnp.where(example["x"] == 0, example["x"], jnp.ones_like(example["x"]))},
-            elementwise=True,
-        ),
-    )
-    expected = np.where(rows["x"] == 0, rows["x"], np.ones_like(rows["x"]))
-    np.testing.assert_array_equal(np.asarray(loader[0]["x"], np.complex64), expected.astype(np.complex64))
+    rows = np.arange(16 * 64).reshape(16, 64).astype(dtype)
+    ones = DeviceMap(lambda x: jnp.where(x == 0, x, jnp.ones_like(x)), elementwise=True)
+    loader = Dataloader(rows, 16, mesh=mesh_of(GRID), partition=P("data", "model"), device_map=ones)
+    expected = np.where(rows == 0, rows, np.ones_like(rows))
+    np.testing.assert_array_equal(np.asarray(loader[0], np.complex64), expected.astype(np.complex64))

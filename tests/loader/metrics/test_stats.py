@@ -10,7 +10,6 @@ import pytest
 from loadax import Dataloader, from_arrays, from_source
 from loadax.loader.metrics.stats import Stats, Timing
 from loadax.protocols import ArraySpec, Integers
-from loadax.sharding import data_parallel
 from tests.clocks import Machine
 from tests.limits import until
 from tests.loader.oracle import arrays
@@ -70,43 +69,13 @@ def test_a_reader_that_is_ahead_is_not_waited_for(machine: Machine) -> None:
     assert after.rows >= 21 * 16
 
 
-def test_looking_does_not_touch() -> None:
-    with iter(Dataloader(arrays(80), 16, num_workers=0)) as batches:
-        first = batches.stats()
-        next(batches)
-        assert first.steps == 0
-        assert batches.stats().steps == 1
-
-
-def test_the_look_at_the_first_row_is_not_counted() -> None:
-    data = from_arrays(arrays(80)).map(lambda example: {"x": example["label"]})
-    with iter(Dataloader(data, 16, mesh=data_parallel(), num_workers=0)) as batches:
-        list(batches)
-        assert batches.stats().rows == 80
-
-
-def test_adding() -> None:
+def test_adding_timings() -> None:
     stats = Stats()
-    stats.add(Timing(1.0, 2.0, 3.0, 4.0, 5, 6))
-    stats.add(Timing(read=0.5, rows=1))
-    assert (stats.read, stats.transform, stats.assemble, stats.place, stats.rows, stats.bytes) == (
-        1.5,
-        2.0,
-        3.0,
-        4.0,
-        6,
-        6,
-    )
+    stats.add(Timing(1.0, 2.0, 3.0, 4.0, 5, 6, read_cpu=0.25, transform_cpu=1.5))
+    stats.add(Timing(read=0.5, rows=1, transform_cpu=0.5, worker=4711))
+    assert (stats.read, stats.transform, stats.assemble, stats.place) == (1.5, 2.0, 3.0, 4.0)
+    assert (stats.rows, stats.bytes, stats.read_cpu, stats.transform_cpu) == (6, 6, 0.25, 2.0)
     assert Stats().rows_per_second == 0.0
-    assert isinstance(np.float64(stats.rows_per_second), float)
-
-
-def test_adding_what_processes_did() -> None:
-    stats = Stats(workers=2)
-    stats.add(Timing(1.0, 2.0, read_cpu=0.25, transform_cpu=1.5))
-    assert (stats.read_cpu, stats.transform_cpu) == (0.25, 1.5)
-    stats.add(Timing(1.0, 2.0, transform_cpu=0.5, worker=4711))
-    assert (stats.read_cpu, stats.transform_cpu) == (0.25, 2.0)
 
 
 def test_the_first_steps_are_counted_apart() -> None:
@@ -121,23 +90,11 @@ def test_the_first_steps_are_counted_apart() -> None:
     assert Stats().step_seconds == Stats().waited_share == 0.0
 
 
-def test_what_came_earlier_and_later() -> None:
-    earlier = Stats(
-        steps=3, wait=1.0, first=0.25, longest=0.5, longest_step=2, ready=2, probed=1, workers=1, cpu=1.0, active=2.0
-    )
-    later = Stats(
-        steps=4,
-        wait=2.0,
-        first=0.5,
-        longest=0.25,
-        longest_step=6,
-        ready=1,
-        probed=1,
-        workers=2,
-        worker_type="process",
-        cpu=0.5,
-        active=1.0,
-    )
+def test_plus_sums_amounts_and_keeps_the_latest_settings() -> None:
+    common: dict[str, Any] = {"probed": 1, "longest": 0.5, "longest_step": 2}
+    earlier = Stats(steps=3, wait=1.0, first=0.25, ready=2, workers=1, cpu=1.0, active=2.0, **common)
+    changed: dict[str, Any] = {"longest": 0.25, "longest_step": 6, "worker_type": "process"}
+    later = Stats(steps=4, wait=2.0, first=0.5, ready=1, workers=2, cpu=0.5, active=1.0, **{**common, **changed})
     both = earlier.plus(later)
     assert (both.first, both.probed) == (0.25, 1)
     assert (both.steps, both.wait, both.ready, both.cpu, both.active) == (7, 3.0, 1, 1.5, 3.0)
@@ -220,20 +177,10 @@ def test_one_line() -> None:
     assert repr(Stats(wait=0.5, elapsed=10.0)) == "Stats: waited 0.500 s of 10.0 s for data (5.0%)"
 
 
-def test_what_was_done_before_the_measured_steps() -> None:
+def test_settled_leaves_out_early_statistics() -> None:
     early = Stats(steps=2, read=1.0, transform=4.0, cpu=3.0, active=9.0, rows=16, workers=1)
-    one = Stats(
-        steps=12,
-        measured=10,
-        waited=1.0,
-        read=3.0,
-        transform=4.5,
-        cpu=5.0,
-        active=10.0,
-        rows=96,
-        workers=2,
-        early=early,
-    )
+    measured: dict[str, Any] = {"steps": 12, "measured": 10, "waited": 1.0, "rows": 96, "workers": 2, "active": 10.0}
+    one = Stats(read=3.0, transform=4.5, cpu=5.0, early=early, **measured)
     settled = one.settled()
     assert (settled.read, settled.transform, settled.cpu, settled.active, settled.rows) == (2.0, 0.5, 2.0, 1.0, 80)
     assert (settled.waited, settled.measured, settled.workers, settled.early) == (1.0, 10, 2, None)
@@ -248,26 +195,26 @@ def test_what_was_done_before_the_measured_steps() -> None:
     assert short.plus(one).settled().read == 2.0
 
 
-def test_what_came_before_the_measured_steps_is_kept_as_it_was(machine: Machine) -> None:
+def test_early_statistics_are_those_of_the_first_two_steps(machine: Machine) -> None:
     machine.tick = 2.0**-20
 
     def busy(batch: Any) -> Any:
         machine.work(2.0**-8)
         return batch
 
-    data = from_arrays(arrays(800)).map_batch(busy)
-    with iter(Dataloader(data, 16, num_workers=1)) as batches:
+    with iter(Dataloader(from_arrays(arrays(800)).map_batch(busy), 16, num_workers=1)) as batches:
         next(batches)
         assert batches.stats().early is None
         for _ in range(9):
             next(batches)
         stats = batches.stats()
-    assert stats.early is not None
-    assert (stats.early.steps, stats.early.measured) == (2, 0)
-    assert stats.early.wait + stats.waited == pytest.approx(stats.wait)
-    assert 0 < stats.early.active < stats.active
-    assert 0 < stats.early.cpu < stats.cpu
-    assert 0 < stats.early.read <= stats.read
+    early = stats.early
+    assert early is not None
+    assert (early.steps, early.measured) == (2, 0)
+    assert early.wait + stats.waited == pytest.approx(stats.wait)
+    assert 0 < early.active < stats.active
+    assert 0 < early.cpu < stats.cpu
+    assert 0 < early.read <= stats.read
 
 
 @pytest.mark.parametrize(("spec", "probed"), [(None, 1), ({"x": ArraySpec((), np.dtype(np.int64))}, 0)])

@@ -10,19 +10,8 @@ from loadax import Dataloader, Dataset, concat, from_arrays, from_source
 from loadax.core.tree import flatten
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
 from loadax.loader.reports.bottleneck import LoaderInfo, loader_info, wide
-from loadax.protocols import ArraySpec, Integers
-
-
-class Own:
-    """A source of the user's."""
-
-    spec = ArraySpec((4,), np.dtype(np.float32))
-
-    def __len__(self) -> int:
-        return 100
-
-    def read(self, rows: Integers) -> Any:
-        return np.zeros((len(rows), 4), np.float32)
+from loadax.protocols import ArraySpec
+from tests.loader.oracle import ReadSource
 
 
 def same(example: Any) -> Any:
@@ -35,7 +24,7 @@ lists = from_source([np.zeros(4, np.float32)] * 100)
 IN_PYTHON: dict[str, tuple[Dataset, bool]] = {
     "arrays": (arrays, False),
     "a list": (lists, True),
-    "a source of the user's": (from_source(Own()), True),
+    "a source of the user's": (from_source(ReadSource({"x": np.zeros(100)})), True),
     "parts in memory": (concat([arrays, arrays]), False),
     "one part of several": (concat([arrays, lists]), True),
     "maps of a part": (concat([arrays, arrays.map(same)]), True),

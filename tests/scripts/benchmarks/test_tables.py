@@ -120,15 +120,6 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     assert (tmp_path / "assets" / "benchmarks-tokens.svg").read_text() == picture
 
 
-def test_the_workload_where_loadax_is_behind_comes_first() -> None:
-    tables = load("tables")
-    ahead, behind = a_run(loadax=contestant(3), numpy=contestant(1)), a_run(loadax=contestant(1), numpy=contestant(2))
-    lines = tables.overview({"tokens": [ahead], "images": [behind]})
-    assert [line.split("]")[0] for line in lines[2:]] == ["| [images in memory", "| [tokens in a memory-mapped file"]
-    assert "| **0.50** |" in lines[2]
-    assert "| 3.00 |" in lines[3]
-
-
 def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
     taken = {"permute 1 of 1,000": {"rows": 1, "seconds": 1e-5}, "place 256 tokens": {"rows": 256, "seconds": 2.56e-4}}
     (tmp_path / "micro.json").write_text(json.dumps({"machine": {}, "stages": taken}))

@@ -1,7 +1,5 @@
 """Contestants take turns: whoever is not asked anything stands still, with all processes that it started."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.limits import HANG, until
-from tests.scripts.benchmarks.scripts import FOLDER, load
+from tests.scripts.benchmarks.scripts import load
 
 
 @pytest.fixture
@@ -38,25 +35,6 @@ def test_between_turns_a_contestant_and_its_processes_stand_still(ceiling: Any) 
     assert turn["cpu_seconds"] > turn["seconds"] / 10
     ceiling.end()
     assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
-
-
-def test_when_the_one_who_asks_is_killed_nobody_stays_behind(tmp_path: Path) -> None:
-    load("workloads").find("transform", quick=True).write(tmp_path)
-    script = (
-        f"import sys, time; sys.path.insert(0, {str(FOLDER)!r})\nfrom turns import child\nfrom pathlib import Path\n"
-        f"with child('ceiling', 'transform', Path({str(tmp_path)!r}), quick=True) as each:\n"
-        "    each.ask('round', seconds=0.01, lead=0)\n    print('stopped', flush=True)\n    time.sleep(60)\n"
-    )
-    asking = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert asking.stdout is not None
-    assert asking.stdout.readline() == "stopped\n"
-    family = psutil.Process(asking.pid).children(recursive=True)
-    assert len(family) == 3
-    # The kernel ends a process group whose parent is gone if it is stopped then, and SIGSTOP takes a moment.
-    until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in family))
-    asking.kill()
-    asking.communicate()
-    assert not psutil.wait_procs(family, HANG)[1]
 
 
 def test_one_that_fails_is_out_of_the_race_and_the_others_go_on(ceiling: Any, tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
 """ArrayRecord files: records of bytes, of numbers padded to one length, and of what a function makes of them."""
 
-import pickle
 import resource
-import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,15 +123,6 @@ def test_the_contract(arguments: dict[str, Any], folder: Path) -> None:
     check_source(open_source(folder, **arguments), loader="dtype" in arguments)
 
 
-def test_a_map_decodes_bytes(folder: Path) -> None:
-    data = loadax.from_array_record(folder)
-    assert data[5] == RECORDS[5]
-    assert type(data[5]) is bytes
-    sizes = data.map(lambda record: np.int32(len(record)))
-    batch = loadax.Dataloader(sizes, batch_size=120)[0]
-    assert np.asarray(batch).tolist() == [len(record) for record in RECORDS]
-
-
 @pytest.mark.processes
 def test_records_of_one_length_need_no_padding(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(30, 6)).astype(">f4")
@@ -149,30 +137,6 @@ def test_records_of_any_length_can_be_packed(folder: Path) -> None:
     rows = packed.read(range(len(packed)))
     there = rows["tokens"][rows["segment_ids"] > 0]
     assert there.tolist() == np.frombuffer(b"".join(RECORDS), np.uint16).tolist()
-
-
-@pytest.mark.parametrize("kind", ["file", "path", "url", "folder", "glob", "list", "tuple of globs"])
-def test_paths(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [str(folder / f"t.array_record-{number}-of-3") for number in range(3)]
-    paths: Any = {
-        "file": names[1],
-        "path": Path(names[1]),
-        "url": f"file://{names[1]}",
-        "folder": folder,
-        "glob": f"{folder}/t.*-of-3",
-        "list": names[::-1],
-        "tuple of globs": (f"{folder}/*-2-*", f"{folder}/*-[01]-*"),
-    }[kind]
-    order = {"file": [1], "path": [1], "url": [1], "list": [2, 1, 0], "tuple of globs": [2, 0, 1]}.get(kind, [0, 1, 2])
-    data = loadax.from_array_record(paths)
-    assert (
-        repr(data)
-        == f"Dataset({40 * len(order)} rows of {'an ArrayRecord file' if len(order) == 1 else '3 ArrayRecord files'})"
-    )
-    assert data.source.read(np.arange(len(data))).tolist() == [RECORDS[40 * n + i] for n in order for i in range(40)]
-    source: Any = data.source
-    where = source.locate(len(data) - 2)
-    assert [(each.file, each.part) for each in where] == [(names[order[-1]], "record 38")]
 
 
 def test_files_without_records_among_others(tmp_path: Path) -> None:
@@ -196,24 +160,6 @@ def test_chunks_are_told_of_where_records_are_decoded_together(folder: Path) -> 
     assert open_source(paths[0], dtype=np.uint16, pad=PAD).chunks is None
 
 
-def test_threads_side_by_side(folder: Path) -> None:
-    source = open_source(folder, dtype=np.uint16, pad=PAD)
-    wrong: list[Any] = []
-
-    def work(seed: int) -> None:
-        for rows in np.random.default_rng(seed).integers(0, 120, (60, 32)):
-            batch, expected = source.read(rows), padded(RECORDS, rows.tolist())
-            if not all(np.array_equal(batch[key], expected[key]) for key in expected):
-                wrong.append(rows)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_no_more_files_are_open_than_half_of_those_that_may_be(folder: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     source = open_source([folder] * 5)  # 15 files
@@ -234,34 +180,6 @@ def test_no_more_files_are_open_than_half_of_those_that_may_be(folder: Path) -> 
     assert len(source._files._open) == 15
 
 
-def test_a_pickle_is_small_and_opens_the_files_anew(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder.parent)
-    source = open_source(Path(folder.name), dtype=np.uint16, pad=PAD)  # relative
-    source.read(ROWS)
-    pickled = pickle.dumps(source)
-    assert len(pickled) < 3000
-    monkeypatch.chdir(tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, pickle.loads(pickled).read(ROWS), padded(RECORDS, ROWS.tolist()))
-
-
-@pytest.mark.processes
-def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: Path) -> None:
-    source = open_source(folder, dtype=np.uint16, pad=PAD)
-    (tmp_path / "source").write_bytes(pickle.dumps(source))
-    code = (
-        "import pickle, sys, numpy; source = pickle.load(open('source', 'rb')); "
-        "print(source.read(numpy.arange(120))['length'].sum());"
-        "assert not {'jax', 'tensorstore'} & set(sys.modules)"
-    )
-    environment = {"PYTHONPATH": str(Path(loadax.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) == sum(len(record) // 2 for record in RECORDS)
-
-
 # What can be wrong with arguments
 
 
@@ -278,25 +196,6 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
         loadax.from_array_record(folder, **arguments)
 
 
-@pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
-def test_what_is_no_path(paths: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"paths=.* is an? \w+: pass the path of an ArrayRecord file, or a list of these"
-    ):
-        loadax.from_array_record(paths)
-
-
-def test_no_paths() -> None:
-    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass the path of an ArrayRecord file"):
-        loadax.from_array_record([])
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/x.array_record", "https://host/x"])
-def test_urls_are_refused(url: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"{url}: .* opens local files only; download the files, or mount"):
-        loadax.from_array_record(["/nowhere", url])
-
-
 def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "array_record.python", None)
     with pytest.raises(
@@ -306,20 +205,6 @@ def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # What can be wrong with files
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"nowhere: there is no such file"):
-        loadax.from_array_record(tmp_path / "nowhere")
-    with pytest.raises(SourceError, match=r"x\*: no file matches this pattern"):
-        loadax.from_array_record(f"{tmp_path}/x*")
-    with pytest.raises(
-        SourceError, match=r"has no file with array_record in its name, but nothing; pass the files, or a pattern"
-    ):
-        loadax.from_array_record(tmp_path)
-    (tmp_path / "x.data").write_bytes(b"x")
-    with pytest.raises(SourceError, match=r"has no file with array_record in its name, but x\.data; pass"):
-        loadax.from_array_record(tmp_path)
 
 
 def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
@@ -336,15 +221,6 @@ def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
             match=rf"/{name} can't be opened as ArrayRecord: it has another format, or its writer",
         ):
             loadax.from_array_record([folder, tmp_path / name])
-
-
-def test_a_file_whose_writer_was_not_closed(tmp_path: Path) -> None:
-    writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
-    writer.write(bytes(10))
-    (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes() + bytes(1))
-    with pytest.raises(SourceError, match=r"y can't be opened as ArrayRecord"):
-        loadax.from_array_record(tmp_path / "y")
-    writer.close()
 
 
 def test_files_without_anything(tmp_path: Path) -> None:
@@ -377,15 +253,6 @@ def test_a_damaged_record_is_named(
         source.read(rows)
     good = np.array([*range(0, 80, 4), 190])
     assert source.read(good).tolist() == [records[row] for row in good]
-
-
-def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
-    records = tokens(50)
-    path = write(tmp_path / "x", records)
-    source = open_source(path)
-    write(path, records[:20])
-    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*has changed"):
-        source.read(np.array([40]))
 
 
 # What can be wrong with records

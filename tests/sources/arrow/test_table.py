@@ -1,7 +1,6 @@
 """Tables in memory: every type against what Arrow itself gives for a row."""
 
 import decimal
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -175,13 +174,6 @@ def test_a_tensor_of_each_row_keeps_its_shape() -> None:
     values = np.arange(24, dtype=np.int32).reshape(4, 2, 3)
     data = loadax.from_arrow(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))
     np.testing.assert_array_equal(data.read([3, 1])["x"], values[[3, 1]])
-
-
-def test_a_source_is_the_same_in_another_process() -> None:
-    source = loadax.from_arrow(of_any_kind(), nulls={"x": 0}).source
-    again = pickle.loads(pickle.dumps(source))
-    for row in (0, 36):
-        assert plain(loadax.from_source(again)[row]) == plain(loadax.from_source(source)[row])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +161,6 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
 def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message):
         loadax.from_images(make(tmp_path))
-
-
-def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"https://host/images/: this kind of server can't list its files"):
-        loadax.from_images("https://host/images")
 
 
 @pytest.mark.parametrize(
@@ -462,14 +456,6 @@ def test_a_file_that_is_gone(animals: Path) -> None:
         data.read([7])
 
 
-def test_a_file_that_became_a_folder(animals: Path) -> None:
-    data = loadax.from_images(animals)
-    (animals / "b/2.png").unlink()
-    (animals / "b/2.png").mkdir()
-    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: it can't be read: .*it is a folder, not a regular file"):
-        data.read([7])
-
-
 # ---- as a source
 
 
@@ -486,35 +472,6 @@ def test_an_image_that_is_not_wanted_is_not_read(animals: Path) -> None:
     labels = np.full(2, -1, np.int32)
     source.read_into(np.array([9, 0]), [None, ()], [None, labels])
     assert labels.tolist() == [1, 0]
-
-
-def test_threads_side_by_side_read_the_same(tmp_path: Path) -> None:
-    content = [encoded(photograph(name, 200 + i, 150)) for i, name in enumerate(PHOTOGRAPHS * 2)]
-    source = open_images(write(tmp_path, {f"{i}.jpg": each for i, each in enumerate(content)}), 64)
-    rows = [np.random.default_rng(seed).integers(0, 8, 20) for seed in range(16)]
-    expected = [source.read(each)["image"] for each in rows]
-    with ThreadPoolExecutor(8) as pool:
-        for one, other in zip(pool.map(source.read, rows), expected, strict=True):
-            np.testing.assert_array_equal(one["image"], other)
-
-
-def test_a_source_travels_without_its_images(animals: Path) -> None:
-    source = open_images(animals, 8)
-    sent = pickle.dumps(source)
-    assert len(sent) < 3000
-    copy = pickle.loads(sent)
-    rows = np.array([9, 3])
-    np.testing.assert_array_equal(copy.read(rows)["image"], source.read(rows)["image"])
-    assert copy.classes == source.classes == ("a", "b")
-
-
-def test_a_loader_trains_on_it(animals: Path) -> None:
-    data = loadax.from_images(animals, 8).shuffle(seed=0)
-    loader = loadax.Dataloader(data, batch_size=8)
-    batch = next(iter(loader))
-    expected = data.read(np.arange(8))
-    np.testing.assert_array_equal(np.asarray(batch["image"]), expected["image"])
-    assert np.asarray(batch["label"]).tolist() == expected["label"].tolist()
 
 
 class TestInABucket:

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -327,9 +326,3 @@ def test_a_process_that_is_killed_leaves_a_folder_that_works(tmp_path: Path, htt
         source.read(rows)["tokens"], open_tokens(path, 1000, dtype="uint16").read(rows)["tokens"]
     )
     assert len(blocks(folder)) <= 5
-
-
-def test_it_travels_with_the_source(tmp_path: Path) -> None:
-    cache = pickle.loads(pickle.dumps(DiskCache(tmp_path, 10 * HELD)))
-    cache.put(name(0), content(0))
-    assert DiskCache(tmp_path, 10 * HELD).get(name(0), where(0)) == content(0)

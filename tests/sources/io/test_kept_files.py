@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,8 @@ def test_umask_of_the_user_does_not_open_a_cache_to_others(kind: str, tmp_path: 
             assert doors[kind](tmp_path / "c") == NUMBERS
     finally:
         os.umask(before)
+    kept = [tmp_path / "c" / kind, *(tmp_path / "c" / kind).rglob("*")]
+    assert {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in kept} == {(True, 0o700), (False, 0o600)}
 
 
 def plant(path: Path, what: str, docs: Path) -> None:

@@ -9,17 +9,14 @@ import pytest
 
 import loadax
 from loadax.cli.program import main
-from loadax.errors import ArgumentError, LoadaxError, SourceError
+from loadax.errors import ArgumentError, LoadaxError
 from loadax.sources.io.paths import local_path
+from tests.formats.samples import SAMPLES
 
 LONG = "x" * 5000
 OPENERS: dict[str, Callable[[Any], Any]] = {
-    "from_npy": loadax.from_npy,
-    "from_zarr": loadax.from_zarr,
-    "from_tokens": lambda path: loadax.from_tokens(path, 4, dtype="uint16"),
+    **{name: sample.open for name, sample in SAMPLES.items()},
     "from_documents": loadax.from_documents,
-    "from_images": loadax.from_images,
-    "from_array_record": loadax.from_array_record,
     "write_zarr": lambda path: loadax.write_zarr(np.arange(4), path, progress=False),
     "cache": lambda path: loadax.from_arrays(np.arange(4)).cache(path, progress=False),
     "filter": lambda path: loadax.from_arrays(np.arange(4)).filter(lambda x: x >= 0, index=path, progress=False),
@@ -40,7 +37,7 @@ def test_what_can_be_no_path(opener: str, path: str) -> None:
     assert "\0" not in str(caught.value)
 
 
-@pytest.mark.parametrize("opener", [name for name in OPENERS if name != "exclude"])
+@pytest.mark.parametrize("opener", [name for name in OPENERS if name != "exclude" and name not in SAMPLES])
 @pytest.mark.parametrize("path", [3, 2.5, b"bytes", object()])
 def test_what_is_no_path(opener: str, path: Any) -> None:
     with pytest.raises(LoadaxError):
@@ -102,22 +99,3 @@ class TestTheFolderAbove:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(LoadaxError, match=r"no zip|not there|no zarr"):
             loadax.from_zarr("../nothing.zip")
-
-
-@pytest.mark.parametrize(
-    ("end", "content", "open_folder"),
-    [
-        (".csv", b"x\n1\n", loadax.from_csv),
-        (".jsonl", b'{"x": 1}\n', loadax.from_jsonl),
-        (".bin", bytes(6), lambda folder: loadax.from_tokens(folder, 2, dtype="uint16")),
-    ],
-)
-def test_hidden_files_of_a_folder_are_left_out(
-    end: str, content: bytes, open_folder: Callable[[Path], loadax.Dataset], tmp_path: Path
-) -> None:
-    (tmp_path / f"a{end}").write_bytes(content)
-    (tmp_path / f"._a{end}").write_bytes(b"\0\5\26\7")  # as macOS writes beside a file on other file systems
-    assert len(open_folder(tmp_path)) == 1
-    (tmp_path / f"a{end}").unlink()
-    with pytest.raises(SourceError, match=rf"the folder has no .*, but '?\._a{end}"):
-        open_folder(tmp_path)

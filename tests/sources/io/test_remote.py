@@ -4,7 +4,6 @@ import asyncio
 import os
 import pickle
 import re
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,9 +28,7 @@ from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.windows import open_tokens
 from loadax.testing import check_source
 from tests.servers.faults import Fault, FaultProxy
-from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
-from tests.servers.s3 import S3Server
 from tests.sources.token_corpora import stream, write_bin, write_npy, write_pair
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -335,26 +332,6 @@ def test_remote_arrays_that_can_not_be_read_by_rows(tmp_path: Path, http_proxy: 
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        Fault("status", times=2, status=503),
-        Fault("reset", times=1),
-        Fault("truncate", times=1),
-        Fault("status", times=1, status=404),
-    ],
-    ids=lambda each: f"{each.kind}{each.status}",
-)
-def test_a_fault_now_and_then_changes_nothing(fault: Fault, tmp_path: Path, http_proxy: FaultProxy) -> None:
-    tokens = stream(MIB)
-    write_bin(tmp_path / "x.bin", tokens)
-    source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
-    rows = np.arange(0, len(source), 50)
-    http_proxy.add(fault)
-    np.testing.assert_array_equal(source.read(rows)["tokens"], tokens[rows[:, None] * 1000 + np.arange(1001)])
-    assert fault.hits == fault.times
-
-
-@pytest.mark.parametrize(
     ("fault", "message"),
     [
         (Fault("status", status=404), r"/x\.bin, bytes 2000 to 4001: there is no such file"),
@@ -400,21 +377,6 @@ def test_a_remote_file_that_shrinks(tmp_path: Path, http_proxy: FaultProxy) -> N
         source.read(np.array([3]))
 
 
-def test_a_dead_server_is_an_error_in_bounded_time(dead_port: DeadPort) -> None:
-    with pytest.raises(SourceError, match=rf"{dead_port.url}/x\.bin.*: .*no answer after 6 tries"):
-        open_tokens(f"{dead_port.url}/x.bin", 10, dtype="uint16")
-
-
-def test_eight_threads_read_what_one_reads(tmp_path: Path, http_proxy: FaultProxy) -> None:
-    tokens = stream(MIB)
-    write_bin(tmp_path / "x.bin", tokens)
-    source = open_tokens(f"{http_proxy.url}/x.bin", 100, dtype="uint16")
-    asked = [np.random.default_rng(number).integers(0, len(source), 20) for number in range(32)]
-    with ThreadPoolExecutor(8) as threads:
-        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
-            np.testing.assert_array_equal(batch["tokens"], tokens[rows[:, None] * 100 + np.arange(101)])
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("cached", [False, True])
 def test_they_keep_the_contract_of_a_source(cached: bool, tmp_path: Path, range_server: RangeServer) -> None:
@@ -435,36 +397,6 @@ def test_a_mesh_may_cut_the_sequence(tmp_path: Path, http_proxy: FaultProxy) -> 
     expected = tokens.reshape(16, 16_384)
     np.testing.assert_array_equal(batch["inputs"], expected[:, :16_000])
     np.testing.assert_array_equal(batch["targets"], expected[:, 1:16_001])
-
-
-def test_a_web_server_lists_no_files(http_proxy: FaultProxy) -> None:
-    for name in ("", "*.bin"):
-        with pytest.raises(
-            SourceError, match=rf"{http_proxy.url}/: this kind of server can't list its files; pass a list of URLs"
-        ):
-            open_tokens(f"{http_proxy.url}/{name}", 10, dtype="uint16")
-
-
-@pytest.mark.processes
-def test_a_bucket_is_a_folder(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
-    names = corpus(tmp_path)
-    write_bin(tmp_path / "3 %20#.bin", stream(5000, np.int32))
-    (tmp_path / "notes.txt").write_text("no tokens")
-    s3_server.upload(tmp_path, bucket, "corpus/")
-    local = open_tokens([*(tmp_path / name for name in names), tmp_path / "3 %20#.bin"], 100, dtype="int32")
-    rows = np.append(np.random.default_rng(0).integers(0, len(local), 20), len(local) - 1)
-    expected = local.read(rows)["tokens"]
-    for url in (f"s3://{bucket}/corpus/", f"s3://{bucket}/corpus/[0-3]*.[bn][ip][ny]"):
-        source = open_tokens(url, 100, dtype="int32")
-        assert source.locate(0)[0][0] == f"s3://{bucket}/corpus/0.bin"
-        np.testing.assert_array_equal(source.read(rows)["tokens"], expected)
-    for url, message in {
-        f"s3://{bucket}/corpus/*.tokens": "no file matches this pattern",
-        f"s3://{bucket}/corpus/x.bin": "there is no such file",
-        f"s3://{bucket}/empty/": "the folder has no .bin or .npy file in it, but nothing",
-    }.items():
-        with pytest.raises(SourceError, match=re.escape(url) + ".*: " + re.escape(message)):
-            open_tokens(url, 100, dtype="int32")
 
 
 def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:

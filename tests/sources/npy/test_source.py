@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import SourceError
 from loadax.sources.npy.source import open_npy
 
 VALUES = np.arange(60, dtype=np.float32).reshape(12, 5)
@@ -78,11 +78,6 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
             open_npy({"x": path})
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=rf"{tmp_path.name}: it can't be opened as \.npy"):
-        open_npy(tmp_path)
-
-
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
     with pytest.raises(
@@ -99,9 +94,3 @@ def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> Non
         open_npy({"one": tmp_path / "one.npy"})
     with pytest.raises(SourceError, match=r"\(\['x'\]: 12, \['y'\]: 4\)"):
         open_npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})
-
-
-@pytest.mark.parametrize("wrong", [7, {"x": 7}])
-def test_what_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"paths=7 is an int: pass the path of a \.npy file, or a pytree of paths"):
-        open_npy(wrong)

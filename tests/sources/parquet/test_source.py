@@ -1,6 +1,5 @@
 """Parquet files against what Arrow gives for their tables: every row, each row group once, and bad files by name."""
 
-import pickle
 import threading
 from collections import Counter
 from pathlib import Path
@@ -134,28 +133,6 @@ def test_a_full_shuffle_decodes_each_row_group_once_if_all_fit(folder: Path, dec
         assert set(decoded.values()) == {1}
 
 
-def test_a_run_resumes_where_it_stopped(folder: Path) -> None:
-    def make() -> loadax.Dataloader:
-        data = loadax.from_parquet(folder, columns=NUMBERS).shuffle(0, block="chunks", lanes=2)
-        return loadax.Dataloader(data, 8, num_epochs=2)
-
-    straight = [np.asarray(batch["x"]).tolist() for batch in make()]
-    with iter(make()) as iterator:
-        for _ in range(5):
-            next(iterator)
-        state = iterator.get_state()
-    assert [np.asarray(batch["x"]).tolist() for batch in make().iterate(start=state)] == straight[5:]
-
-
-def test_worker_processes_read_for_themselves(folder: Path) -> None:
-    source = loadax.from_parquet(folder).source
-    again: Any = pickle.loads(pickle.dumps(source))
-    assert [plain(loadax.from_source(again)[row]) for row in (0, 50)] == [expected()[row] for row in (0, 50)]
-    data = loadax.from_parquet(folder, columns=["x"])
-    loader = loadax.Dataloader(data, 8, worker_type="process", num_workers=1)
-    assert np.asarray(loader[1]["x"]).tolist() == [row["x"] for row in expected()[8:16]]
-
-
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 0])
 def test_lists_are_packed(folder: Path, memory_bytes: int) -> None:
     packed = loadax.from_parquet(folder, columns="tokens", memory_bytes=memory_bytes).pack(7)
@@ -285,16 +262,6 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
         data.read([1500])
 
 
-def test_a_file_that_changes_is_found_out(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"x": range(30)}), path, row_group_size=10)
-    source = loadax.from_parquet(path).source
-    again = pickle.dumps(source)
-    parquet.write_table(pa.table({"x": range(7)}), path)
-    with pytest.raises(SourceError, match=rf"{path}: the file has changed since it was opened; data must not change"):
-        pickle.loads(again).read(np.array([25]))
-
-
 def test_arguments_that_can_not_be_used(folder: Path) -> None:
     with pytest.raises(ArgumentError, match="there is no column 'none'"):
         loadax.from_parquet(folder, columns=["none"])
@@ -302,12 +269,3 @@ def test_arguments_that_can_not_be_used(folder: Path) -> None:
         loadax.from_parquet(folder, memory_bytes=-1)
     with pytest.raises(ArgumentError, match=r"nulls=\{'none': 0\}: there is no column 'none'"):
         loadax.from_parquet(folder, nulls={"none": 0})
-
-
-def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
-    for number in range(40):
-        parquet.write_table(pa.table({"x": [number, number]}), tmp_path / f"{number:02}.parquet", row_group_size=1)
-    data = loadax.from_parquet(tmp_path, memory_bytes=0)
-    rows = np.random.default_rng(0).permutation(80)
-    for row in rows:
-        assert int(data[int(row)]["x"]) == row // 2

@@ -2,12 +2,10 @@
 
 import gzip
 import io
-import logging
 import os
 import subprocess
 import tarfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -176,70 +174,7 @@ class TestTheContractOfASource:
         check_source(data.map_batch(lambda batch: batch["cls"].astype("S2").astype(np.int32)))
 
 
-def test_every_row_once_and_again_after_a_resume(shards: Path) -> None:
-    def loader() -> loadax.Dataloader:
-        data = loadax.from_webdataset(shards, columns="cls", decode=True).shuffle(seed=1)
-        return loadax.Dataloader(data, 4, num_epochs=2, mesh=one_device())
-
-    with closing(iter(loader())) as batches:
-        seen = [batch["cls"].tolist() for _, batch in zip(range(2), batches, strict=False)]
-        state = batches.get_state()
-    with closing(iter(loader())) as batches:
-        batches.set_state(state)
-        seen += [batch["cls"].tolist() for batch in batches]
-    numbers = [number for batch in seen for number in batch]
-    assert sorted(numbers[:12]) == sorted(numbers[12:]) == list(range(12))
-    assert seen == [batch["cls"].tolist() for batch in loader()]
-
-
 class TestTheIndex:
-    def test_is_made_once(self, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        index = tmp_path / "index"
-        data = loadax.from_webdataset(shards, index=index)
-        monkeypatch.setattr("loadax.sources.io.file_index._Scan", None)
-        again = loadax.from_webdataset(shards, index=index)
-        assert [again[row] for row in range(12)] == [data[row] for row in range(12)]
-
-    @pytest.mark.parametrize("change", ["size", "time", "name", "fewer", "place"])
-    def test_of_other_files_is_made_again(
-        self, change: str, shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        index = tmp_path / "index"
-        loadax.from_webdataset(shards, index=index)
-        first, *_ = sorted(shards.iterdir())
-        if change == "size":
-            write_tar(first, numbered(3, 100))
-        elif change == "time":
-            os.utime(first, (1, 1))
-        elif change == "name":
-            first.rename(shards / "first.tar")
-        elif change == "place":
-            shards = shards.rename(tmp_path / "moved")
-        else:
-            first.unlink()
-        data = loadax.from_webdataset(shards, index=index)
-        assert "does not match" in caplog.text
-        assert len(data) == {"size": 8, "fewer": 5}.get(change, 12)
-        caplog.clear()
-        loadax.from_webdataset(shards, index=index)
-        assert "does not match" not in caplog.text
-
-    def test_of_remote_files_is_made_before_a_run_of_several_processes(
-        self, shards: Path, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from loadax.core.distributed import Process
-
-        urls = [f"{range_server.url}/shards/{path.name}" for path in sorted(shards.iterdir())]
-        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-        for index, named in ((None, "without index="), (tmp_path / "index", "without its index at .*records.json")):
-            with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
-                loadax.from_webdataset(urls, index=index)
-        monkeypatch.undo()
-        loadax.from_webdataset(urls, index=tmp_path / "index")
-        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-        assert len(loadax.from_webdataset(urls, index=tmp_path / "index")) == 12
-        assert len(loadax.from_webdataset(shards)) == 12
-
     def test_of_remote_files_is_made_by_windows(
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -419,11 +354,3 @@ class TestBadInput:
     def test_arguments(self, arguments: dict[str, object], message: str, shards: Path) -> None:
         with pytest.raises(ArgumentError, match=message):
             loadax.from_webdataset(shards, **arguments)  # type: ignore[arg-type]
-
-    def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        path = write_tar(tmp_path / "x.tar", numbered(3))
-        data = loadax.from_webdataset(path)
-        os.truncate(path, 512)
-        with pytest.raises(SourceError, match=r"x.tar: the file has 512 bytes, but had at least"):
-            data[0]

@@ -18,7 +18,6 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
-from loadax.sources.io import compression
 from loadax.testing import check_source
 from tests.servers.ranges import RangeServer
 from tests.sources.advice import follow
@@ -259,17 +258,6 @@ def test_encoding_and_compression_are_recognised_by_first_bytes(
         assert plain(loadax.from_csv(tmp_path / name)[0]) == {"città": "parís", "n": 1}
 
 
-def test_compressed_files_of_a_folder(tmp_path: Path) -> None:
-    packs: dict[str, Callable[[bytes], bytes]] = {
-        "a.csv.bz2": bz2.compress,
-        "b.tsv.xz": lzma.compress,
-        "c.csv": gzip.compress,
-    }
-    for name, pack in packs.items():
-        (tmp_path / name).write_bytes(pack(b"x\n%c\n" % name[0].encode()))
-    assert [row["x"] for row in loadax.from_csv(tmp_path)] == ["a", "b", "c"]
-
-
 def test_remote_files_are_recognised_by_first_bytes(tmp_path: Path, range_server: RangeServer) -> None:
     (tmp_path / "x.csv").write_bytes(gzip.compress("x,y\n1,é\n".encode("utf-16")))
     assert plain(loadax.from_csv(f"{range_server.url}/x.csv")[0]) == {"x": 1, "y": "é"}
@@ -281,13 +269,6 @@ def test_text_cut_in_utf_16_names_file(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("a,b\n1,2\n".encode("utf-16")[:-1])
     with pytest.raises(SourceError, match=r"x\.csv: 'utf-16-le' codec can't decode .*; copy it again$"):
         loadax.from_csv(tmp_path / "x.csv")
-
-
-def test_compressed_csv_has_the_limit_of_all_compressed_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_MOST", 1 << 20)
-    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"x\n" + b"1\n" * 3_000_000))
-    with pytest.raises(SourceError, match=r"x\.csv\.gz: its .* more than 200 times as many.*decompress it yourself"):
-        loadax.from_csv(tmp_path / "x.csv.gz")
 
 
 def test_chosen_columns_are_read_of_files_that_have_others_in_any_order(tmp_path: Path) -> None:
@@ -357,13 +338,6 @@ def test_numbers_written_with_a_fraction_or_an_exponent_are_floats(tmp_path: Pat
     path = tmp_path / "x.csv"
     path.write_text("x\n18446744073709551615.5\n1e19\n9007199254740994\n")
     assert loadax.from_csv(path).read([0, 1, 2])["x"].tolist() == [2.0**64, 1e19, 2.0**53 + 2]
-
-
-def test_a_file_that_can_not_be_decompressed(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv.gz"
-    path.write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 2000)[:-20])
-    with pytest.raises(SourceError, match=rf"^{path}: the file can't be decompressed: .*; copy it again$"):
-        loadax.from_csv(path)
 
 
 @pytest.mark.parametrize("header", [b'"a', b'a,"b', b"a\0,b\r", b"\0", b"a" * 200_000 + b",b", b'"a\nb",c', b"a,a\0"])

@@ -1,13 +1,9 @@
 """JSON lines against Python's own reader; compressed files, the index, and lines that are no rows."""
 
-import bz2
 import gzip
 import json
-import lzma
-import pickle
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,22 +70,6 @@ def test_dtypes_are_stated_or_inferred(folder: Path) -> None:
     assert plain(tokens[5])["tokens"] == plain(plainly[5])["tokens"]
 
 
-def test_another_process_reads_the_same(folder: Path) -> None:
-    source: Any = pickle.loads(pickle.dumps(loadax.from_jsonl(folder).source))
-    assert plain(loadax.from_source(source)[299]) == ROWS[299]
-
-
-def test_the_index_is_kept_and_made_again_for_other_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 300
-    scan = jsonl._scan
-    monkeypatch.delattr(jsonl, "_scan")
-    monkeypatch.setattr(jsonl, "_scan", None, raising=False)
-    assert plain(loadax.from_jsonl(folder, index=folder / "index")[299]) == ROWS[299]
-    monkeypatch.setattr(jsonl, "_scan", scan)
-    write(folder / "a.jsonl", ROWS[:100])
-    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 230
-
-
 @pytest.mark.parametrize("ending", [".gz", ".GZ", ".zst"])
 def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = write(tmp_path / "x", ROWS).read_bytes()
@@ -102,17 +82,6 @@ def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, mon
     assert [plain(row) for row in loadax.from_jsonl(path, cache=tmp_path / "cache")] == ROWS
     monkeypatch.setattr("loadax.sources.text.decompress._decompress", None)
     assert plain(loadax.from_jsonl(path, cache=tmp_path / "cache")[299]) == ROWS[299]
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_a_compressed_file_that_was_cut_short(tmp_path: Path, ending: str) -> None:
-    content = write(tmp_path / "x", ROWS).read_bytes()
-    packed = gzip.compress(content) if ending == ".gz" else pa.compress(content, codec="zstd", asbytes=True)
-    path = tmp_path / f"x.jsonl{ending}"
-    path.write_bytes(packed[:-300])
-    with pytest.raises(SourceError, match=rf"{path}: the file can't be decompressed: .*; copy it again"):
-        loadax.from_jsonl(path, cache=tmp_path / "cache")
-    assert list((tmp_path / "cache" / "loadax-decompressed").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -247,15 +216,6 @@ def test_other_encodings_are_refused_by_name(tmp_path: Path, encoding: str) -> N
     command = str(caught.value).partition("UTF-8: ")[2].split()
     (tmp_path / "y.jsonl").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
     assert [row["x"] for row in loadax.from_jsonl(tmp_path / "y.jsonl")] == ["é", "b"]
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_compression_is_recognised_under_any_name(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    for name in ("x.jsonl", "x.jsonl.xz", "x.txt"):
-        (tmp_path / name).write_bytes(pack(b'{"x": 1}\n{"x": 2}\n'))
-        assert len(loadax.from_jsonl(tmp_path / name, cache=tmp_path / "cache", progress=False)) == 2
-    (tmp_path / "x.jsonl.gz").write_bytes(b'{"x": 1}\n')
-    assert len(loadax.from_jsonl(tmp_path / "x.jsonl.gz")) == 1
 
 
 def test_long_numbers_with_fractions_stay_floats(tmp_path: Path) -> None:

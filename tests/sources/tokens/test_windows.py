@@ -4,7 +4,6 @@ import os
 import pickle
 import re
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -171,18 +170,6 @@ def test_a_pair_is_found_by_either_of_its_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(source.read(np.arange(len(source)))["tokens"], windows(tokens, 4, 4))
 
 
-def test_a_folder_and_a_pattern_are_taken_by_name_and_a_list_as_it_is(tmp_path: Path) -> None:
-    tokens = stream(30)
-    for name, part in {"b.bin": tokens[10:20], "a.bin": tokens[:10], "c.bin": tokens[20:]}.items():
-        write_bin(tmp_path / name, part)
-    (tmp_path / "notes.txt").write_text("not tokens")
-    for path in (tmp_path, str(tmp_path / "*.bin"), tmp_path / "[a-c].bin", f"file://{tmp_path}/"):
-        source = open_tokens(path, 29, dtype="uint16")
-        assert source.read(np.array([0]))["tokens"][0].tolist() == tokens.tolist()
-    source = open_tokens([tmp_path / "c.bin", tmp_path / "a.bin"], 19, dtype="uint16")
-    assert source.read(np.array([0]))["tokens"][0].tolist() == [*tokens[20:], *tokens[:10]]
-
-
 def test_where_a_row_lies(tmp_path: Path) -> None:
     tokens = stream(30)
     one = write_bin(tmp_path / "one.bin", tokens[:12])
@@ -212,17 +199,6 @@ def test_it_travels_as_paths(tmp_path: Path) -> None:
     after = pickle.loads(carried).read(rows)
     for name in ("tokens", "segment_ids"):
         np.testing.assert_array_equal(after[name], before[name])
-
-
-def test_eight_threads_read_what_one_reads(tmp_path: Path) -> None:
-    tokens = stream(20_000)
-    paths = [write_bin(tmp_path / f"{number}.bin", part) for number, part in enumerate(np.split(tokens, 10))]
-    expected = windows(tokens, 32, 32)
-    source = open_tokens(paths, 32, dtype="uint16")
-    asked = [np.random.default_rng(number).integers(0, len(source), 300) for number in range(64)]
-    with ThreadPoolExecutor(8) as threads:
-        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
-            np.testing.assert_array_equal(batch["tokens"], expected[rows])
 
 
 @pytest.mark.processes

@@ -4,7 +4,6 @@ Any rows, only the columns that are wanted, and no zeros for what is missing.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -283,19 +282,3 @@ def test_a_broken_chunk_names_the_leaf(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"leaf \['x'\] at .*: .*c/0/1/0") as caught:
         TensorStoreSource({"x": short}).read(np.array([0]))
     assert "copy it again" not in str(caught.value)  # that is for missing ones
-
-
-@pytest.mark.parametrize("spec", [ZARR3, SHARDED], ids=["zarr3", "sharded"])
-def test_eight_threads_read_what_one_reads(spec: dict[str, Any], tmp_path: Path) -> None:
-    source = TensorStoreSource({"x": write(tmp_path / "x", spec), "y": write(tmp_path / "y", spec)})
-    asked = [np.random.default_rng(number).integers(0, 20, 40) for number in range(64)]
-
-    def read(rows: Any) -> Any:
-        out = np.zeros((len(rows), 2, 4), np.int32)
-        source.read_into(rows, [None, ((2, 4), (0, 4))], [None, out])
-        return source.read(rows)["x"], out
-
-    with ThreadPoolExecutor(8) as threads:
-        for rows, (whole, part) in zip(asked, threads.map(read, asked), strict=True):
-            np.testing.assert_array_equal(whole, VALUES[rows])
-            np.testing.assert_array_equal(part, VALUES[rows, 2:4])

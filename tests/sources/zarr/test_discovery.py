@@ -63,12 +63,6 @@ def test_an_array(version: int, name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(open_zarr(path, None).read(np.array([9, 0])), VALUES[[9, 0]])
 
 
-def test_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_array(tmp_path / "x")
-    monkeypatch.chdir(tmp_path)
-    np.testing.assert_array_equal(open_zarr("x", None).read(np.array([9])), VALUES[[9]])
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("consolidated", [False, True])
 def test_a_group_is_a_dict_of_its_arrays(version: int, consolidated: bool, tmp_path: Path) -> None:
@@ -233,12 +227,6 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         open_zarr(tmp_path / "file", None)
     with pytest.raises(SourceError, match=r"file/x can't be read: .*[Nn]ot a directory"):
         open_zarr(tmp_path / "file" / "x", None)
-
-
-@pytest.mark.parametrize("wrong", [7, None, {"x": "y"}])
-def test_what_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"path=.* is an? \w+: pass the path or URL of a zarr array or group"):
-        open_zarr(wrong, None)
 
 
 class TestContainers:

@@ -13,7 +13,7 @@ from PIL import Image
 import loadax
 from loadax.errors import LoadaxError, SourceError
 from loadax.redaction import redact
-from tests.sources.doors import DOORS, Door
+from tests.formats.samples import Sample, every
 
 NAMES = {"not UTF-8": b"caf\xe9\xff", "control characters": b"a\x1bb\r\x07", "turned text": "a\u202eb".encode()}
 
@@ -28,22 +28,21 @@ def check_printable(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+@every(together=True)
 def test_every_function_reads_or_names_it(
-    door: Door, name: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sample: Sample, name: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loadax")
     folder = named(tmp_path, name)
-    folder.mkdir()
-    door.write(named(folder, name, door.ending), 7)
-    named(folder, name, f"{door.ending}~").write_bytes(b"9")
-    for path in (named(folder, name, door.ending), folder, folder / "*"):
-        assert door.values(path) == [7]
-    damaged, missing = named(folder, name + b"x", door.ending), named(folder, name + b"y", door.ending)
+    sample.file(named(folder, name, sample.ending), [7])
+    named(folder, name, f"{sample.ending}~").write_bytes(b"9")
+    for path in (named(folder, name, sample.ending), folder, folder / "*"):
+        assert sample.numbers(path) == [7]
+    damaged, missing = named(folder, name + b"x", sample.ending), named(folder, name + b"y", sample.ending)
     damaged.write_bytes(b"\x01rubbis")
     for path in (damaged, missing, folder / "zzz*"):
         with pytest.raises(LoadaxError) as caught:
-            door.values(path)
+            sample.numbers(path)
         check_printable(" ".join([str(caught.value), *getattr(caught.value, "__notes__", ())]))
     check_printable(caplog.text)
 

@@ -1,28 +1,23 @@
 """What was opened by a relative path is read from there, wherever the process goes later."""
 
-import gzip
 import os
-import tarfile
 from collections.abc import Callable
-from io import BytesIO
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import jax
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorstore as ts
 import xarray as xr
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
-from PIL import Image
 
 import loadax
 from loadax import Dataloader, Dataset
 from loadax.loader.workers.pickling import pack, unpack
+from tests.formats.samples import COMPRESSED, SAMPLES
 
 ROWS = 16
 VALUES = np.arange(ROWS * 4, dtype=np.int32).reshape(ROWS, 4)
@@ -39,11 +34,10 @@ def tensorstore(store: Any) -> Dataset:
     return loadax.from_tensorstore(store, missing="fill")  # else missing chunks are errors
 
 
-DOORS: dict[str, Callable[[], Any]] = {
-    "npy": lambda: loadax.from_npy("x.npy"),
+OPENED: dict[str, Callable[[], Any]] = {
+    **{name: partial(sample.open, f"{name}/x{sample.ending}") for name, sample in SAMPLES.items()},
+    "jsonl.gz": lambda: loadax.from_jsonl("x.jsonl.gz", cache="cache"),
     "memmap": lambda: loadax.from_arrays(np.load("x.npy", mmap_mode="r")),
-    "tokens": lambda: loadax.from_tokens("x.bin", seq_len=4, dtype=np.int32),
-    "zarr": lambda: loadax.from_zarr("group.zarr"),
     "zarr in zip": lambda: loadax.from_zarr("x.zip|zip:"),
     "spec": lambda: tensorstore(STORE),
     "Spec": lambda: tensorstore(ts.Spec(STORE)),
@@ -60,13 +54,6 @@ DOORS: dict[str, Callable[[], Any]] = {
     "zarr.Array in zip": lambda: {"x": zarr.open_array(zarr.storage.ZipStore("x.zip", mode="r"), mode="r")},
     "h5py": lambda: {"x": h5py.File("x.h5", "r")["x"]},
     "xarray": lambda: {"x": xr.open_zarr("group.zarr", chunks=None, consolidated=False)["x"]},
-    "parquet": lambda: loadax.from_parquet("x.parquet"),
-    "jsonl": lambda: loadax.from_jsonl("x.jsonl"),
-    "jsonl.gz": lambda: loadax.from_jsonl("x.jsonl.gz", cache="cache"),
-    "csv": lambda: loadax.from_csv("x.csv"),
-    "images": lambda: loadax.from_images("images"),
-    "webdataset": lambda: loadax.from_webdataset("x.tar").map(lambda row: int(row["txt"])),
-    "array_record": lambda: loadax.from_array_record("x.array_record", dtype="int32").pad(4),
     "filter": lambda: loadax.from_npy("x.npy").filter(lambda _: True, key="all", index="filtered"),
     "cached": lambda: loadax.from_npy("x.npy").cache("cached"),
     "packed": lambda: loadax.from_source(list(VALUES)).pack(8, index="packed"),
@@ -76,8 +63,10 @@ DOORS: dict[str, Callable[[], Any]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
+    for name, sample in SAMPLES.items():
+        sample.file(folder / name / f"x{sample.ending}", range(ROWS))
+    COMPRESSED["jsonl.gz"].file(folder / "x.jsonl.gz", range(ROWS))
     np.save(folder / "x.npy", VALUES)
-    VALUES.tofile(folder / "x.bin")
     with zarr.storage.ZipStore(folder / "x.zip", mode="w") as store:
         for place in (folder / "x.zarr", store):
             zarr.create_array(place, shape=VALUES.shape, chunks=(4, 4), dtype="int32")[:] = VALUES
@@ -87,35 +76,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     array[:] = VALUES
     with h5py.File(folder / "x.h5", "w") as file:
         file["x"] = VALUES
-    pq.write_table(pa.table({"x": VALUES[:, 0]}), folder / "x.parquet")
-    lines = "".join(f'{{"x": {row}}}\n' for row in range(ROWS))
-    (folder / "x.jsonl").write_text(lines)
-    (folder / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    (folder / "x.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(ROWS)))
-    (folder / "images" / "a").mkdir(parents=True)
-    writer = ArrayRecordWriter(str(folder / "x.array_record"), "group_size:1")
-    with tarfile.open(folder / "x.tar", "w") as tar:
-        for row in range(ROWS):
-            Image.fromarray(np.full((4, 4, 3), row, np.uint8)).save(folder / "images" / "a" / f"{row:02}.png")
-            member = tarfile.TarInfo(f"{row:02}.txt")
-            member.size = len(content := str(row).encode())
-            tar.addfile(member, BytesIO(content))
-            writer.write(VALUES[row].tobytes())
-    writer.close()
     return folder
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", OPENED)
 def test_relative_paths_hold_after_chdir(
-    door: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(dataset: Dataset) -> list[Any]:
         return jax.tree.leaves(dataset.read(range(len(dataset))))
 
     monkeypatch.chdir(folder)
-    wanted = read(loadax.as_dataset(DOORS[door]()))
+    wanted = read(loadax.as_dataset(OPENED[name]()))
     assert any(leaf.any() for leaf in wanted)
-    dataset = loadax.as_dataset(DOORS[door]())
+    dataset = loadax.as_dataset(OPENED[name]())
     monkeypatch.chdir(tmp_path)
     payload = pack(dataset)  # as for a worker process that starts now
     try:

@@ -1,29 +1,91 @@
-"""`check_map`: checks that a batch map treats each row independently."""
+"""Checks of the whole contract of a source, and of a batch map, which must treat each row by itself."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from loadax.core.arguments import function
+from loadax.core.arguments import function, integer
 from loadax.core.formatting import name_of
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
+from loadax.io import as_dataset
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
-from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_rows
+from loadax.testing.laws import Law, difference, show_rows
+from loadax.testing.reads import EXAMPLES, check_claims, check_columns, check_reads, check_wrapper
+from loadax.testing.subject import LENGTH, Subject
+from loadax.testing.workers import check_process, check_threads
 from loadax.transforms import BatchMap
 
-COUNT = Law("as many rows", "every leaf that a map returns must have as many rows as its input")
 ROWS = Law(
     "each row by itself",
-    "map_batch gets any rows of a step, so each row's result must depend on that row alone (and on its generator, with "
-    "rng=True); operations across rows belong in the jitted step",
+    "map_batch gets any rows of a step, and must return as many; each row's result must depend on that row alone (and "
+    "on its generator, with rng=True); operations across rows belong in the jitted step",
 )
 STAY = Law("results stay", "a map must not write to its earlier results: allocate a new array in every call")
 
-_TRIALS = 4  # cuts, and permutations
+
+def check_source(
+    source: Any, *, seed: int = 0, rows: int = 64, loader: bool = True, pickled: bool = True, timeout: float = 60.0
+) -> None:
+    """Checks all laws of the contract of `loadax.Source`. Call it in your tests.
+
+    It reads rows in many ways and compares them bitwise with the same rows read one by one. Test yourself that those
+    values are right.
+
+    Args:
+        source: Source, or anything else that `loadax.Dataloader` accepts: arrays, an object with `__len__` and
+            `__getitem__`, a `Dataset`. For a dataset, its source is checked, and runs through a loader include its
+            order and maps.
+        seed: Seed of all random choices.
+        rows: Number of different rows to read: the first, the last, and some between. Their values are kept in memory.
+        loader: Whether to check runs through a `Dataloader` too: resumed, with other workers, in shards.
+        pickled: Whether to check that the source can be pickled and reads the same in a fresh process.
+        timeout: Timeout in seconds of the threads, the fresh process and the runs each; a hang is an error.
+
+    Raises:
+        ConformanceError: When a law is broken; shows the rows, the leaf and both values, and states the contract.
+        ArgumentError: When an argument is invalid.
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax.testing import check_source
+        >>> class Squares:
+        ...     spec = np.zeros((), np.int32)
+        ...
+        ...     def __len__(self):
+        ...         return 10
+        ...
+        ...     def read(self, rows):
+        ...         return np.arange(10, dtype=np.int32)[rows] ** 2
+        >>> check_source({"x": np.arange(20.0)})
+        >>> check_source(Squares(), pickled=False)
+        Traceback (most recent call last):
+        ...
+        loadax.errors.ConformanceError: Squares breaks the law 'rows out of range': read([-1]), with len() 10, ...
+    """
+    integer("rows", rows, 1)
+    if timeout <= 0:
+        raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
+    dataset = as_dataset(source)
+    subject = Subject(dataset.source, seed, rows)
+    check_claims(subject)
+    if subject.alike:  # other rows can only be read one by one
+        check_reads(subject)
+        check_columns(subject)
+        check_threads(subject, timeout)
+        if pickled:
+            check_process(subject, timeout)
+    for some in (subject.sample, subject.sample[::-1].copy(), subject.draw(len(subject.sample) + 2)):
+        subject.check_examples(subject.source, some, EXAMPLES, "in read_examples")
+    check_wrapper(subject)
+    if loader:
+        from loadax.testing.runs import check_runs
+
+        check_runs(subject, dataset, seed, rows, timeout)
+    if (after := subject.measure()) != subject.length:
+        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, but {after} after some reads")
 
 
 def check_map(
@@ -78,7 +140,7 @@ def check_map(
     whole = [np.array(leaf) for leaf in first]
     for path, leaf in zip(structure.paths, whole, strict=True):
         if leaf.shape[:1] != (count,):
-            raise COUNT.broken(name, f"for {count} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}")
+            raise ROWS.broken(name, f"for {count} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}")
     for rows in _pieces(every, np.random.default_rng(seed)):
         called = f"called with the rows {show_rows(rows)}"
         with ROWS.during(name, f"it was {called}, which"):
@@ -97,7 +159,7 @@ def check_map(
 def _pieces(every: Integers, random: np.random.Generator) -> Iterator[Integers]:
     """All rows again, single ones, those of cuts, permutations, and repeated ones."""
     yield from (every, every[:1], every[-1:])
-    for _ in range(_TRIALS):
+    for _ in range(4):
         number = min(len(every) - 1, int(random.integers(1, 4)))
         yield from np.split(every, np.sort(random.choice(every[1:], number, replace=False)))
         yield random.permutation(every)

@@ -1,0 +1,187 @@
+"""Every command refuses what it can't use, in one line that names the option or the path, and writes nothing."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import loadax
+from tests.cli.conftest import Command
+
+MODULE = "def group(example): return 1\nclass Opaque: pass\nnumber = 3\n"
+MESH = ("--mesh", "data=4,seq=2", "--hosts", 4, "--batch-size", 16)
+FILTER = ("--filter", "refusals_module:group", "--out", "out")
+PLAN = ("plan", "fields.zarr", *MESH)
+ONE_AXIS = ("plan", "fields.zarr", "--batch-size", 8)
+
+REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
+    "path": [
+        (("convert", "nowhere", "out"), "nowhere does not exist; pass the path or URL of a zarr array or group (a fol"),
+        (("convert", "words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
+        (("convert", "words.npy", "out"), "words.npy: it can't be opened as .npy"),
+        (("convert", "empty", "out"), "empty contains no zarr array or group of arrays; check the path"),
+        (("convert", "foo://x", "out"), "unsupported URL scheme"),
+        (("convert", "x.npy", "./x.npy"), "./x.npy overlaps "),
+        (("inspect", "s3://bucket/x.array_record"), "ArrayRecord's reader opens local files only; download the files"),
+        (("index", "refusals_module:Opaque", *FILTER), "refusals_module:Opaque() returned <"),
+        (("verify", "nowhere"), "nowhere contains no zarr array"),
+    ],
+    "option of another kind of data": [
+        (("convert", "c.bin", "out"), "c.bin is a file of tokens: pass --seq-len, the number of tokens per row"),
+        (
+            ("convert", "c.bin", "out", "--seq-len", 9, "--columns", "a"),
+            "is opened by from_tokens, which takes no --col",
+        ),
+        (
+            ("convert", "x.npy", "out", "--dtype", "int8"),
+            "x.npy is opened by from_npy, which takes no --dtype; leave it",
+        ),
+        (("convert", "x.npy", "out", "--variables", "a"), "x.npy is opened by from_npy, which takes no --columns"),
+        (("convert", ".", "out", "--dtype", "int8"), ". is opened by from_zarr, which takes no --dtype"),
+        (("bench", "x.npy", "--size", 8), "x.npy is opened by from_npy, which takes no --size; leave it out"),
+        (("bench", "x.npy", "--pad-to", 8), "x.npy is opened by from_npy, which takes no --pad-to"),
+        (
+            ("index", "refusals_module:group", *FILTER, "--seq-len", 3),
+            "is opened by a function, which takes no --seq-len",
+        ),
+        (
+            ("verify", "fields.zarr", "--rows", "a.txt"),
+            "--rows a.txt applies to folders of images, which fields.zarr is",
+        ),
+    ],
+    "value": [
+        (("convert", "x.npy", "out", "--chunk-rows", 0), "--chunk-rows 0: pass 1 or more"),
+        (
+            ("convert", "x.npy", "out", "--overwrite", "--shards", "0/2"),
+            "--overwrite with shard=(0, 2): what one writes",
+        ),
+        (("bench", "x.npy", "--batch-size", 8192), "--batch-size 8192: there are only 64 rows; pass a smaller one"),
+        (("bench", "x.npy", "--batch-size", 0), "--batch-size 0: a batch needs at least one row"),
+        (("bench", "x.npy", "--num-workers", -1), "--num-workers -1: pass 0 or more"),
+        (("bench", "x.npy", "--block", 8), "--block 8 needs a shuffle: pass --shuffle SEED as well"),
+        (("index", "x.npy", "--split-by", "user", "--out", "out"), "key='user' is not the name of one leaf"),
+        (
+            ("index", "x.npy", "--split-by", "user", "--out", "out", "--key", "a"),
+            "--key a applies to --filter, not to --split-by; leave it out",
+        ),
+        (PLAN, 'or over all of them: partition=P(("data", "seq")) (--partition)'),
+        ((*PLAN, "--partition", "data;seq"), "--partition 'data;seq': name the leaf of each part"),
+        ((*PLAN, "--partition", "t2m=data;seq"), "'seq' lacks a leaf or its axes; pass LEAF=AXES for each leaf"),
+        ((*PLAN, "--partition", "t2m=data"), "Give one spec for all leaves, or one for each leaf"),
+        (
+            (*PLAN, "--partition", "rows"),
+            "--partition rows: leaf ['day']: P('rows') names the axis 'rows', but the mesh has {'data': 4, 'seq': 2}",
+        ),
+        (
+            (*ONE_AXIS, "--mesh", "data=6"),
+            "error: --batch-size 8: leaf ['day']: dim 0 has 8 rows, but P('data') splits it into 6 equal parts.",
+        ),
+        ((*ONE_AXIS, "--mesh", "data=6", "--hosts", 4), "error: --hosts 4 can't own equal parts of the 6 devices"),
+    ],
+    "function": [
+        (
+            ("bench", "x.npy", "--map", "is_good"),
+            "--map is_good: pass MODULE:FUNCTION, such as quality:is_good for the",
+        ),
+        (("bench", "x.npy", "--map", "nowhere_:f"), "--map nowhere_:f: module nowhere_ can't be imported: No module"),
+        (
+            ("bench", "x.npy", "--map", "refusals_module:f"),
+            "refusals_module:f is None, which is not callable; pass the name of",
+        ),
+        (
+            ("bench", "x.npy", "--map", "refusals_module:number"),
+            "--map refusals_module:number is 3, which is not callable; pass the name of a function",
+        ),
+        (("index", "x.npy", "--filter", "is_good", "--out", "out"), "--filter is_good: pass MODULE:FUNCTION"),
+        (("index", "x.npy", "--split-by", "no:f", "--out", "out"), "--split-by no:f: module no can't be imported"),
+    ],
+}
+
+UNPARSED: list[tuple[tuple[Any, ...], str]] = [
+    ((), "COMMAND"),
+    (
+        ("convert", "a", "b", "--shards", "2/2"),
+        "argument --shards: '2/2' is not a share; pass I/N with I from 0 to N - 1",
+    ),
+    (
+        ("convert", "a", "b", "--variables", ","),
+        "argument --columns/--variables: ',' has no names; pass names separated",
+    ),
+    (("convert", "a", "b", "--compression", "lz4"), "argument --compression: invalid choice: 'lz4'"),
+    (("convert", "a", "b", "--shuffle", "x"), "argument --shuffle: invalid int value: 'x'"),
+    (("convert", "a", "b", "--resume", "--overwrite"), "argument --overwrite: not allowed with argument --resume"),
+    (("bench", "a", "--block", "x"), "'x' is not a block; pass a number of rows, or 'chunks'"),
+    (("bench", "a", "--seconds", 0), "'0': pass a number above 0"),
+    (("bench", "a", "--step", "soon"), "'soon': pass a number above 0"),
+    (
+        ("bench", "a", "--size", "8xx"),
+        "'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288",
+    ),
+    (("bench", "a", "--size", "8x0"), "'8x0' is not a size"),
+    (("index", "a", "--out", "i"), "one of the arguments --filter --split-by is required"),
+    (("index", "a", "--out", "i", "--filter", "a:b", "--split-by", "c"), "not allowed with argument"),
+    ((*ONE_AXIS, "--mesh", "data=4,data=2"), "'data=4,data=2' is not a mesh; pass axes and their sizes, each once"),
+    ((*ONE_AXIS, "--mesh", "data"), "'data' is not a mesh"),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for name in ("words.txt", "c.bin", "words.npy"):
+        Path(name).write_text("words")
+    Path("empty").mkdir()
+    Path("refusals_module.py").write_text(MODULE)
+    np.save("x.npy", np.zeros((64, 2)))
+    group = zarr.open_group("fields.zarr", mode="w")
+    group.create_array("t2m", shape=(128, 16, 64), chunks=(16, 16, 64), dtype="f4")
+    group.create_array("day", shape=(128,), chunks=(128,), dtype="i4")
+    yield
+    sys.modules.pop("refusals_module", None)
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_refusal_is_one_line_that_says_what_to_pass(kind: str, command: Command) -> None:
+    for arguments, message in REFUSALS[kind]:
+        failed = command(*arguments)
+        assert (failed.code, failed.out) == (2, ""), arguments
+        assert failed.err.startswith("loadax: error: "), failed.err
+        assert message in failed.err
+        assert failed.err.count("\n") == 1 or arguments == PLAN
+        assert not Path("out").exists()
+
+
+def test_option_that_can_not_be_parsed_is_named(command: Command) -> None:
+    for arguments, message in UNPARSED:
+        failed = command(*arguments)
+        assert (failed.code, failed.out) == (2, ""), arguments
+        assert message in failed.err
+
+
+@pytest.mark.parametrize("name", ["audit", "bench", "convert", "doctor", "index", "inspect", "new", "plan", "verify"])
+def test_help_has_an_example_and_names_all_kinds_of_data(name: str, command: Command) -> None:
+    shown = command(name, "--help")
+    assert shown.code == 0
+    assert f"loadax {name}" in shown.out.split("example", 1)[1]
+    ending = " ".join(shown.out.rpartition("SRC is ")[2].split())
+    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):
+        assert kind in ending or name in ("audit", "doctor", "verify")
+    assert name in command("--help").out
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out == f"loadax {loadax.__version__}\n"
+
+
+def test_completion(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = command("--print-completion", "bash").out
+    assert all(word in script for word in ("inspect", "doctor", "--seq-len"))
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    failed = command("--print-completion", "bash")
+    assert failed.code == 2
+    assert "--print-completion: it needs shtab, which is not installed; pip install shtab" in failed.err

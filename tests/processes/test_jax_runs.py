@@ -1,0 +1,45 @@
+"""Runs of real JAX processes on this machine: each function of the modules of bodies checks its law on every process.
+
+A case is one run, or several in one folder, where later ones find what the first has saved.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.processes.launch import run_processes
+
+SAVED = ("save", 2, 4)
+CASES: dict[str, list[tuple[str, int, int]]] = {
+    "agreement of 2": [("both", 2, 4)],
+    "agreement of 4": [("both", 4, 2)],
+    "certificate of 4": [("certify", 4, 2), ("compare", 1, 8)],
+    "device of 4, every mesh": [("every_mesh", 4, 2)],
+    "device without another process": [("small_cases", 2, 4)],
+    "grain checkpoint": [("checkpointed_by_grain", 2, 4)],
+    "host leaves and masked rows": [("all_cases", 2, 4)],
+    "large_run of 1 that 4 resume": [("save", 1, 8), ("go_on", 4, 2)],
+    "loader of 2, every mesh and partition": [("every_mesh", 2, 4)],
+    "loader of 4, every mesh and partition": [("every_mesh", 4, 2)],
+    "loader of 2, errors, ends and shares": [("small_cases", 2, 4)],
+    "loader of 4, errors, ends and shares": [("small_cases", 4, 2)],
+    "loader of 4, columns of a store": [("columns_of_a_store", 4, 2)],
+    "loader with a late host": [("late_host", 2, 4)],
+    "loader of 2 that 4 and 1 resume": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
+    "orbax checkpoint of 2 that 4 and 1 restore": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
+    "packing": [("packed_batches", 2, 4)],
+    "row_index of 2, built before": [("build", 1, 1), ("everything", 2, 4)],
+    "row_index that is not built": [("refusals", 2, 1)],
+    "sharding of 2, every mesh": [("all_cases", 2, 4)],
+    "sharding of 4, every mesh": [("all_cases", 4, 2)],
+    "sharding with a late host": [("late_host", 2, 4)],
+    "stream of 2 that 4 and 1 restore": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
+    "worker deaths and errors on one host": [("all_cases", 2, 4)],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_law_holds_in_every_process(case: str, tmp_path: Path) -> None:
+    for body, processes, devices in CASES[case]:
+        name = f"tests.processes.{case.split(maxsplit=1)[0]}_bodies:{body}"
+        run_processes(name, processes, devices, {"folder": str(tmp_path)})

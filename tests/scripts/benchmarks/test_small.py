@@ -1,0 +1,60 @@
+"""Each of the small benchmarks runs and says something of every part. What they measure here means nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.benchmarks.scripts import run
+
+MOST_CALLS = 41
+
+
+@pytest.mark.parametrize(
+    ("command", "starts"),
+    [
+        ("neighbours.py --rows 300 --rounds 1", {"huggingface": 6, "grain in": 3, "grain out": 8}),
+        ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
+    ],
+)
+def test_benchmark_has_a_line_for_every_part(command: str, starts: dict[str, int]) -> None:
+    script, *arguments = command.split()
+    lines = run(script, *arguments).splitlines()
+    for part, count in starts.items():
+        assert sum(line.startswith(part) for line in lines) == count
+
+
+def test_seeing_has_two_lines_for_every_case() -> None:
+    assert sum("for seeing" in line for line in run("seeing.py", "1").splitlines()) == 18
+
+
+def test_few_calls_of_one_next_cross_from_file_to_file() -> None:
+    calls, *_ = run("calls_per_next.py").split()
+    assert 0 < int(calls) <= MOST_CALLS
+
+
+def test_device_keeps_every_way(tmp_path: Path) -> None:
+    small = ("--rows", "128", "--batch", "16", "--width", "16", "--rounds", "1", "--seconds", "0.05")
+    text = run("device.py", *small, "--json", str(tmp_path / "device.json"))
+    found = json.loads((tmp_path / "device.json").read_text())
+    assert set(found["ways"]) == {"one batch", "device_map", "keep_on_device", "map on the host", "nothing read ahead"}
+    assert found["ways"]["one batch"]["ratio"] == 1
+    assert all(name in text and way["step_ms"] > 0 for name, way in found["ways"].items())
+
+
+def test_micro_keeps_every_stage(tmp_path: Path) -> None:
+    text = run("micro.py", "--quick", "--json", str(tmp_path / "micro.json"))
+    found = json.loads((tmp_path / "micro.json").read_text())["stages"]
+    assert {"permute 256 of 50,000", "plan 8 x 1,024, shuffled", "assemble 8 x 256 tokens"} <= found.keys()
+    assert {"place 1,024 images", "assemble 1 x 256 records", "by hand: gather 256 records"} <= found.keys()
+    assert all(stage in text and times["seconds"] > 0 for stage, times in found.items())
+
+
+def test_packing_has_a_line_for_every_method(tmp_path: Path) -> None:
+    arguments = ["--documents", "3000", "--grain", "300", "--seq-len", "512", "--json", str(tmp_path / "packing.json")]
+    lines = run("packing.py", *arguments).splitlines()
+    kept = json.loads((tmp_path / "packing.json").read_text())["packing"]
+    for method in ("split", "first_fit", "best_fit"):
+        beside, alone = (line for line in lines if line.startswith(method))
+        assert f"{kept[f'{method} beside Grain']['grain_full']:.3%}" in beside
+        assert f"{kept[method]['full']:.3%}" in alone
