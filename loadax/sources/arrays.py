@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
-from loadax.core.spec import all_columns, unmasked
+from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
@@ -40,8 +40,9 @@ class ArraySource(BaseSource):
         self._arrays = [array.view(np.ndarray) for array in given]
         self._extents: list[MappedExtent | None] | None = None
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
-        self._specs = [ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays]
-        self.spec = self._structure.build(self._specs)
+        self.spec = self._structure.build(
+            ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -73,9 +74,9 @@ class ArraySource(BaseSource):
 
     def read(self, rows: Integers) -> Tree:
         """Copies the entries at `rows`, in native byte order."""
-        out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
-        self.read_into(rows, [all_columns(spec.shape) for spec in self._specs], out)
-        return self._structure.build(out)
+        rows = check_rows(rows, self._length)
+        self._check_files()
+        return self._structure.build(_gather(array, rows) for array in self._arrays)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, self._length)
@@ -83,7 +84,7 @@ class ArraySource(BaseSource):
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
-            if columns == all_columns(array.shape[1:]) and _takes(array, destination):
+            if columns == tuple((0, extent) for extent in array.shape[1:]) and _takes(array, destination):
                 # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked above.
                 np.take(array, rows, axis=0, out=destination, mode="wrap")
             else:
@@ -178,7 +179,6 @@ def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
         and array.flags.aligned
         and array.dtype == destination.dtype
         and destination.flags.c_contiguous
-        and not array.dtype.hasobject
     )
 
 
@@ -186,3 +186,13 @@ def _runs(array: NDArray[Any], count: int) -> NDArray[Any]:
     """Views the `count` entries from each entry on as overlapping rows."""
     shape = (len(array) - count + 1, count, *array.shape[1:])
     return np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], *array.strides), writeable=False)
+
+
+def _gather(array: NDArray[Any], rows: Integers) -> NDArray[Any]:
+    native = array.dtype.newbyteorder("=")
+    out = np.empty((len(rows), *array.shape[1:]), native)
+    if _takes(array, out) and not array.dtype.hasobject:
+        np.take(array, rows, axis=0, out=out, mode="wrap")
+    else:
+        out[...] = array[rows]
+    return out
