@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from loadax.sources.io.kept_files import temporary_file
 from loadax.writing.layout import own_keys
 from loadax.writing.write import write_zarr
 from tests.limits import HANG
-from tests.processes.test_write_processes import files, wait_until_it_begins
+from tests.processes.test_write_processes import wait_until_it_begins
 from tests.writing.child import start
-from tests.writing.rows import TreeRows, made_up, tree_of
+from tests.writing.rows import TreeRows, files, made_up, tree_of
 
 OLD = TreeRows({"old": made_up(np.int8, (500,))}, name="old")
 
@@ -145,20 +146,8 @@ def test_leftovers_of_other_stores_and_of_living_writers_stay(store: Path, tmp_p
 
 def test_several_at_once(store: Path, tmp_path: Path) -> None:
     rows = TreeRows({"x": np.arange(400)}, pause=0.001)
-    failed: list[BaseException] = []
-
-    def overwrite() -> None:
-        try:
-            write_zarr(rows, store, shard_rows=20, overwrite=True)
-        except BaseException as error:  # noqa: BLE001 - the test tells
-            failed.append(error)
-
-    threads = [threading.Thread(target=overwrite) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not failed
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: write_zarr(rows, store, shard_rows=20, overwrite=True), range(4)))
     assert loadax.from_zarr(store).read(range(400))["x"].tolist() == list(range(400))
     assert names(tmp_path) == {"s"}
 

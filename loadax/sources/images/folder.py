@@ -118,10 +118,8 @@ def _in_classes(
     names, groups = (list(by_class), list(by_class.values())) if classes else ([""], [loose])
     if sizes is None:
         return ImageFiles(root, names, groups)
-    paths = [
-        [f"{label}/{name}" if label else name for name in group] for label, group in zip(names, groups, strict=True)
-    ]
-    return ImageFiles(root, names, groups, [[sizes[path] for path in group] for group in paths])
+    paths = (f"{label}/{name}".lstrip("/") for label, group in zip(names, groups, strict=True) for name in group)
+    return ImageFiles(root, names, groups, [sizes[path] for path in paths])
 
 
 def _size(size: Any) -> tuple[int, int]:

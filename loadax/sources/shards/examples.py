@@ -80,14 +80,11 @@ def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
         "begins": _joined([shard.begins for shard in shards]),
         "sizes": _joined([shard.sizes for shard in shards]),
         "extensions": _joined([[numbers[name] for name in shard.extensions] for shard in shards]).astype(np.int32),
-        "firsts": np.append(
-            _joined(
-                [
-                    [first + start for first in shard.firsts]
-                    for shard, start in zip(shards, before.tolist(), strict=False)
-                ]
-            ),
-            before[-1],
+        "firsts": np.concatenate(
+            [
+                *(np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False)),
+                before[-1:],
+            ]
         ),
         "examples": np.array([len(shard.firsts) for shard in shards], np.int64),
         "keys": np.frombuffer(b"".join(keys), np.uint8),
