@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from loadax.core.arguments import choice, integer, path
@@ -36,7 +35,7 @@ def open_images(
         SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
     rendering = open_rendering(size, fit, quality, damaged)
-    return ImageSource(find_images(folder), rendering)
+    return ImageSource(_find_images(folder), rendering)
 
 
 def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering:
@@ -54,7 +53,7 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 
-def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
+def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     """Finds the images in a folder: one class per subfolder, or one unnamed class if no subfolder has images.
 
     Raises:
@@ -89,14 +88,16 @@ def _list_local(root: str) -> list[str]:
         reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
         raise SourceError(f"{root}: {reason}; pass a folder of images, or of one folder for each class") from error
 
-    found = []
+    found: list[str] = []
+    parents: dict[str, frozenset[tuple[int, int]]] = {root: frozenset()}  # device and inode, of folders to come
     for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
+        status, above = os.stat(folder), parents.pop(folder)  # noqa: PTH116
+        identity = status.st_dev, status.st_ino
+        if identity in above:
+            raise SourceError(f"{folder} links to one of its parent folders, an endless loop; remove the link")
         folders[:] = [name for name in folders if not is_litter(name)]
-        for name in folders:
-            path = os.path.join(folder, name)  # noqa: PTH118 - a Path is ten times slower
-            if os.path.islink(path) and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path)):  # noqa: PTH114
-                raise SourceError(f"{path} links to one of its parent folders, an endless loop; remove the link")
-        below = f"{folder}/"[len(root) + 1 :]
+        parents |= {os.path.join(folder, name): above | {identity} for name in folders}  # noqa: PTH118
+        below = f"{folder[len(root) :]}/".lstrip("/")
         found += [f"{below}{name}/" for name in folders] + [f"{below}{name}" for name in files if not is_litter(name)]
     return found
 

@@ -75,17 +75,13 @@ def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
     names = sorted({extension for shard in shards for extension in shard.extensions})
     numbers = {name: number for number, name in enumerate(names)}
     before = np.cumsum([0, *(len(shard.begins) for shard in shards)])
+    firsts = (np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False))
     keys = [key.encode("utf-8", "surrogateescape") for shard in shards for key in shard.keys]
     arrays: dict[str, NDArray[Any]] = {
         "begins": _joined([shard.begins for shard in shards]),
         "sizes": _joined([shard.sizes for shard in shards]),
         "extensions": _joined([[numbers[name] for name in shard.extensions] for shard in shards]).astype(np.int32),
-        "firsts": np.concatenate(
-            [
-                *(np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False)),
-                before[-1:],
-            ]
-        ),
+        "firsts": np.concatenate([*firsts, before[-1:]]),
         "examples": np.array([len(shard.firsts) for shard in shards], np.int64),
         "keys": np.frombuffer(b"".join(keys), np.uint8),
         "key_ends": np.cumsum([len(key) for key in keys], dtype=np.int64),

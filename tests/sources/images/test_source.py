@@ -138,9 +138,12 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
     write(tmp_path, {"elsewhere/1.png": encoded(noise(1), "PNG"), "data/a/2.png": encoded(noise(2), "PNG")})
     (tmp_path / "data/b").symlink_to(tmp_path / "elsewhere")
     assert loadax.from_images(tmp_path / "data").read([1])["label"].tolist() == [1]
-    (tmp_path / "data/a/back").symlink_to(tmp_path / "data/a")
-    with pytest.raises(SourceError, match=r"data/a/back links to one of its parent folders, .* remove the link"):
-        loadax.from_images(tmp_path / "data")
+    for link, target, named in (("data/a/back", "data/a", "a/back"), ("elsewhere/up", "data", "b/up")):
+        (tmp_path / link).symlink_to(tmp_path / target)
+        message = rf"data/{named} links to one of its parent folders, .* remove the link"
+        with pytest.raises(SourceError, match=message):
+            loadax.from_images(tmp_path / "data")
+        (tmp_path / link).unlink()
 
 
 @pytest.mark.parametrize(
