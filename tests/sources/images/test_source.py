@@ -330,7 +330,7 @@ def test_any_part_at_any_scale_is_what_pillow_makes_of_it() -> None:
 
 def test_every_size_that_fits_gives_that_size() -> None:
     random = np.random.default_rng(1)
-    for _ in range(2000):
+    for _ in range(500):
         height, width = random.integers(1, 60, 2).tolist()
         down, across = random.integers(1, 40, 2).tolist()
         pixels = np.full((height, width, 3), 9, np.uint8)
