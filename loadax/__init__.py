@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
+_HOME = {  # of names that are not in `loadax.io`
     "Certificate": "loadax.loader.inspection.certificate",
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
@@ -64,29 +64,9 @@ _HOME = {
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
     "Stats": "loadax.loader.metrics.stats",
-    "as_dataset": "loadax.io",
     "concat": "loadax.combine",
-    "from_array_record": "loadax.io",
-    "from_arrays": "loadax.io",
-    "from_arrow": "loadax.io",
-    "from_csv": "loadax.io",
-    "from_documents": "loadax.io",
-    "from_grain": "loadax.io",
-    "from_huggingface": "loadax.io",
-    "from_images": "loadax.io",
-    "from_jsonl": "loadax.io",
-    "from_npy": "loadax.io",
-    "from_parquet": "loadax.io",
-    "from_source": "loadax.io",
-    "from_stream": "loadax.io",
-    "from_tensorstore": "loadax.io",
-    "from_tfrecord": "loadax.io",
-    "from_tokens": "loadax.io",
-    "from_webdataset": "loadax.io",
-    "from_zarr": "loadax.io",
     "mix": "loadax.combine",
     "progress": "loadax.interop.progress",
-    "write_zarr": "loadax.io",
     "zip": "loadax.combine",
 }
 _MODULES = ("errors", "plots", "seeds", "sharding", "testing")
@@ -143,8 +123,8 @@ if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
             return import_module(f"loadax.{name}")
-        if name in _HOME:
-            return getattr(import_module(_HOME[name]), name)
+        if name in __all__:
+            return getattr(import_module(_HOME.get(name, "loadax.io")), name)
         from loadax.core.replacements import missing_attribute
 
         return missing_attribute(sys.modules[__name__], name)

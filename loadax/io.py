@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.adapt import ObjectSource, UserSource, as_source
-from loadax.sources.formats import other_formats_refused
+from loadax.sources.formats import open_files
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -76,10 +76,7 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
         >>> from_array_record(path, dtype="uint8").pad(4, truncate=True)[0]
         {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
     """
-    from loadax.sources.array_record.source import open_array_record
-
-    with other_formats_refused("from_array_record", paths):
-        return _opened(open_array_record(paths, dtype=dtype))
+    return _opened(open_files("from_array_record", paths, dtype=dtype))
 
 
 def from_arrow(
@@ -120,9 +117,9 @@ def from_arrow(
         >>> from_arrow(table, nulls={"x": -1})[2]
         {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
     """
-    from loadax.sources.adapters.libraries import require_pyarrow
+    from loadax.sources.adapters.libraries import require
 
-    require_pyarrow("a table")
+    require("a table", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.arrow.open import open_arrow
 
     return _opened(open_arrow(data, columns, nulls, classes))
@@ -170,13 +167,7 @@ def from_csv(
         >>> from_csv(path)[1]
         {'length': np.float64(4.0), 'species': 'virginica'}
     """
-    from loadax.sources.adapters.libraries import require_pyarrow
-
-    require_pyarrow("a CSV file")
-    from loadax.sources.text.csv import open_csv
-
-    with other_formats_refused("from_csv", paths, before=True):
-        return _opened(open_csv(paths, columns, dtypes, nulls, classes, delimiter, quote))
+    return _opened(open_files("from_csv", paths, columns, dtypes, nulls, classes, delimiter, quote))
 
 
 def from_jsonl(
@@ -228,13 +219,9 @@ def from_jsonl(
         >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
         array([1, 2, 3, 4], dtype=uint16)
     """
-    from loadax.sources.adapters.libraries import require_pyarrow
-
-    require_pyarrow("a file of JSON lines")
-    from loadax.sources.text.jsonl import open_jsonl
-
-    with other_formats_refused("from_jsonl", paths):
-        return _opened(open_jsonl(paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress))
+    return _opened(
+        open_files("from_jsonl", paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress)
+    )
 
 
 def from_grain(
@@ -276,19 +263,25 @@ def from_grain(
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
     flag("unbatch", unbatch)
-    if not is_grain(data):
+    presence = None
+    if is_grain(data):
+        source, presence = open_grain(data, unbatch)
+        dataset = _opened(source)
+    else:
         refuse_grain(data)
         if unbatch:
             raise ArgumentError(
                 f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
                 "leave unbatch out"
             )
-        _refuse_index(index, key)
-        return from_source(data)
-    source, presence = open_grain(data, unbatch)
-    dataset = _opened(source)
+        dataset = from_source(data)
     if presence is None:
-        _refuse_index(index, key)
+        for name, value in (("index", index), ("key", key)):
+            if value is not None:
+                raise ArgumentError(
+                    f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no "
+                    f"filter; leave {name} out"
+                )
         return dataset
     if index is not None and key is None:
         raise ArgumentError(
@@ -299,17 +292,8 @@ def from_grain(
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
     remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
-    return Dataset(source, keep(dataset.order, Dataset(presence, dataset.order).reader, is_there, key, options, remedy))
-
-
-def _refuse_index(index: Any, key: Any) -> None:
-    """Refuses arguments about the filter of a Grain dataset that has none."""
-    for name, value in (("index", index), ("key", key)):
-        if value is not None:
-            raise ArgumentError(
-                f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no filter; "
-                f"leave {name} out"
-            )
+    present = Dataset(presence, dataset.order).reader
+    return Dataset(dataset.source, keep(dataset.order, present, is_there, key, options, remedy))
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
@@ -388,10 +372,7 @@ def from_images(
         >>> animals[1]["image"].shape, animals.source.classes[animals[1]["label"]]
         ((32, 32, 3), 'dog')
     """
-    from loadax.sources.images.folder import open_images
-
-    with other_formats_refused("from_images", folder):
-        return _opened(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
+    return _opened(open_files("from_images", folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -407,10 +388,7 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     Raises:
         SourceError: If a file is missing, truncated, or not a numeric array. Names it.
     """
-    from loadax.sources.npy.source import open_npy
-
-    with other_formats_refused("from_npy", path):
-        return _opened(open_npy(path, cache, cache_bytes))
+    return _opened(open_files("from_npy", path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -461,10 +439,7 @@ def from_tokens(
         ...     len(data), data[1]["tokens"].tolist()
         (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
     """
-    from loadax.sources.tokens.windows import open_tokens
-
-    with other_formats_refused("from_tokens", path, before=True, accepted=("from_npy", "from_jsonl")):
-        return _opened(open_tokens(path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
+    return _opened(open_files("from_tokens", path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
 
 
 def from_documents(
@@ -549,10 +524,7 @@ def from_tfrecord(
         >>> from_tfrecord(path)[2]
         b'three'
     """
-    from loadax.sources.shards.tfrecord import open_tfrecord
-
-    with other_formats_refused("from_tfrecord", paths):
-        return _opened(open_tfrecord(paths, index, features, cache, cache_bytes, progress))
+    return _opened(open_files("from_tfrecord", paths, index, features, cache, cache_bytes, progress))
 
 
 def from_webdataset(
@@ -616,11 +588,8 @@ def from_webdataset(
         >>> from_webdataset(path, columns="cls", decode=True)[1]
         {'cls': np.int32(5)}
     """
-    from loadax.sources.shards.webdataset import open_webdataset
-
-    with other_formats_refused("from_webdataset", paths):
-        images = size, fit, quality, damaged
-        return _opened(open_webdataset(paths, index, columns, decode, images, cache, cache_bytes, progress))
+    images = size, fit, quality, damaged
+    return _opened(open_files("from_webdataset", paths, index, columns, decode, images, cache, cache_bytes, progress))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -656,10 +625,7 @@ def from_zarr(
         SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
             finish writing the store.
     """
-    from loadax.sources.zarr.source import open_zarr
-
-    with other_formats_refused("from_zarr", path):
-        return _opened(open_zarr(path, variables, missing))
+    return _opened(open_files("from_zarr", path, variables, missing))
 
 
 def from_parquet(
@@ -709,13 +675,7 @@ def from_parquet(
         >>> len(data), data[7]
         (100, {'x': np.int64(7), 'y': np.int64(49)})
     """
-    from loadax.sources.adapters.libraries import require_pyarrow
-
-    require_pyarrow("a Parquet file")
-    from loadax.sources.parquet.open import open_parquet
-
-    with other_formats_refused("from_parquet", paths):
-        return _opened(open_parquet(paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
+    return _opened(open_files("from_parquet", paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""What a user is told to install."""
+"""Advice to install packages."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
-    """On the package index, `loadax` belongs to somebody else, with or without extras."""
+def test_no_text_installs_the_other_project_called_loadax() -> None:
+    """On the package index, `loadax` is another project, with or without extras."""
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("loadax/**/*.py"), *ROOT.glob("examples/*.py")]
     assert len(files) > 100
     # A clone is a path.

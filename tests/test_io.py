@@ -1,8 +1,7 @@
-"""What is handed over: opened as what it is, or refused with a line that works."""
+"""Data that users pass: opened by its type, or refused with a line that works."""
 
 import dataclasses
 import sys
-import tarfile
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ import xarray
 import xbatcher
 import zarr
 from flax.core import FrozenDict
+from PIL import Image
 from pyarrow import dataset as arrow_dataset
 from pyarrow import feather, parquet
 
@@ -34,17 +34,9 @@ from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LoadaxError
 from tests import forkserver
 from tests.sources.advice import follow, lines
-from tests.sources.shards.corpora import write_tfrecord
+from tests.sources.shards.corpora import write_tar, write_tfrecord
 
-LIBRARIES = {
-    "h5py": h5py,
-    "numpy": np,
-    "pandas": pd,
-    "polars": pl,
-    "pyarrow": pa,
-    "webdataset": webdataset,
-    "xarray": xarray,
-}
+LIBRARIES = {name: sys.modules[name] for name in ("h5py", "numpy", "pyarrow", "xarray")}
 WAYS: list[Callable[[Any], Any]] = [
     loadax.as_dataset,
     loadax.from_source,
@@ -94,25 +86,14 @@ class OfFlax:
         return (self.x, self.y)[field]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        dict,
-        MappingProxyType,
-        FrozenDict,
-        lambda columns: Pair(**columns),
-        lambda columns: Plain(**columns),
-        lambda columns: OfFlax(**columns),
-    ],
-)
+@pytest.mark.parametrize("kind", [dict, FrozenDict, Pair, Plain, OfFlax, lambda **columns: MappingProxyType(columns)])
 def test_containers_of_arrays_are_trees(kind: Any) -> None:
-    columns = {"x": np.arange(8), "y": np.arange(8.0)}
-    data = loadax.as_dataset(kind(columns))
+    made = kind(x=np.arange(8), y=np.arange(8.0))
+    data = loadax.as_dataset(made)
     assert len(data) == 8
-    example = data[3]
-    assert type(example) is (dict if kind is MappingProxyType else type(kind(columns)))
-    assert flatten(loadax.Dataloader(kind(columns), 8)[0])[0][0].tolist() == list(range(8))
-    assert len(loadax.concat([kind(columns), kind(columns)])) == 16
+    assert type(data[3]) is (dict if isinstance(made, MappingProxyType) else kind)
+    assert flatten(loadax.Dataloader(made, 8)[0])[0][0].tolist() == list(range(8))
+    assert len(loadax.concat([made, made])) == 16
 
 
 @dataclasses.dataclass
@@ -140,16 +121,11 @@ class OwnSource:
 
 
 @pytest.mark.processes
-def test_what_says_of_itself_that_it_has_rows_is_read_by_rows() -> None:
-    for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], {row: {"x": row} for row in range(8)}):
-        assert numbers(loadax.from_source(data)) == list(range(8))
-    for data in (
-        Rows(8),
-        OwnSource(),
-        [{"x": row} for row in range(8)],
-        datasets.Dataset.from_dict({"x": list(range(8))}),
-    ):
-        assert numbers(loadax.as_dataset(data)) == list(range(8))
+def test_objects_with_rows_are_read_by_rows() -> None:
+    for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)]):
+        assert numbers(loadax.from_source(data)) == numbers(loadax.as_dataset(data)) == list(range(8))
+    assert numbers(loadax.from_source({row: {"x": row} for row in range(8)})) == list(range(8))
+    assert numbers(loadax.as_dataset(datasets.Dataset.from_dict({"x": list(range(8))}))) == list(range(8))
     testing.check_source(Rows(8))
 
 
@@ -164,86 +140,61 @@ def test_a_dataset_is_itself_with_its_order() -> None:
     assert loadax.as_dataset(loader.dataset) is shuffled
 
 
-def write(path: Path) -> None:
-    """A file of the kind that its name says, or a folder; of a leaf x from 0 to 3, where it has leaves."""
-    values = np.arange(4)
-    table = pa.table({"x": values})
-    match path.suffix:
-        case ".npy":
-            np.save(path, values)
-        case ".npz":
-            np.savez(path, x=values)
-        case ".zarr":
-            loadax.write_zarr({"x": values}, path)
-        case ".parquet":
-            parquet.write_table(table, path)
-        case ".feather" | ".arrow":
-            feather.write_feather(table, path)
-        case ".csv":
-            pd.DataFrame({"x": values}).to_csv(path, index=False)
-        case ".jsonl":
-            pd.DataFrame({"x": values}).to_json(path, orient="records", lines=True)
-        case ".h5" | ".hdf5":
-            with h5py.File(path, "w") as file:
-                file["x"] = values
-        case ".nc":
-            xarray.Dataset({"x": ("t", values)}).to_netcdf(path, engine="scipy")
-        case ".tfrecord":
-            write_tfrecord(path, [b"0", b"1", b"2", b"3"])
-        case ".tar":
-            with tarfile.open(path, "w") as tar:
-                for row in range(4):
-                    (path.parent / f"{row}.x").write_text(str(row))
-                    tar.add(path.parent / f"{row}.x", f"{row}.cls")
+VALUES = np.arange(4)
+TABLE = pa.table({"x": VALUES})
 
+
+def write_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = VALUES
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    ".npy": lambda path: np.save(path, VALUES),
+    ".npz": lambda path: np.savez(path, x=VALUES),
+    ".zarr": lambda path: loadax.write_zarr({"x": VALUES}, path),
+    ".parquet": lambda path: parquet.write_table(TABLE, path),
+    ".feather": lambda path: feather.write_feather(TABLE, path),
+    ".arrow": lambda path: feather.write_feather(TABLE, path),
+    ".csv": lambda path: path.write_text("x\n0\n1\n2\n3\n"),
+    ".jsonl": lambda path: path.write_text('{"x": 0}\n{"x": 1}\n{"x": 2}\n{"x": 3}\n'),
+    ".h5": write_hdf5,
+    ".hdf5": write_hdf5,
+    ".nc": lambda path: xarray.Dataset({"x": ("t", VALUES)}).to_netcdf(path, engine="scipy"),
+    ".tar": lambda path: write_tar(path, {f"{row}.cls": b"%d" % row for row in VALUES}),
+    ".tfrecord": lambda path: write_tfrecord(path, [b"%d" % row for row in VALUES]),
+}
+NUMBERS: dict[str, Callable[[Any], int]] = {".npy": int, ".tfrecord": int, ".tar": lambda row: int(row["cls"])}
+"""The number in a row, where it is not the leaf x."""
 
 UNCLOSED = pytest.mark.filterwarnings("ignore:.*unclosed file", "ignore:Exception ignored")
 """webdataset and xarray leave files to the collector."""
 
-FILES = [
-    ".npy",
-    ".npz",
-    ".zarr",
-    ".parquet",
-    ".feather",
-    ".arrow",
-    ".csv",
-    ".jsonl",
-    ".h5",
-    ".hdf5",
-    ".nc",
-    ".tar",
-    ".tfrecord",
-]
 
-
-@pytest.mark.parametrize("ending", FILES)
-@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("ending", WRITERS)
 @UNCLOSED
-def test_the_line_for_a_path_opens_it(ending: str, kind: Any, tmp_path: Path) -> None:
+def test_error_for_a_path_opens_it(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"data{ending}"
-    write(path)
-    error = refused(kind(path), r"is a path; open it: ")
+    WRITERS[ending](path)
+    error = refused(path if ending == ".npy" else str(path), r"is a path; open it: ")
     assert len(lines(str(error))) == 1
     (data,) = follow(error, **LIBRARIES)
-    if ending == ".npy":
-        assert data.read(range(4)).tolist() == [0, 1, 2, 3]
-    elif ending == ".tar":
-        assert [data[row]["cls"] for row in range(4)] == [b"0", b"1", b"2", b"3"]
-    elif ending == ".tfrecord":
-        assert [data[row] for row in range(4)] == [b"0", b"1", b"2", b"3"]
-    else:
-        assert numbers(data) == [0, 1, 2, 3]
+    number = NUMBERS.get(ending, lambda row: int(row["x"]))
+    assert [number(data[row]) for row in range(4)] == [0, 1, 2, 3]
 
 
 def test_other_paths_name_the_functions(tmp_path: Path) -> None:
-    for name, function in {
-        "x.array_record": "from_array_record(",
-        "x.bin": "from_tokens(",
-        "x.what": "from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, or what",
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    others = "from_parquet, from_jsonl, .*, or what another library makes of it"
+    for path, functions in {
+        tmp_path / "x.array_record": r"from_array_record\(",
+        tmp_path / "x.bin": r"from_tokens\(",
+        tmp_path / "x.what": others,
+        "s3://bucket/folder": others,
     }.items():
-        assert function in str(refused(tmp_path / name, "is a path; open it: loadax"))
-    assert f"loadax.from_images({str(tmp_path)!r})" in str(refused(tmp_path, "is a path"))
+        refused(path, rf"is a path; open it: loadax\..*{functions}")
+    (data,) = follow(refused(tmp_path, "is a path; open it: loadax"))
+    assert data.source.addresses == [str(tmp_path)]
 
 
 def test_splits_are_named() -> None:
@@ -305,17 +256,9 @@ class OfTensorFlow(Iterable):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        generate,
-        Iterable,
-        IterableDataset,
-        Loader,
-        OfTensorFlow,
-        lambda: map(dict, generate()),
-    ],
+    "make", [generate, Iterable, IterableDataset, Loader, OfTensorFlow, lambda: map(dict, generate())]
 )
-def test_the_line_for_what_is_iterated_over_reads_it(make: Any) -> None:
+def test_error_for_iterables_reads_them(make: Any) -> None:
     data = make()
     error = refused(
         data,
@@ -329,49 +272,14 @@ def test_the_line_for_what_is_iterated_over_reads_it(make: Any) -> None:
 
 @UNCLOSED
 def test_web_datasets(tmp_path: Path) -> None:
-    write(tmp_path / "x.tar")
+    WRITERS[".tar"](tmp_path / "x.tar")
     data = webdataset.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False).decode()
     error = refused(data, "which can only be iterated over")
-    followed = follow(error, data=data)[0].map(lambda row: {"x": row["cls"]})
-    assert numbers(followed) == [0, 1, 2, 3]
-
-
-def test_xbatcher() -> None:
-    data = xbatcher.BatchGenerator(xarray.Dataset({"x": ("time", np.arange(4))}), {"time": 2})
-    error = refused(data, "the data is a BatchGenerator, which can't be read by rows")
-    assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
-def test_sparse_matrices(kind: Any) -> None:
-    data = kind(np.eye(4))
-    error = refused(data, r"the data is an? \w+, which can't be read by rows; make arrays of it")
-    np.testing.assert_array_equal(follow(error, data=data)[0].read(range(4)), np.eye(4))
-
-
-def test_queries_and_tables_that_are_not_read_yet(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"x": [0, 1, 2, 3]}), path)
-    data: list[Any] = [
-        pl.LazyFrame({"x": [0, 1, 2, 3]}),
-        arrow_dataset.dataset(path),
-        parquet.ParquetFile(path),
-    ]
-    for each in data:
-        error = refused(each, r"which can't be read by rows; make arrays of it: loadax\.")
-        assert numbers(follow(error, data=each)[0]) == [0, 1, 2, 3]
-    assert numbers(loadax.as_dataset(pa.table({"x": [0, 1, 2, 3]}).to_reader())) == [0, 1, 2, 3]
-
-
-@pytest.mark.processes
-def test_queries_of_duckdb() -> None:
-    """In a process of their own: DuckDB writes to the terminal when Python ends."""
-    result = forkserver.run(["-m", "tests.queries"])
-    assert (result.returncode, result.stdout) == (0, "[0, 1, 2, 3]\n"), result.stderr
+    assert [row["cls"] for row in follow(error, data=data)[0]] == [0, 1, 2, 3]
 
 
 class OtherFrame:
-    """One of a library that nobody knows: columns by their names, and Arrow's interface."""
+    """A frame of a library that loadax does not know: columns by their names, and Arrow's interface."""
 
     def __len__(self) -> int:
         return 4
@@ -383,16 +291,44 @@ class OtherFrame:
         raise AssertionError("one array of all columns")
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return pa.table({"x": [0, 1, 2, 3]}).__arrow_c_stream__(requested_schema)
+        return TABLE.__arrow_c_stream__(requested_schema)
 
 
-def test_frames_of_other_libraries_become_tables() -> None:
-    data = OtherFrame()
-    error = refused(data, "the data is an OtherFrame of columns; open it as a table")
-    assert numbers(follow(error, data=data, **LIBRARIES)[0]) == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: xbatcher.BatchGenerator(xarray.Dataset({"x": ("time", VALUES)}), {"time": 2}),
+        lambda path: pl.LazyFrame({"x": VALUES}),
+        arrow_dataset.dataset,
+        parquet.ParquetFile,
+        lambda path: OtherFrame(),
+    ],
+)
+def test_error_for_unread_tables_reads_them(make: Any, tmp_path: Path) -> None:
+    WRITERS[".parquet"](tmp_path / "x.parquet")
+    data = make(tmp_path / "x.parquet")
+    error = refused(
+        data, r"is an? \w+, which can't be read by rows; make arrays|OtherFrame of columns; open it as a table"
+    )
+    assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
+    assert numbers(loadax.as_dataset(TABLE.to_reader())) == [0, 1, 2, 3]
 
 
-def test_what_is_handed_to_from_source_is_opened_as_what_it_is() -> None:
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_error_for_sparse_matrices_makes_arrays(kind: Any) -> None:
+    data = kind(np.eye(4))
+    error = refused(data, r"the data is an? \w+, which can't be read by rows; make arrays of it")
+    np.testing.assert_array_equal(follow(error, data=data)[0].read(range(4)), np.eye(4))
+
+
+@pytest.mark.processes
+def test_queries_of_duckdb() -> None:
+    """In a process of their own: DuckDB writes to the terminal when Python ends."""
+    result = forkserver.run(["-m", "tests.queries"])
+    assert (result.returncode, result.stdout) == (0, "[0, 1, 2, 3]\n"), result.stderr
+
+
+def test_from_source_recognises_known_types() -> None:
     """All of these have a `[row]` that gives something else than rows, or a `read` that is no source's."""
     store = tensorstore.open({"driver": "array", "array": [0, 1, 2, 3], "dtype": "int64"}).result()
     assert loadax.from_source(store).read([2, 1]).tolist() == [2, 1]
@@ -409,7 +345,7 @@ def test_what_is_handed_to_from_source_is_opened_as_what_it_is() -> None:
     assert numbers(loadax.from_source(group)) == [0, 1, 2, 3]
 
 
-def test_a_trap_is_not_one_when_the_library_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_that_lack_a_class_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes are looked for in modules that are loaded, and a module may lack them."""
     monkeypatch.setitem(sys.modules, "pandas", types.ModuleType("pandas"))
     assert numbers(loadax.as_dataset(Rows(4))) == [0, 1, 2, 3]
@@ -418,6 +354,6 @@ def test_a_trap_is_not_one_when_the_library_is_not_there(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "data", [None, 5, 2.5, {1, 2}, object(), b"", {}, (), [], {"x": 5}, {"x": [1, 2]}, {"x": object()}]
 )
-def test_what_is_no_data_is_an_error_of_loadax(data: Any) -> None:
+def test_other_objects_are_errors_of_loadax(data: Any) -> None:
     with pytest.raises(LoadaxError):
         loadax.Dataloader(data, 1)

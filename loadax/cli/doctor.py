@@ -23,22 +23,13 @@ from loadax.cli.options import add_command
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text, table
 from loadax.loader.metrics.stats import usable_cores
+from loadax.sources.formats import FORMATS
 
 _NEEDS_CHANGE = 1  # exit code
 _DESCRIPTORS = 4096  # enough for remote reads, worker processes and mapped files of large datasets
 _MEMORY = 4 << 30  # bytes: below this, the default of prefetch_bytes and what is read crowd out training
 _PACKAGES = ("jax", "jaxlib", "numpy", "tensorstore", "grain", "obstore", "cloudpickle")
-_EXTRAS = {
-    "pyarrow": "parquet",
-    "datasets": "huggingface",
-    "simplejpeg": "images",
-    "orbax-checkpoint": "orbax",
-    "matplotlib": "plots",
-    "prometheus-client": "prometheus",
-    "google-crc32c": "tfrecord",
-    "protobuf": "tfrecord",
-    "shtab": "cli",
-}
+_OPTIONAL = ("datasets", "protobuf", "orbax-checkpoint", "matplotlib", "prometheus-client", "shtab")
 
 
 class Machine(NamedTuple):
@@ -107,10 +98,7 @@ def check(machine: Machine) -> Iterator[Check]:
     if hard < _DESCRIPTORS:
         low = "raise LimitNOFILE of the service, or pass --ulimit nofile=65536 to the container"
     yield Check("open files", f"{soft:,} (at most {hard:,})", low if soft < _DESCRIPTORS else "")
-    little = (
-        "give the container more memory, or pass a smaller prefetch_bytes= to the Dataloader, and memory_bytes= to "
-        "from_parquet"
-    )
+    little = "give the container more memory, or pass a smaller prefetch_bytes= to the Dataloader"
     yield Check("memory", f"{size_text(machine.memory)} available", little if machine.memory < _MEMORY else "")
     found, advice = count_text(machine.processors, "processor"), ""
     if machine.quota is not None and machine.quota < machine.processors:
@@ -172,8 +160,8 @@ def _packages() -> Iterator[Check]:
     for name in _PACKAGES:
         version = _version(name)
         yield Check(name, version or "not installed", "" if version else f"it is required: pip install {name}")
-    for name, extra in _EXTRAS.items():
-        yield Check(name, _version(name) or f"not installed (extra `{extra}`)")
+    for name in (*dict.fromkeys(package for one in FORMATS.values() for package in one.requires), *_OPTIONAL):
+        yield Check(name, _version(name) or "not installed (optional)")
 
 
 def _version(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """`loadax inspect`: show the leaves of a dataset, and the cost of shuffling it.
 
 Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, and the cost of reading rows in
-random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and row groups.
+random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and chunks.
 
 example:
   loadax inspect train.zarr
@@ -15,21 +15,18 @@ import argparse
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorstore as ts
 
-from loadax.cli.inspect_dataset import dataset_lines
+from loadax.cli.inspect_dataset import dataset_lines, shuffle_lines
 from loadax.cli.options import add_command
 from loadax.cli.source import Opener, add_source_options, find_opener
 from loadax.core.formatting import count_text, size_text, some, table
 from loadax.errors import ArgumentError
-from loadax.io import from_zarr
 from loadax.redaction import redact
-from loadax.sources.checks import chunk_starts
 from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.survey import (
     Stored,
@@ -79,7 +76,11 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         yield f"\narray {name!r} is missing: {error}\n"
     rows = {name: array for name, array in arrays.items() if array.rank and array.size}
     if rows and stored.partial is None:
-        yield "\n" + "".join(f"{line}\n" for line in _cost(stored.location, rows, wanted is None))
+        length = rows[max(rows, key=lambda name: raw_bytes(rows[name]))].shape[0]
+        together = sorted(name for name, array in rows.items() if array.shape[0] == length)
+        all_of_it = wanted is None and len(together) == len(rows)
+        whole = Opener(opener.function, stored.location, {} if all_of_it else {"variables": together})
+        yield from shuffle_lines(whole.code, whole.open())
 
 
 def _kind(arrays: Mapping[str, ts.TensorStore]) -> str:
@@ -121,50 +122,6 @@ def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
     size = size_text(math.prod(shape) * array.dtype.numpy_dtype.itemsize)
     whole = all(extent >= all_ for extent, all_ in zip(shape[1:], array.shape[1:], strict=True))
     return f"{count_text(shape[0], 'row')} ({size})" if shape and whole else f"{' x '.join(map(str, shape))} ({size})"
-
-
-def _cost(location: str, arrays: dict[str, ts.TensorStore], whole: bool) -> Iterator[str]:
-    """Cost of reading rows in random order, and the code that reads them well, according to `Dataset.shuffle`.
-
-    Args:
-        location: Path or URL of the store.
-        arrays: Arrays to read.
-        whole: Whether these are all arrays that have rows.
-    """
-    most = max(arrays, key=lambda name: raw_bytes(arrays[name]))
-    length = arrays[most].shape[0]
-    together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
-    all_of_it = whole and len(together) == len(arrays)
-    opened = (
-        f"loadax.from_zarr({redact(repr(location))})"
-        if all_of_it
-        else f"loadax.from_zarr({redact(repr(location))}, variables={together})"
-    )
-    dataset = from_zarr(location, None if all_of_it else together)
-    with warnings.catch_warnings(record=True) as costly:
-        warnings.simplefilter("always")
-        dataset.shuffle(0)
-    alone = chunk_starts(dataset.source) is None  # true also of memory-mapped chunks, which are not decoded
-    chunk = 1 if alone else min(chunk_shape(arrays[most])[0], length)
-    which = f" (array {most!r} has most bytes)" if len(arrays) > 1 else ""
-    yield "cost of shuffling"
-    if chunk == 1:
-        yield f"  .shuffle(0): decodes only the rows that it returns{which}"
-    else:
-        yield f"  .shuffle(0): decodes {chunk} rows for each row that it returns{which}"
-    if not costly:
-        if chunk > 1:
-            yield "  but its chunks are small, so this is cheap"
-        yield f"  {opened}.shuffle(0)"
-        return
-    shuffle = dataset.shuffle(0, block="chunks").order.shuffle
-    assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
-    blocks = shuffle.blocks
-    row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
-    open_bytes = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
-    yield f'  .shuffle(0, block="chunks"): decodes each chunk once; keeps {open_bytes} open, shared by all hosts'
-    yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
-    yield f'  {opened}.shuffle(0, block="chunks")'
 
 
 def _stored_bytes(array: ts.TensorStore) -> int | None:

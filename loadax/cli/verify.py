@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from loadax.cli.options import add_command, add_value
-from loadax.cli.source import holds_images
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
+from loadax.sources.formats import find_format
 from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When the store can't be read at all.
     """
-    if holds_images(options.path):
+    one = find_format(options.path)
+    if one is not None and one.is_folder:
         return _verify_images(options.path, options.rows)
     if options.rows is not None:
         raise ArgumentError(

@@ -51,18 +51,12 @@ def read_state(folder: Path) -> Any:
 
 def _read(path: Path) -> Any:
     try:
-        text = path.read_text()
-    except FileNotFoundError:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError) as error:
+        problem = "is not JSON" if isinstance(error, ValueError) else "does not exist"
         raise StateError(
-            f"{path} does not exist: this checkpoint was not saved from a loader's iterator; leave the iterator out of "
-            "what is loaded, and start it at the step of the checkpoint: loader.iterate(start=step)"
-        ) from None
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise StateError(
-            f"{path} holds {shown(text)}, which is not JSON; load another checkpoint, or start the iterator at the "
-            "step of this one: loader.iterate(start=step)"
+            f"{path} {problem}: this checkpoint was not saved from a loader's iterator, or is damaged; leave the "
+            "iterator out of what is loaded, and start it at the step of the checkpoint: loader.iterate(start=step)"
         ) from None
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import NDArray
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import integer, shown, text
 from loadax.core.replacements import for_dataloader, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
@@ -36,7 +37,7 @@ from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
-from loadax.loader.pipeline import Pipeline, make_pipeline
+from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
@@ -60,10 +61,15 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
-def _batch_of(pipeline: Pipeline, shard: HostShard, step: int) -> Tree:
+def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     """Reads a single step, without reading ahead."""
     producer = pipeline.one_step(shard, step)
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
+
+
+def _inside(positions: NDArray[Any], size: int) -> bool:
+    """Whether all are positions in a batch of this size."""
+    return positions.dtype.kind in "iu" and positions.min() >= 0 and positions.max() < size
 
 
 def _restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
@@ -311,7 +317,7 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
-        def hosts(pipeline: Pipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
+        def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
         target = Target(pipeline, shard, None, True, hosts)
@@ -515,7 +521,7 @@ class Dataloader:
         """
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
-        if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
+        if chosen.size and not _inside(chosen, size):
             raise RowIndexError(
                 f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size"
             )
@@ -598,8 +604,8 @@ class Dataloader:
             ArgumentError: If the run is infinite and no steps are given, or the positions don't ascend.
         """
         self._refuse_stream("certificate()")
-        if run is not None and not isinstance(run, str):
-            raise ArgumentError(f"run={shown(run)}: pass a name for the run, as a str")
+        if run is not None:
+            text("run", run, "a name for the run, as a str")
         if steps is None and self._plan.num_steps is None:
             raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
         chosen = range(self._plan.num_steps or 0) if steps is None else steps
@@ -610,14 +616,8 @@ class Dataloader:
         chosen_positions = None if positions is None else np.asarray(positions)
         if chosen_positions is not None:
             sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
-            if (
-                chosen_positions.ndim != 1
-                or chosen_positions.dtype.kind not in "iu"
-                or not chosen_positions.size
-                or chosen_positions[0] < 0
-                or chosen_positions[-1] >= min(sizes)
-                or (np.diff(chosen_positions) < 1).any()
-            ):
+            listed = chosen_positions.ndim == 1 and chosen_positions.size > 0
+            if not listed or not _inside(chosen_positions, min(sizes)) or (np.diff(chosen_positions) < 1).any():
                 raise ArgumentError(
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"

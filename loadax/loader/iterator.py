@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
 from loadax.core.replacements import missing_attribute
-from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
+from loadax.errors import ArgumentError, ClosedError, MeshError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
 from loadax.loader.execution.monitor import RunMonitor
@@ -196,7 +196,10 @@ class DataIterator:
             MeshError: If they are those of `host_batches`, which are not placed.
         """
         if self._target.mesh is None:
-            raise MeshError("batches of host_batches() have no mesh; use loader.iterate() for placed ones")
+            raise MeshError(
+                "batches of host_batches() are not placed, so they have no mesh; use loader.iterate(), or make a new "
+                "iterator in another mesh: loader.host_batches(start=it.get_state())"
+            )
         return self._target.mesh
 
     @property
@@ -294,11 +297,7 @@ class DataIterator:
             (4, [8, 9, 10, 11, 12, 13, 14, 15])
         """
         self._check_process()
-        if self._target.mesh is None:
-            raise MeshError(
-                "batches of host_batches() are not placed, so they can't move to another mesh; make a new iterator in "
-                "that mesh: loader.host_batches(start=it.get_state())"
-            )
+        _ = self.mesh  # raises if batches are not placed
         if mesh is None:
             raise ArgumentError("mesh=None: pass the jax.sharding.Mesh to move to")
         pipeline = self._target.pipeline
@@ -306,7 +305,9 @@ class DataIterator:
         with self._lock:
             shard = partial(pipeline.shard, resolve_mesh(mesh))
             target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
-            self._check_shards(target, partition is not None)
+            last = target.shape_step(self._step)
+            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
+                _ = target.shard(step).shardings  # raises if its batches can't be placed there
             stretch, self._interrupted = self._stretch, True
             stretch.scheduler.close()
             before, self._target, self._error = self._target, target, None
@@ -317,18 +318,6 @@ class DataIterator:
                 self._target = before
                 self._replaced_guard(self._stretch)
                 raise
-
-    def _check_shards(self, target: Target, chosen: bool) -> None:
-        """Checks that all remaining batches can be placed there. `chosen`: the partition was chosen for this mesh."""
-        last = target.shape_step(self._step)
-        try:
-            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
-                _ = target.shard(step).shardings
-        except (MeshError, PartitionError) as error:
-            if chosen:
-                raise
-            message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
-            raise type(error)(message) from error
 
     def save(self, directory: FutureFolder) -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.

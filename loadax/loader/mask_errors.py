@@ -11,12 +11,11 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import choice, integer, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError, StorageError
-from loadax.loader.batch_spec import MASK
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Integers, Visits
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BEGINNING = '{"id": '  # of each line of a record
@@ -74,23 +73,8 @@ def masking_of(on_error: Any) -> MaskErrors | None:
     """
     if isinstance(on_error, MaskErrors):
         return on_error
-    if isinstance(on_error, str) and on_error in ("raise", "mask"):
-        return MaskErrors() if on_error == "mask" else None
-    raise ArgumentError(f"on_error={shown(on_error)}: pass 'raise', 'mask', or loadax.MaskErrors(…)")
-
-
-def check_mask(example: Tree) -> None:
-    """Checks that a leaf "mask" can be added to examples of this spec.
-
-    Raises:
-        ArgumentError: If it can't.
-    """
-    if type(example) is not dict or MASK in example:
-        problem = f"already has the key {MASK!r}" if isinstance(example, dict) else "is not a dict"
-        raise ArgumentError(
-            f"on_error='mask' and quarantine= add a leaf {MASK!r} to every batch, but an example {problem}; "
-            "make examples dicts without that key in a map, or leave both out"
-        )
+    chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
+    return MaskErrors() if chosen == "mask" else None
 
 
 def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:

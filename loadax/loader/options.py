@@ -122,7 +122,7 @@ def loader_options(
     options = LoaderOptions(
         partition=given.partition,
         shard=shard_spec(given.shard_index, given.shard_count, batch_sizes),
-        microbatches=microbatch_count(given.microbatches, batch_sizes),
+        microbatches=dividing("microbatches", given.microbatches, batch_sizes),
         key_seed=None if given.key_seed is None else integer("key_seed", given.key_seed, most=None),
         keep_on_device=device_limit(given.keep_on_device),
         num_workers=most,
@@ -187,11 +187,11 @@ def seconds(name: str, value: Any) -> float | None:
     return checked
 
 
-def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
-    """Validates `microbatches`."""
-    count = integer("microbatches", microbatches, 1)
+def dividing(name: str, value: Any, batch_sizes: Sequence[int]) -> int:
+    """Validates a number of parts that batches are split into."""
+    count = integer(name, value, 1)
     for size in (size for size in batch_sizes if size % count):
-        raise ArgumentError(f"batch_size={size} can't be split into microbatches={count}; use a multiple of {count}")
+        raise ArgumentError(f"batch_size={size} can't be split into {name}={count} parts; use a multiple of {count}")
     return count
 
 
@@ -201,17 +201,8 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
         return None
     if index is None or count is None:
         raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
-    count = integer("shard_count", count, 1)
-    index = integer("shard_index", index)
-    if not 0 <= index < count:
-        raise ArgumentError(f"shard_index={index} is out of range for shard_count={count}; pass 0 to {count - 1}")
-    for batch_size in batch_sizes:
-        if batch_size % count:
-            raise ArgumentError(
-                f"batch_size={batch_size} can't be split into shard_count={count} equal parts; "
-                f"use a multiple of {count}"
-            )
-    return ShardSpec(index, count)
+    count = dividing("shard_count", count, batch_sizes)
+    return ShardSpec(integer("shard_index", index, 0, count - 1), count)
 
 
 def schedule(name: str, value: Any) -> Schedule[int]:

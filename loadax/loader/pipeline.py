@@ -1,19 +1,16 @@
-"""Pipeline: makes batch producers from the dataset, the options and the mesh."""
+"""BatchPipeline: makes batch producers from the dataset, the options and the mesh."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import integer
-from loadax.core.casting import cast_into
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.io import as_dataset
-from loadax.loader.assembly.assembler import generate_leaf
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
     check_memory,
@@ -22,7 +19,7 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, batch_spec, host_leaves_spec, host_spec, resolve_shard
+from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
 from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
@@ -31,7 +28,7 @@ from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.mask_errors import check_mask, create_record, masking_of, quarantined_rows
+from loadax.loader.mask_errors import create_record, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     Schedule,
@@ -48,7 +45,7 @@ from loadax.loader.streams.run import LaneStates, StreamRun
 from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.plan.mix import ENDLESS
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Integers, Tree
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import plan_mesh
 
@@ -71,17 +68,6 @@ class BatchForm:
     batch: BatchSpec
     host_leaves: BatchSpec
     host_batch: BatchSpec
-
-
-def _form(
-    dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str], missing: Sequence[str | bytes | None]
-) -> BatchForm:
-    return BatchForm(
-        dataset,
-        batch_spec(dataset.spec, generated_leaves, host_leaves),
-        host_leaves_spec(dataset.spec, host_leaves, missing),
-        host_spec(dataset.spec, generated_leaves, host_leaves, missing),
-    )
 
 
 def _missing_of(dataset: Dataset) -> list[str | bytes | None]:
@@ -108,17 +94,21 @@ def forms_of(
         host_leaves: Names of the leaves that are not placed.
     """
     missing = _missing_of(dataset) if MASK in generated_leaves and host_leaves else []
-    whole = _form(dataset, generated_leaves, host_leaves, missing)
+
+    def form(data: Dataset) -> BatchForm:
+        return BatchForm(data, *batch_specs(data.spec, generated_leaves, host_leaves, missing))
+
+    whole = form(dataset)
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: _form(data, generated_leaves, host_leaves, missing) for length, data in short.items()}
+    forms = {length: form(data) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class BatchPipeline:
     """Makes batch producers on any mesh. Caches the shards and device data of the latest mesh.
 
     Args:
@@ -190,11 +180,11 @@ class Pipeline:
         rows = tuple(position_ranges(positions))
         return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
 
-    def with_partition(self, partition: Any) -> "Pipeline":
+    def with_partition(self, partition: Any) -> "BatchPipeline":
         """The same pipeline with another partition. It shares the data on devices, for two may not fit there."""
         return replace(self, options=replace(self.options, partition=partition), _shards={})
 
-    def on_host(self) -> "Pipeline":
+    def on_host(self) -> "BatchPipeline":
         """The pipeline of batches that stay on the host, by `host_shard`."""
         return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
 
@@ -226,24 +216,6 @@ class Pipeline:
         reader = self.form(step).dataset.reader
         return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
 
-    def read(self, dataset: Dataset, batch: BatchSpec, visits: Visits) -> list[NDArray[Any]]:
-        """Reads the rows of these visits with all columns of every leaf, as NumPy arrays."""
-        present = visits.rows >= 0
-        leaves: list[NDArray[Any]] = []
-        if present.any():
-            leaves = flatten(dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present])))[0]
-        out = []
-        for leaf in batch.leaves:
-            array = leaf.padding(len(present), leaf.spec.shape, leaf.dtype)
-            if leaf.source is None:
-                array[...] = generate_leaf(leaf.generated, visits, self.options.key_seed)
-            elif leaves:
-                real = np.empty((int(present.sum()), *leaf.spec.shape), leaf.dtype)
-                cast_into(real, leaves[leaf.source], leaf.path)
-                array[present] = real
-            out.append(array)
-        return out
-
     def _finish(self, shard: HostShard, gather: DeviceGather | None = None) -> Finish:
         """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
         last: Finish = shard.batch.structure.build
@@ -262,7 +234,7 @@ class Pipeline:
         return cache
 
 
-def make_pipeline(given: Any) -> Pipeline:
+def make_pipeline(given: Any) -> BatchPipeline:
     """Makes the pipeline that the arguments of a `Dataloader` describe.
 
     Args:
@@ -281,7 +253,6 @@ def make_pipeline(given: Any) -> Pipeline:
     rows = quarantined_rows(quarantine, dataset.reader.num_rows)
     if masking is not None or len(rows):
         dataset = probe_readable(dataset, rows, masking is not None)
-        check_mask(dataset.spec)
     epochs, remainder = given.num_epochs, given.remainder
     epochs = None if epochs is None else integer("num_epochs", epochs)
     batch_sizes, streams = [size for _, size in sizes], None
@@ -298,4 +269,4 @@ def make_pipeline(given: Any) -> Pipeline:
     generated_leaves = [MASK] * padded + [KEY] * (options.key_seed is not None)
     forms = forms_of(dataset, lengths, generated_leaves, host_leaves)
     options = for_user_objects(options, dataset.reader)  # which may have opened something for the spec
-    return Pipeline(plan, *forms, options, None if given.device_map is None else DevicePrograms(given.device_map))
+    return BatchPipeline(plan, *forms, options, None if given.device_map is None else DevicePrograms(given.device_map))

@@ -18,7 +18,7 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.pipeline import Pipeline
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
 from loadax.loader.streams.run import StreamRun
 from loadax.loader.watch.hosts import RunHosts
@@ -29,7 +29,7 @@ from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import grid_of
 
 JoinHosts: TypeAlias = Callable[
-    [Pipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
+    [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
     RunHosts | None,
 ]
 """Begins the exchange with the other hosts of a run; see `run_hosts`."""
@@ -65,7 +65,7 @@ class Target(NamedTuple):
         join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
     """
 
-    pipeline: Pipeline
+    pipeline: BatchPipeline
     shard: Callable[[int], HostShard]
     mesh: Mesh | None
     mesh_given: bool

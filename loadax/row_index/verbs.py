@@ -27,7 +27,7 @@ from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES, load_npy
+from loadax.sources.npy.header import NPY_FAILURES
 
 
 def keep(
@@ -259,7 +259,8 @@ def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
 def _of_file(path: Path) -> Integers:
     try:
         if path.suffix == ".npy":
-            return _integers(load_npy(path, mapped=False), str(path))
+            os.close(open_regular(path))  # NumPy would block on a pipe
+            return _integers(np.load(path, allow_pickle=False), str(path))
         if path.suffix == ".txt":
             os.close(open_regular(path))  # Python would block on a pipe
             return _of_text(path)

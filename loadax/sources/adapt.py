@@ -1,7 +1,7 @@
 """as_source: adapters of users' objects: sources of theirs, and any object with `__len__` and `__getitem__`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, final
@@ -245,18 +245,25 @@ class ObjectSource(BaseSource):
         return examples
 
     def _one_by_one(self, rows: list[int]) -> list[Tree]:
-        examples: list[Tree] = []
-        items, keep = self._items, examples.append
-        try:
-            for row in rows:
-                keep(items[row])
-        except Exception as error:
-            error.add_note(f"loadax: in {type(items).__name__}[{rows[len(examples)]}]")
-            raise
+        items = self._items
+        examples = each_item(items, rows, lambda index: f"[{rows[index]}]")
         if len(rows) > 1 and rows[0] != rows[1] and _share_memory(examples[0], examples[1]):
             # The object reuses one buffer for every row, which now contains the last one.
             return [own_all([items[row]], [row])[0] for row in rows]
         return examples
+
+
+def each_item(items: Any, rows: Iterable[int], text: Callable[[int], str]) -> list[Tree]:
+    """The items at rows, in turn; an error gets a note with the text of the index among `rows`."""
+    examples: list[Tree] = []
+    keep = examples.append
+    try:
+        for row in rows:
+            keep(items[row])
+    except Exception as error:
+        error.add_note(f"loadax: in {type(items).__name__}{text(len(examples))}")
+        raise
+    return examples
 
 
 def _share_memory(example: Tree, other: Tree) -> bool:

@@ -30,7 +30,7 @@ def check_rows(rows: Any, length: int) -> Integers:
     return rows
 
 
-def read_all_columns(source: BaseSource, rows: Integers) -> Tree:
+def read_columns(source: BaseSource, rows: Integers) -> Tree:
     """Reads whole rows of a source with a spec by its `read_into`.
 
     Raises:

@@ -1,147 +1,153 @@
-"""The formats of files: which names and first bytes they have, and which call opens them."""
+"""The formats of files: opens, finds and recognises them by their records."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from loadax.errors import LoadaxError, SourceError, StorageError
-from loadax.sources.io.expand import Format
+from loadax.sources.adapters.libraries import require
+from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
+from loadax.sources.format import Format
+from loadax.sources.images.format import ENDINGS
+from loadax.sources.images.format import FORMAT as _IMAGES
+from loadax.sources.io.expand import file_name
+from loadax.sources.io.neighbours import is_hidden
 from loadax.sources.io.paths import local_path
+from loadax.sources.npy.format import FORMAT as _NPY
+from loadax.sources.parquet.format import FORMAT as _PARQUET
+from loadax.sources.shards.format import TFRECORD, WEBDATASET
+from loadax.sources.text.format import CSV, JSONL
+from loadax.sources.tokens.format import FORMAT as _TOKENS
+from loadax.sources.zarr.format import FORMAT as _ZARR
 
-_PACKED = r"(\.(gz|bz2|xz|zst))?$"
-_LOCAL = "ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder"
-FORMATS = MappingProxyType(
-    {
-        "from_parquet": Format("a Parquet file", r"(?i)\.(parquet|pq)$", ".parquet file", "folder/**/*.parquet"),
-        "from_jsonl": Format("a file of JSON lines", rf"(?i)\.(jsonl|ndjson){_PACKED}", ".jsonl file", "*.json"),
-        "from_csv": Format("a CSV file", rf"(?i)\.(csv|tsv){_PACKED}", ".csv file", "*.txt"),
-        "from_webdataset": Format("a tar file", r"\.tar$", ".tar file in it", "*.shard"),
-        # As `train.tfrecord-00000-of-00008`, or Kaggle's `0.tfrec`.
-        "from_tfrecord": Format("a TFRecord file", r"\.tfrec", "file with .tfrecord in its name", "*.records"),
-        "from_array_record": Format(
-            "an ArrayRecord file", "array_?record", "file with array_record in its name", "*.data", local_only=_LOCAL
-        ),
-        "from_tokens": Format(
-            "a file of tokens", r"\.(bin|ds|idx|npy)$", ".bin or .npy file in it", "*.tokens", argument="path"
-        ),
-    }
-)
-"""The formats whose files are listed in folders, by the function of loadax that opens them."""
+# A name of several formats is one of the first of these, such as `.npy`.
+_OWN = (_ZARR, _PARQUET, JSONL, CSV, WEBDATASET, TFRECORD, _ARRAY_RECORD, _NPY, _IMAGES, _TOKENS)
+FORMATS = MappingProxyType({one.function: one for one in _OWN})
+"""The formats that loadax reads, by the names of the functions that open them."""
 
-_OTHERS = {
-    ".npy": "loadax.from_npy({0})",
-    ".npz": "loadax.from_arrays(dict(numpy.load({0})))",
-    ".zarr": "loadax.from_zarr({0})",
-    ".feather": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
-    ".arrow": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
-    ".arrow stream": "loadax.from_arrow(pyarrow.ipc.open_stream(pyarrow.memory_map({0})))",
-    ".arrow of Hugging Face": "loadax.from_huggingface(datasets.Dataset.from_file({0}))",
-    ".h5": "loadax.as_dataset(h5py.File({0}))",
-    ".hdf5": "loadax.as_dataset(h5py.File({0}))",
-    ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
-    "kerchunk": (
-        "loadax.as_dataset(xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False))"
+_REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
+_OTHERS = (
+    Format("from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"),
+    Format("as_dataset", "an HDF5 file", r"(?i)\.(h5|hdf5)$", rb"\x89HDF\r\n\x1a\n", given="h5py.File({0})"),
+    Format("as_dataset", "a netCDF file", r"(?i)\.nc$", given="xarray.open_dataset({0})"),
+    Format(
+        "from_arrow",
+        "an Arrow file",
+        r"(?i)\.(arrow|feather)$",
+        rb"ARROW1|FEA1",
+        given="pyarrow.feather.read_table({0})",
     ),
-}
-"""The call that opens a file of another format, by the ending of its name, or the kind of its content."""
-
-_HEAD = 4096  # bytes that are looked at
-_MAGIC = (
-    (0, b"PAR1", ".parquet", "a Parquet file"),
-    (0, b"\x93NUMPY", ".npy", "a .npy file"),
-    (257, b"ustar", ".tar", "a tar file"),
-    (0, b"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file"),
-    (0, b"ARROW1", ".arrow", "an Arrow file"),
-    (0, b"FEA1", ".feather", "a Feather file"),
-    (0, b"\xff" * 4, ".arrow stream", "a stream of Arrow record batches"),
+    Format(
+        "from_huggingface",
+        "a stream of Arrow record batches",
+        magic=rb"\xff{4}(?s:.*)huggingface",
+        given="datasets.Dataset.from_file({0})",
+    ),
+    Format(
+        "from_arrow",
+        "a stream of Arrow record batches",
+        magic=rb"\xff{4}",
+        given="pyarrow.ipc.open_stream(pyarrow.memory_map({0}))",
+    ),
+    Format(
+        "as_dataset",
+        "a file of references to zarr chunks, as kerchunk writes it",
+        magic=_REFERENCES,
+        given="xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False)",
+    ),
 )
-_REFERENCES = re.compile(rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:')
+"""Formats that other libraries read. They are recognised first: references are JSON too."""
+
+_KNOWN = (*_OTHERS, *_OWN)
+_HEAD = 4096  # bytes that are looked at
+_MOST_FOLDERS = 1000  # that are looked into
 
 
-def call_for(name: str, path: str) -> str | None:
-    """The call that opens a file with a name, or the ending that stands for its content; None: it is not known."""
-    function = next((function for function, one in FORMATS.items() if one.belongs(name)), None)
-    more = ", seq_len=…" if function == "from_tokens" else ""
-    own = function and f"loadax.{function}({{0}}{more})"
-    call = _OTHERS.get(name, _OTHERS.get(Path(name).suffix.lower(), own))
-    return call and call.format(repr(path))
-
-
-@contextmanager
-def other_formats_refused(
-    function: str, paths: Any, *, before: bool = False, accepted: Sequence[str] = ()
-) -> Iterator[None]:
-    """A block that opens files by a function of loadax; an error in it names the call that opens the first of them.
+def open_files(function: str, paths: Any, *arguments: Any, **named: Any) -> Any:
+    """The source of files that a function of loadax opens.
 
     Args:
         function: Name of the function.
-        paths: What it opens. Only a local file is looked at.
-        before: Whether to look at the file before the block too, as the function opens almost any bytes.
-        accepted: Functions for formats that this one opens too, or refuses by itself.
+        paths: What it opens.
+        arguments: Further arguments of the format's opener.
+        named: Further arguments, by name.
 
     Raises:
-        SourceError: When the file has another format.
+        SourceError: When the files can't be opened. If the first one is local and has another format, names the call
+            that opens it.
+        UnsupportedError: When a package that reads them is not installed.
     """
-    if before:
-        _refuse(function, paths, accepted)
+    one = FORMATS[function]
+    require(one.noun, one.requires, one.extra)
+    if one.any_bytes:
+        _refuse_other(one, paths)
     try:
-        yield
+        return one.open(paths, *arguments, **named)
     except StorageError:  # the file could not be read at all
         raise
     except SourceError as error:
-        _refuse(function, paths, accepted, error)
+        _refuse_other(one, paths, error)
         raise
 
 
-def _refuse(function: str, paths: Any, accepted: Sequence[str], error: SourceError | None = None) -> None:
-    path = _first(paths)
-    if path is None:
-        return
-    content, noun = _recognise(path)
-    call = call_for(content or path.name, str(path))
-    if call is None or any(f"loadax.{name}(" in call for name in (function, *accepted)):
-        return
-    if content is not None:
-        raise SourceError(f"{path} is {noun}; open it with {call}") from error
-    if error is not None:
-        raise SourceError(f"{error}; if the file is what its name says, open it with {call}") from error
+def find_format(path: str, *, guess: bool = False) -> Format | None:
+    """The format of the data at a path, pattern or URL: by its name, or by the names of files in a local folder.
+
+    Args:
+        path: Path or URL.
+        guess: Whether a URL, folder or zip file of no known format is taken for a zarr store, which may have any name.
+    """
+    local = None if "|" in path else local_path(path)  # "|" is part of TensorStore's URLs
+    if local is None or not local.is_dir():
+        found = next((one for one in _KNOWN if one.belongs(file_name(path))), None)
+        whole = "|" in path or (guess and (local is None or local.suffix.lower() == ".zip"))
+    else:
+        found, whole = _format_in(local), guess
+    return found or (_ZARR if whole else None)
 
 
-def _first(paths: Any) -> Path | None:
-    """The first file of an argument, if it is on this machine."""
+def _format_in(folder: Path) -> Format | None:
+    """The format of the files in a folder, or in the first folder below it that has files of a known format."""
+    listed = [one for one in _OWN if one.lacks and not one.needs]
+    found = (
+        [one for one in listed if any(one.belongs(name) for name in names if one is _ZARR or not is_hidden(name))]
+        for names in _names_in(folder)
+    )
+    first = next(filter(None, found), [])
+    data = [one for one in first if not one.lists]
+    if not data and any(name.lower().endswith(ENDINGS) for names in _names_in(folder) for name in names):
+        return _IMAGES
+    return next(iter(data or first), None)
+
+
+def _names_in(folder: Path) -> Iterator[list[str]]:
+    """Names of the files in a folder, then in each of those below it that are not hidden, up to a limit."""
+    for _, folders, names in islice(os.walk(folder, followlinks=True), _MOST_FOLDERS):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        yield names
+
+
+def _refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> None:
+    """Refuses a first file of another format, by its first bytes, or by its name if opening it failed."""
     first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
     try:
         path = local_path(first) if isinstance(first, str | os.PathLike) else None
-        return path if path is not None and path.is_file() else None
-    except (LoadaxError, OSError):
-        return None
-
-
-def _recognise(path: Path) -> tuple[str | None, str]:
-    """The ending that stands for a file's content, and a noun for messages; None if it is not recognised."""
-    try:
+        if path is None or not path.is_file():
+            return
         with path.open("rb") as file:
             head = file.read(_HEAD)
-    except OSError:
-        return None, ""
-    for start, magic, ending, noun in _MAGIC:
-        if head[start : start + len(magic)] == magic:
-            return ".arrow of Hugging Face" if ending == ".arrow stream" and b"huggingface" in head else ending, noun
-    if _REFERENCES.match(head):
-        return "kerchunk", "a file of references to zarr chunks, as kerchunk writes it"
-    return (".jsonl", "a file of JSON lines") if _is_object(head.partition(b"\n")[0]) else (None, "")
-
-
-def _is_object(line: bytes) -> bool:
-    """Whether a line is a JSON object, or begins as one that is longer than what was read."""
-    if len(line) == _HEAD:
-        return line.startswith(b'{"') and b'":' in line
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    except (LoadaxError, OSError):
+        return
+    content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
+    other = content or next((other for other in _KNOWN if other.belongs(path.name)), None)
+    if other is None or other.function in (one.function, *one.accepted):
+        return
+    if content is not None:
+        raise SourceError(f"{path} is {other.noun}; open it with {other.call(str(path))}") from error
+    if error is not None:
+        instead = f"if the file is what its name says, open it with {other.call(str(path))}"
+        raise SourceError(f"{error}; {instead}") from error

@@ -30,10 +30,10 @@ from loadax.sources.io.index_folder import FILES, differs
 from loadax.sources.io.kept_files import BESIDE, sweep, temporary_file
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
+from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.layout import Layout, array_label, keys_below, own_keys
 
-_ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # the folder of any zarr array or group has one of them
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' markers: "." follows "-"
 _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
@@ -251,7 +251,7 @@ class Destination:
     def _occupied(self) -> bool:
         """Whether the folder contains anything but markers of loadax, which a killed process may leave behind."""
         if self.local is None:
-            return any(wait(self.store.read(name), self.location).state == "value" for name in _ZARR)
+            return any(wait(self.store.read(name), self.location).state == "value" for name in MARKERS)
         return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
 
     def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:

@@ -17,6 +17,7 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
+from loadax.sources.zarr.format import MARKERS
 
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
@@ -34,7 +35,7 @@ _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _COMPRESSORS = ("zstd", "blosc", None)
 
-_METADATA = {"zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
+_METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")

@@ -214,7 +214,7 @@ def test_tfrecord_files_of_examples(tmp_path: Path, command: Command) -> None:
     write_tfrecord(tmp_path / "0.tfrecord", [])
     write_tfrecord(tmp_path / "1.tfrecord", records)
     shown = command("inspect", tmp_path).out
-    (line,) = (line for line in shown.splitlines() if line.startswith("loadax.from_tfrecord"))
+    (line,) = (line.strip() for line in shown.splitlines() if "loadax.from_tfrecord" in line)
     assert "features={'name': bytes, 'v': ('float32', 2), 'x': 'int64'}" in line
     opened = eval(line.replace("(seed)", "(0)"), {"loadax": loadax})
     assert sorted(int(example["x"]) for example in opened) == [0, 1, 2]

@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import loadax
+from loadax.sources.formats import FORMATS
 from tests.cli.conftest import Command
 
 MODULE = "def group(example): return 1\nclass Opaque: pass\nnumber = 3\n"
@@ -22,7 +23,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
     "path": [
         (("convert", "nowhere", "out"), "nowhere does not exist; pass the path or URL of a zarr array or group (a fol"),
         (("convert", "words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
-        (("convert", "words.npy", "out"), "words.npy: it can't be opened as .npy"),
+        (("convert", "words.npy", "out"), "words.npy is not a .npy file"),
         (("convert", "empty", "out"), "empty contains no zarr array or group of arrays; check the path"),
         (("convert", "foo://x", "out"), "unsupported URL scheme"),
         (("convert", "x.npy", "./x.npy"), "./x.npy overlaps "),
@@ -31,7 +32,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (("verify", "nowhere"), "nowhere contains no zarr array"),
     ],
     "option of another kind of data": [
-        (("convert", "c.bin", "out"), "c.bin is a file of tokens: pass --seq-len, the number of tokens per row"),
+        (("convert", "c.bin", "out"), "c.bin is a file of tokens: pass --seq-len too"),
         (
             ("convert", "c.bin", "out", "--seq-len", 9, "--columns", "a"),
             "is opened by from_tokens, which takes no --col",
@@ -169,7 +170,7 @@ def test_help_has_an_example_and_names_all_kinds_of_data(name: str, command: Com
     assert shown.code == 0
     assert f"loadax {name}" in shown.out.split("example", 1)[1]
     ending = " ".join(shown.out.rpartition("SRC is ")[2].split())
-    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):
+    for kind in (*(one.noun for one in FORMATS.values()), "MODULE:FUNCTION"):
         assert kind in ending or name in ("audit", "doctor", "verify")
     assert name in command("--help").out
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "lines"),
     [
-        ("parts", ["40 rows in 1 file", "4 row groups of 10 rows", "loadax.from_parquet({!r}).shuffle(0)"]),
+        ("parts", ["40 rows in 1 file", "4 chunks of 10 rows", "loadax.from_parquet({!r}).shuffle(0)"]),
         ("parts/*.parquet", ["40 rows in 1 file", "['name']  a single value  object"]),
         (
             "x.jsonl",
@@ -47,10 +47,11 @@ def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource._fitting", lambda _: 1)
-    assert main(["inspect", str(folder / "parts")]) == 0
+    parquet.write_table(pa.table({"x": range(8000)}), folder / "large.parquet", row_group_size=2000)
+    assert main(["inspect", str(folder / "large.parquet")]) == 0
     shown = capsys.readouterr().out
-    assert "1 row group fits in memory_bytes" in shown
-    assert 'shuffle(0, block="chunks"): decodes each once' in shown
+    assert "4 chunks of 2,000 rows, each decoded whole" in shown
+    assert 'shuffle(0, block="chunks"): decodes each once; keeps 8,000 rows open (62 KiB of numbers)' in shown
 
 
 @pytest.mark.parametrize("path", ["parts", "parts/a.parquet", "x.jsonl"])
@@ -94,7 +95,7 @@ def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:
     assert main(["convert", str(folder / "parts"), str(folder / "out.zarr"), "--dtype", "int8"]) != 0
     assert "which takes no --dtype; leave it out" in capsys.readouterr().err
     assert main(["inspect", str(folder / "none.parquet")]) != 0
-    assert "none.parquet: there is no such file" in capsys.readouterr().err
+    assert "none.parquet does not exist; pass the path or URL of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--columns", "--variables"])

@@ -142,7 +142,7 @@ def test_a_folder_without_a_state(batches: DataIterator, tmp_path: Path) -> None
     with pytest.raises(StateError, match=message):
         load(batches, tmp_path)
     (tmp_path / "loadax.json").write_text("{torn")
-    with pytest.raises(StateError, match=r"loadax.json holds '{torn', which is not JSON; load another checkpoint"):
+    with pytest.raises(StateError, match=r"loadax.json is not JSON: this checkpoint .* is damaged"):
         load(batches, tmp_path)
     assert goes_on(batches), "nothing has changed"
 

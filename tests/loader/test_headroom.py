@@ -108,8 +108,7 @@ def test_in_one_call(machine: Machine) -> None:
     with pytest.raises(ArgumentError, match="steps=11"):
         loader(machine).headroom(step, steps=11)
     with pytest.raises(
-        ArgumentError,
-        match="the run has handed out 5 batches, too few to measure a step; run at least 12 steps",
+        ArgumentError, match="the run has handed out 5 batches, too few to measure a step; run at least 12 steps"
     ):
         Dataloader(np.arange(40, dtype=np.int32), 8).headroom(lambda batch: batch)
 
@@ -122,7 +121,7 @@ def test_in_one_call(machine: Machine) -> None:
         (0.0199, 0.01, "a perfect loader would take 10 ms a step instead of 19.9 ms: 99% faster"),
         (0.02, 0.01, "a perfect loader would take 10 ms a step instead of 20 ms: 2 times as fast"),
         (0.025, 0.01, "a perfect loader would take 10 ms a step instead of 25 ms: 2.5 times as fast"),
-        (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 10 times as fast"),
+        (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 9.97 times as fast"),
         (0.014, 0.001, "a perfect loader would take 1 ms a step instead of 14 ms: 14 times as fast"),
         (
             0.0141,

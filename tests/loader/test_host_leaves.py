@@ -260,55 +260,73 @@ def test_host_batches_are_reported_on_without_a_mesh() -> None:
         next(batches)
         assert "batch" in str(batches.report())
         assert batches.stats().steps == 1
-        with pytest.raises(MeshError, match=r"^batches of host_batches\(\) have no mesh; use loader.iterate\(\) for"):
+        with pytest.raises(
+            MeshError, match=r"^batches of host_batches\(\) are not placed, so .* use loader.iterate\(\),"
+        ):
             _ = batches.mesh
 
 
-@pytest.mark.parametrize(
-    ("data", "given", "message"),
-    [
-        (COLUMNS, "nmae", r"^host_leaves='nmae': an example has no leaf 'nmae'; choose from \['id', 'name', 'x'\]$"),
-        (COLUMNS, ("name", 3), r"^host_leaves=\('name', 3\): an example has no leaf 3; choose"),
-        (COLUMNS, 3, r"^host_leaves=3: pass a name, or a list of names$"),
-        (
-            from_arrays((np.arange(4), np.arange(4))),
-            "name",
-            r"^host_leaves='name': host leaves have names, and an example is .*; make examples dicts in a map$",
-        ),
-    ],
-)
-def test_names_that_are_not_there(data: Dataset, given: Any, message: str) -> None:
+TUPLES = from_arrays((np.arange(8), np.arange(8)))
+WRONG: list[tuple[Dataset, dict[str, Any], str]] = [
+    (
+        COLUMNS,
+        {"host_leaves": "nmae"},
+        r"^host_leaves='nmae': an example has no leaf 'nmae'; choose from \['id', 'name', ",
+    ),
+    (COLUMNS, {"host_leaves": ("name", 3)}, r"^host_leaves=\('name', 3\): an example has no leaf 3; choose"),
+    (COLUMNS, {"host_leaves": 3}, r"^host_leaves=3: pass a name, or a list of names$"),
+    (
+        TUPLES,
+        {"host_leaves": "name"},
+        r"^host_leaves='name': host leaves have names, .*; make examples dicts in a map$",
+    ),
+    (
+        COLUMNS,
+        {"host_leaves": "name", "keep_on_device": True},
+        r"^host_leaves='name': with keep_on_device .*; leave out keep_on_device$",
+    ),
+    (
+        COLUMNS,
+        {"host_leaves": KEPT, "partition": {"x": P("data"), "name": P("data")}},
+        r"^partition names \['name'\], which host_leaves=.* keeps on the host; leave",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "options", "message"), WRONG)
+def test_arguments_that_do_not_fit(data: Dataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Dataloader(data, 4, host_leaves=given)
+        Dataloader(data, 8, **options)
 
 
-def test_host_leaves_and_keep_on_device() -> None:
-    with pytest.raises(ArgumentError, match=r"^host_leaves='name': with keep_on_device .*; leave out keep_on_device$"):
-        Dataloader(COLUMNS, 8, host_leaves="name", keep_on_device=True)
+def test_partition_of_the_leaves_that_are_placed() -> None:
+    Dataloader(COLUMNS, 8, host_leaves=KEPT, partition={"x": P("data")})
+    names: dict[str, Any] = {"data": from_source([{"name": name} for name in NAMES]), "host_leaves": "name"}
+    message = r"^partition=\{\} is for no leaf: .* leaf 'mask'; pass one spec, such as P\('d"
+    with pytest.raises(PartitionError, match=message):
+        Dataloader(**names, batch_size=8, partition={}, mesh=data_parallel())
+    Dataloader(**names, batch_size=8, partition=P("data"), mesh=data_parallel())
 
 
-def test_a_leaf_that_jax_lacks_names_the_argument_that_keeps_it() -> None:
-    with pytest.raises(
-        LeafTypeError, match=r"^leaf \['name'\] has dtype object .*; or keep it on the host: "
-    ) as caught:
-        Dataloader(ROW_BY_ROW, 8)
-    advised = re.search(r"host_leaves=('\w+')", str(caught.value))
-    assert advised is not None
-    Dataloader(ROW_BY_ROW, 8, host_leaves=advised[1].strip("'"))
+COLUMNS_WITHOUT_JAX = {"name": np.array(["a"] * 8), "x": np.arange(8), "day": np.zeros(8, "datetime64[D]")}
 
 
-def test_all_leaves_that_jax_lacks_are_named_at_once() -> None:
-    columns = {"name": np.array(["a"] * 8), "x": np.arange(8), "day": np.zeros(8, "datetime64[D]")}
-    message = r"; or keep all such leaves on the host: Dataloader\(…, host_leaves=(.*)\)$"
+@pytest.mark.parametrize(
+    ("data", "which", "names"),
+    [(ROW_BY_ROW, "it", ["name"]), (from_arrays(COLUMNS_WITHOUT_JAX), "all such leaves", ["day", "name"])],
+)
+def test_leaves_that_jax_lacks_name_the_argument_that_keeps_them(data: Dataset, which: str, names: list[str]) -> None:
+    message = rf"^leaf .* has dtype .*; or keep {which} on the host: Dataloader\(…, host_leaves=(.*)\)$"
     with pytest.raises(LeafTypeError, match=message) as caught:
-        Dataloader(from_arrays(columns), 8)
+        Dataloader(data, 8)
     advised = ast.literal_eval(re.search(message, str(caught.value))[1])  # type: ignore[index]
-    assert sorted(advised) == ["day", "name"]
-    Dataloader(from_arrays(columns), 8, host_leaves=advised)
+    assert sorted([advised] if isinstance(advised, str) else advised) == names
+    Dataloader(data, 8, host_leaves=advised)
 
 
-def test_there_are_no_host_leaves() -> None:
-    loader = Dataloader(from_arrays({"x": np.arange(16)}), 8)
+@pytest.mark.parametrize("examples", [{"x": np.arange(16)}, np.arange(16), (np.arange(16), np.arange(16))])
+def test_there_are_no_host_leaves(examples: Any) -> None:
+    loader = Dataloader(from_arrays(examples), 8)
     with iter(loader) as batches:
         with pytest.raises(ArgumentError, match=r"^no batch was handed out yet; call next\(\) first, or use loader.ho"):
             _ = batches.host
@@ -321,6 +339,11 @@ def test_there_are_no_host_leaves() -> None:
         batches.set_state(0)
         with pytest.raises(ArgumentError, match="no batch was handed out yet"):
             _ = batches.host
+    with loader.host_batches() as on_host:
+        next(on_host)
+        if not isinstance(examples, dict):
+            with pytest.raises(ArgumentError, match=message):
+                _ = on_host.host
 
 
 def test_epochs_have_them_too() -> None:
@@ -339,26 +362,3 @@ def test_strings_of_a_map_may_have_any_length() -> None:
 
 def _longer_and_longer(rows: dict[str, Any]) -> dict[str, Any]:
     return {**rows, "name": np.array(["a" * 3 ** (int(x) % 5) for x in rows["x"]])}
-
-
-@pytest.mark.parametrize("examples", [np.arange(16), (np.arange(16), np.arange(16))])
-def test_examples_without_names_have_no_host_leaves(examples: Any) -> None:
-    with Dataloader(from_arrays(examples), 8).host_batches() as batches:
-        next(batches)
-        with pytest.raises(ArgumentError, match=r"^this loader places all leaves"):
-            _ = batches.host
-
-
-def test_partitions_of_leaves_that_are_not_placed() -> None:
-    spec = {"x": P("data"), "name": P("data")}
-    with pytest.raises(
-        ArgumentError, match=r"^partition names \['name'\], which host_leaves=.* keeps on the host; leave"
-    ):
-        Dataloader(COLUMNS, 8, host_leaves=KEPT, partition=spec)
-    Dataloader(COLUMNS, 8, host_leaves=KEPT, partition={"x": P("data")})
-    names = from_source([{"name": name} for name in NAMES])
-    with pytest.raises(
-        PartitionError, match=r"^partition=\{\} is for no leaf: .* leaf 'mask'; pass one spec, such as P\('d"
-    ):
-        Dataloader(names, 8, host_leaves="name", partition={}, mesh=data_parallel())
-    Dataloader(names, 8, host_leaves="name", partition=P("data"), mesh=data_parallel())

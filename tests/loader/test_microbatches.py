@@ -84,7 +84,7 @@ def test_with_padding_and_other_batch_sizes() -> None:
         (
             {"batch_size": 64, "microbatches": 3},
             ArgumentError,
-            "batch_size=64 can't be split into microbatches=3; use a multiple of 3",
+            "batch_size=64 can't be split into microbatches=3 parts; use a multiple of 3",
         ),
         (
             {"batch_size": 16, "microbatches": 4},
@@ -167,11 +167,11 @@ def test_keys_are_the_same_on_any_share_and_for_padding_zero() -> None:
 def test_keys_need_a_place() -> None:
     with pytest.raises(
         ArgumentError,
-        match=r"key_seed= adds a leaf 'key' to every batch, but an example already has the key 'key'; make",
+        match=r"a leaf 'key' is to be added to every batch, but an example already has the key 'key'; make",
     ):
         Dataloader(from_arrays({"key": np.arange(9)}), batch_size=8, key_seed=0)
     with pytest.raises(
-        ArgumentError, match=r"an example is one bare array; make examples dicts .*, or leave key_seed out"
+        ArgumentError, match=r"an example is one bare array; make examples dicts .*, or leave out key_seed="
     ):
         Dataloader(np.arange(9), batch_size=8, key_seed=0)
     with pytest.raises(ArgumentError, match=r"key_seed='a': pass an int"):

@@ -3,6 +3,7 @@
 import gc
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, LoadaxError, MeshError, PartitionError
+from loadax.errors import ArgumentError, MeshError, PartitionError
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
 from tests.limits import HANG
@@ -102,14 +103,13 @@ def test_a_mesh_that_the_partition_does_not_fit_leaves_the_iterator_where_it_is(
     loader = Dataloader(TREE, {0: 8, 3: 12}, partition=P("data"), mesh=data_parallel(jax.devices()[:4]))
     rows = data_parallel(jax.devices()[:8])
     grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
-    elsewhere = r"; or move to another mesh, or with another partition: it\.move_to\(mesh, partition=…\)$"
     with loader.iterate() as batches:
         next(batches)
-        with pytest.raises(PartitionError, match=r"names the axis 'data', but the mesh has .*of these" + elsewhere):
+        with pytest.raises(PartitionError, match=r"names the axis 'data', but the mesh has .*: use one of these$"):
             batches.move_to(grid)
         with pytest.raises(PartitionError, match=r"names the axis 'seq', but the mesh has .*: use one of these$"):
             batches.move_to(grid, P("seq"))
-        with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8.*" + elsewhere):
+        with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8"):
             batches.move_to(rows)  # fits the next batch, but not those of step 3
         check_placed(next(batches), loader, 1, 4)
         batches.move_to(grid, partition=P("batch"))
@@ -127,14 +127,16 @@ def test_what_no_batch_can_be_placed_on_is_refused() -> None:
             batches.move_to(None)  # type: ignore[arg-type]
         with pytest.raises(MeshError, match="is for planning only"):
             batches.move_to(plan_mesh({"data": 8}, hosts=2), P("data"))  # type: ignore[arg-type]
-        with pytest.raises(MeshError, match=r"use one mesh; or move to another mesh, or with another partition: it"):
+        with pytest.raises(MeshError, match=r"use one mesh$"):
             batches.move_to(half)
         check_placed(next(batches), loader, 1, 8)
         batches.move_to(half, NamedSharding(half, P("data")))
         check_placed(next(batches), loader, 2, 4)
     with loader.host_batches() as on_host:
         next(on_host)
-        message = r"are not placed, so .* make a new iterator in that mesh: loader\.host_batches\(start=it\.get_state"
+        message = (
+            r"are not placed, so .* make a new iterator in another mesh: loader\.host_batches\(start=it\.get_state"
+        )
         with pytest.raises(MeshError, match=message):
             on_host.move_to(half)
         with jax.set_mesh(half), loader.host_batches(start=on_host.get_state()) as others:
@@ -214,23 +216,15 @@ def test_a_run_that_an_error_ended_continues_from_that_step() -> None:
 def test_threads_that_share_a_moving_iterator_get_each_batch_once() -> None:
     loader = Dataloader(np.arange(800, dtype=np.int32), BATCH, num_workers=2)
     batches = loader.iterate()
-    taken: list[int] = []
-    failures: list[LoadaxError] = []
 
-    def consume() -> None:
-        try:
-            taken.extend(int(batch[0]) // BATCH for batch in batches)
-        except LoadaxError as error:
-            failures.append(error)
+    def consume() -> list[int]:
+        return [int(batch[0]) // BATCH for batch in batches]
 
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while batches.step < len(loader):
-        batches.move_to(data_parallel(jax.devices()[: 4 if batches.mesh.size == 8 else 8]))
-    for thread in threads:
-        thread.join(HANG)
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        consumers = [pool.submit(consume) for _ in range(4)]
+        while batches.step < len(loader) and not any(consumer.done() for consumer in consumers):
+            batches.move_to(data_parallel(jax.devices()[: 4 if batches.mesh.size == 8 else 8]))
+        taken = [step for consumer in consumers for step in consumer.result(HANG)]
     assert sorted(taken) == list(range(len(loader)))
 
 

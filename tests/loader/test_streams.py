@@ -20,6 +20,7 @@ from tests.limits import HANG, until
 from tests.streams import CountedLanes, StatefulLane, expected_steps, row_of
 
 BATCH = 8
+WRONG_PLACES = (-5, 0), (float("inf"), 0), (5, 0), (0, 5)  # of a lane without a state: row and epoch
 
 
 def rows(lane: int, lanes: int, count: int = 100) -> Iterator[Any]:
@@ -85,18 +86,6 @@ def test_batches_are_placed_and_mapped() -> None:
             next(batches)
 
 
-def test_a_run_moves_to_another_mesh() -> None:
-    loader = Dataloader(from_stream(rows, lanes=4), BATCH)
-    expected = [np.asarray(batch["x"]).tolist() for batch in loader]
-    with iter(loader) as batches:
-        given = [np.asarray(next(batches)["x"]).tolist() for _ in range(3)]
-        batches.move_to(data_parallel(jax.devices()[:2]))
-        for batch in batches:
-            assert batch["x"].sharding.num_devices == 2
-            given.append(np.asarray(batch["x"]).tolist())
-    assert given == expected
-
-
 @pytest.mark.parametrize("event", ["end and move", "Ctrl-C", "set_state"])
 def test_batch_that_a_thread_holds_while_another_reopens_the_run(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths, held, reopened = [8, 8] if "end" in event else [16, 16], threading.Event(), threading.Event()
@@ -143,26 +132,21 @@ def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> 
     expected = sorted(expected_steps(lengths, BATCH, remainder))
     loader = Dataloader(from_stream(CountedLanes(lengths, True), lanes=3), BATCH, remainder=remainder, num_workers=2)
     meshes = [data_parallel(jax.devices()[:count]) for count in (1, 2, 4)]
+
+    def ask(batches: DataIterator, over: threading.Event) -> bool:
+        while not over.is_set():
+            batches.get_state()
+        return True
+
     for _ in range(6):
-        got: list[Any] = []
         batches, over = iter(loader), threading.Event()
-
-        def read(batches: Any = batches, got: list[Any] = got) -> None:
-            got.extend(batches)
-
-        def ask(batches: Any = batches, over: threading.Event = over) -> bool:
-            while not over.is_set():
-                batches.get_state()
-            return True
-
         with ThreadPoolExecutor(4) as pool:
-            reads = [pool.submit(read) for _ in range(3)]
-            asked = pool.submit(ask)
+            reads = [pool.submit(list[Any], batches) for _ in range(3)]
+            asked = pool.submit(ask, batches, over)
             try:
                 for mesh in meshes:
                     batches.move_to(mesh)
-                for each in reads:
-                    each.result(HANG)
+                got = [batch for read in reads for batch in read.result(HANG)]
             finally:
                 over.set()
                 batches.close()
@@ -318,27 +302,25 @@ def test_a_lane_that_hangs_ends_with_close_and_others_do_not_wait() -> None:
     hang.set()
 
 
-@pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
-def test_equal_lanes_that_fill_batches_end_alike(remainder: Any) -> None:
-    assert len(batches_of(from_stream(CountedLanes([20] * 4), lanes=4), remainder=remainder)) == 10
+def lane_of_epoch(lane: int, lanes: int, epoch: int) -> list[int]:
+    return [100 * epoch + 10 * lane + row for row in range(3)]
+
+
+@pytest.mark.parametrize("open_lane", [lane_of_epoch, lambda lane, lanes, epoch=0: lane_of_epoch(lane, lanes, epoch)])
+def test_epochs_read_every_lane_again(open_lane: Any) -> None:
+    served = [batch.tolist() for batch in batches_of(from_stream(open_lane, lanes=2), 6, num_epochs=2)]
+    assert served == [[0, 1, 2, 10, 11, 12], [100, 101, 102, 110, 111, 112]]
 
 
 def test_an_end_within_a_batch_is_an_error_if_asked() -> None:
-    data = from_stream(CountedLanes([20, 21, 20, 20]), lanes=4)
+    even, uneven = (from_stream(CountedLanes(lengths), lanes=4) for lengths in ([20] * 4, [20, 21, 20, 20]))
+    for remainder, last in (("drop", []), ("pad", [1]), ("error", None)):
+        assert len(batches_of(even, remainder=remainder)) == 10
+        if last is not None:
+            masks = [batch.get("mask", np.ones(8, bool)) for batch in batches_of(uneven, remainder=remainder)]
+            assert [int(mask.sum()) for mask in masks] == [8] * 10 + last
     with pytest.raises(SourceError, match="lane 0 ended after 20 rows, and the batch of step 10 has only some"):
-        batches_of(data, remainder="error")
-    assert len(batches_of(data, remainder="drop")) == 10
-    assert [int(batch["mask"].sum()) for batch in batches_of(data, remainder="pad")] == [8] * 10 + [1]
-
-
-def test_epochs_read_every_lane_again() -> None:
-    def lane_of(lane: int, lanes: int, epoch: int = 0) -> Iterator[Any]:
-        for row in range(3):
-            yield {"x": np.int32(100 * epoch + 10 * lane + row)}
-
-    data = from_stream(lane_of, lanes=2)
-    served = [batch["x"].tolist() for batch in batches_of(data, 6, num_epochs=2)]
-    assert served == [[0, 1, 2, 10, 11, 12], [100, 101, 102, 110, 111, 112]]
+        batches_of(uneven, remainder="error")
 
 
 def test_a_lane_that_yields_one_array_again_is_an_error() -> None:
@@ -352,14 +334,6 @@ def test_a_lane_that_yields_one_array_again_is_an_error() -> None:
         batches_of(from_stream(open_lane, lanes=2))
     steady = from_stream(lambda lane, lanes: (one | {"x": one["x"].copy()} for one in open_lane(lane, lanes)), lanes=2)
     assert len(batches_of(steady)) == 80 // BATCH
-
-
-def test_the_epoch_needs_no_default() -> None:
-    def open_lane(lane: int, lanes: int, epoch: int) -> list[int]:
-        return [100 * epoch + lane] * 2
-
-    served = batches_of(from_stream(open_lane, lanes=2), 4, num_epochs=2)  # type: ignore[arg-type]
-    assert [batch.tolist() for batch in served] == [[0, 0, 1, 1], [100, 100, 101, 101]]
 
 
 def test_bad_arguments() -> None:
@@ -408,22 +382,49 @@ def test_a_state_that_is_none_is_not_saved() -> None:
             assert again.tolist() == [row_of(lane, 2 * step + row) for lane in range(2) for row in range(2)]
 
 
-@pytest.mark.parametrize("lanes", [[{"4": [0, 0, 0, None]}], [{"-1": [0, 0, 0, None]}], [{"0": [5, 0, 0, None]}]])
-def test_states_of_lanes_that_can_not_be(lanes: Any) -> None:
-    loader = Dataloader(from_stream(CountedLanes(), lanes=4), BATCH, num_epochs=None)
+NO_STATES = "which is not a list of states by lane; pass a state of"
+WRONG_STATES: list[tuple[dict[str, Any], str]] = [
+    ({"lanes": [{"4": [0, 0, 0, None]}]}, "lane 4, but the stream has the lanes 0 to 1"),
+    ({"lanes": [{"-1": [0, 0, 0, None]}]}, "lane -1, but the stream has the lanes 0 to 1"),
+    *[
+        ({"lanes": lanes}, NO_STATES)
+        for lanes in ("x", [1], [{"0": 3}], *[[{"0": [row, epoch, 0, None]}] for row, epoch in WRONG_PLACES])
+    ],
+    ({"lanes": [{"1": [10**15, 0, 0, 1]}]}, "the state of lane 1 is at its row 1000000000000000, but the step begins"),
+    ({"step": 10**12, "position": 8 * 10**12}, "would have to read .* rows to skip them"),
+]
+
+
+@pytest.mark.parametrize(("change", "match"), WRONG_STATES)
+def test_states_of_lanes_that_can_not_be(change: dict[str, Any], match: str) -> None:
+    loader = Dataloader(from_stream(CountedLanes(stateful=True), lanes=2), BATCH, num_epochs=None, num_workers=0)
     with iter(loader) as batches:
         next(batches)
         state = batches.get_state()
-        with pytest.raises(
-            StateError, match=r"lane (4|-1), but the stream has the lanes 0 to 3|list of states by lane"
-        ):
-            loader.iterate(state | {"lanes": lanes})
-        with pytest.raises(StateError):
-            batches.set_state(state | {"lanes": lanes})
-        assert np.asarray(next(batches)["x"]).tolist()[:2] == [2, 3], "unchanged"
+        for restore in (loader.iterate, batches.set_state):
+            with pytest.raises(StateError, match=match):
+                next(restore(state | change) or batches)
+        batches.set_state(state)
+        assert np.asarray(next(batches)["x"]).tolist() == [row_of(lane, row) for lane in (0, 1) for row in range(4, 8)]
 
 
-def test_states_that_do_not_fit() -> None:
+def test_states_of_other_lanes_and_steps() -> None:
+    kept = Dataloader(from_stream(CountedLanes(stateful=True), lanes=2), BATCH, num_epochs=None)
+    with kept.iterate(3) as batches:
+        next(batches)
+        state = batches.get_state()
+    plain = Dataloader(from_stream(CountedLanes(), lanes=2), BATCH, num_epochs=None)
+    with plain.iterate(state) as batches, pytest.raises(StateError, match="the state of lane 0 was saved by an iterat"):
+        next(batches)
+    with plain.iterate(state["step"]) as batches:
+        assert np.asarray(next(batches)["x"]).tolist()[:2] == [16, 17]
+    with pytest.raises(StateError, match=r"states of the steps \[0, 4\]"):
+        kept.iterate([state, kept.iterate().get_state()])
+    with pytest.raises(StateError, match="the part `a stream of 4 lanes` differs from the saved run"):
+        Dataloader(from_stream(CountedLanes(), lanes=4), BATCH).iterate(state)
+
+
+def test_state_that_is_not_json() -> None:
     class Odd:
         def __iter__(self) -> "Odd":
             return self
@@ -439,23 +440,6 @@ def test_states_that_do_not_fit() -> None:
 
     with pytest.raises(StateError, match="lane 0: the state of Odd is not JSON"):
         batches_of(from_stream(lambda lane, lanes: Odd(), lanes=2))
-    kept = Dataloader(from_stream(CountedLanes(stateful=True), lanes=2), BATCH, num_epochs=None)
-    with iter(kept) as batches:
-        for _ in range(3):
-            next(batches)
-        state = batches.get_state()
-    plain = Dataloader(from_stream(CountedLanes(), lanes=2), BATCH, num_epochs=None)
-    with plain.iterate(state) as batches, pytest.raises(StateError, match="the state of lane 0 was saved by an iterat"):
-        next(batches)
-    with plain.iterate(state["step"]) as batches:
-        assert np.asarray(next(batches)["x"]).tolist()[:2] == [12, 13]
-    for lanes in ("x", [1], [{"0": 3}], [{"0": [-5, 0, 0, None]}], [{"0": [float("inf"), 0, 0, None]}]):
-        with pytest.raises(StateError, match="which is not a list of states by lane"):
-            kept.iterate(state | {"lanes": lanes})
-    with pytest.raises(StateError, match=r"states of the steps \[0, 3\]"):
-        kept.iterate([state, kept.iterate().get_state()])
-    with pytest.raises(StateError, match="the part `a stream of 4 lanes` differs from the saved run"):
-        Dataloader(from_stream(CountedLanes(), lanes=4), BATCH).iterate(state)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -513,24 +497,3 @@ def test_later_passes_open_lanes_again() -> None:
     first, second = (batches_of(data) for _ in range(2))
     np.testing.assert_equal(first, second)
     assert sorted(lanes.opened) == [0, 0, 1, 1, 2, 2]  # that of the probe is read on
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (
-            lambda state: state["lanes"][0].update({"1": [10**15, 0, 0, 1]}),
-            "lane 1 is at its row 1000000000000000, but",
-        ),
-        (lambda state: state["lanes"][0].update({"1": [0, 5, 0, None]}), "is not a list of states by lane"),
-        (lambda state: state.update(step=10**12, position=8 * 10**12), "would have to read .* rows to skip them"),
-    ],
-)
-def test_forged_states_of_lanes_are_refused(change: Any, match: str) -> None:
-    loader = Dataloader(from_stream(CountedLanes((40, 40), True), lanes=2), 8, num_epochs=None, num_workers=0)
-    with loader.host_batches() as batches:
-        next(batches)
-        state = batches.get_state()
-    change(state)
-    with pytest.raises(StateError, match=match):
-        next(loader.host_batches(state))

@@ -234,7 +234,11 @@ TOKENS = np.arange(10, dtype=np.uint16)
             "the offsets go from 0 to 5, but the data has 10 entries; pass offsets that ascend",
         ),
         (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, but the data has 10"),
-        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, but the data has 10"),
+        (
+            lambda _: (TOKENS, [0, 7, 3, 10]),
+            SourceError,
+            "the offsets go from 0 to 10 with a step of -4, but the data has 10",
+        ),
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,

@@ -1,7 +1,9 @@
 """A function that is given a file of another format names the call that opens it."""
 
 import json
+import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import SourceError
+from loadax.sources.format import Format
+from loadax.sources.formats import FORMATS
 from tests.sources.advice import follow
 from tests.sources.shards.corpora import write_tar, write_tfrecord
 
@@ -75,3 +79,18 @@ def test_tfrecord_files_of_any_name_are_found(name: str, folder: Path, tmp_path:
     shutil.copy(folder / "a.tfrecord", tmp_path / name)
     (tmp_path / f"{name}.idx").write_text("0 17\n17 17\n")
     assert len(loadax.from_tfrecord(tmp_path)) == ROWS["a.tfrecord"]
+
+
+def test_guide_to_the_command_line_has_the_options_of_every_format() -> None:
+    guide = (Path(loadax.__file__).parents[1] / "docs/guides/command_line.md").read_text()
+    rows = re.findall(r"^\|.*\| `(from_\w+)` \| (.*) \|$", guide, re.MULTILINE)
+    assert {function: set(re.findall("[a-z-]{2,}", options)) for function, options in rows} == {
+        function: {"--" + option.replace("_", "-") for option in one.options} for function, one in FORMATS.items()
+    }
+
+
+@pytest.mark.parametrize("record", FORMATS.values(), ids=FORMATS)
+def test_extra_of_a_format_installs_what_reads_it(record: Format) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    installed = project["optional-dependencies"][record.extra] if record.extra else project["dependencies"]
+    assert {*record.requires} <= {re.split("[<>=]", requirement)[0] for requirement in installed}

@@ -53,7 +53,7 @@ class DuckOfChance:
         return {"x": element["x"] + rng.random()}
 
 
-def test_they_are_what_their_methods_are() -> None:
+def test_transforms_apply_their_methods() -> None:
     x = np.arange(20.0)
     assert DATA.map(Scale(3.0)).read(range(20))["x"].tolist() == (3 * x).tolist()
     assert DATA.map(Duck()).read(range(20))["x"].tolist() == (x + 1).tolist()
@@ -74,17 +74,6 @@ def test_the_laws_of_maps() -> None:
 
     testing.check_map(rows_by_themselves, {"x": np.arange(20.0)})
     testing.check_source(DATA.map(Scale(3.0)).map(Jitter(2.0), seed=7).shuffle(1), timeout=120)
-
-
-@pytest.mark.processes
-def test_worker_processes_and_resumption() -> None:
-    data = DATA.filter(Above(4.0)).map(Scale(2.0)).map(Jitter(1.0), seed=3).shuffle(1)
-    loader = loadax.Dataloader(data, 8, num_epochs=2)
-    expected = [batch["x"].tolist() for batch in loader]
-    with iter(loadax.Dataloader(data, 8, num_epochs=2, worker_type="process", num_workers=1)) as batches:
-        assert next(batches)["x"].tolist() == expected[0]
-        state = batches.get_state()
-    assert [batch["x"].tolist() for batch in loader.iterate(state)] == expected[1:]
 
 
 def test_fingerprints_notice_the_parameters_of_a_transform() -> None:
@@ -121,15 +110,16 @@ class Split:
         ("map", Above(1.0), r"Above\(least=1.0\) has filter, and map\(\) can't apply that; pass it to data.filter"),
         ("filter", Scale(1.0), r"has map, and filter\(\) can't apply that; pass it to data.map"),
         ("filter", Jitter(1.0), r"has random_map, .*; pass it to data.map"),
-        ("map", Indexed(), r"has map_with_index, .* in Grain: loadax.from_grain\(dataset.map_with_index"),
+        ("map", Indexed(), r"has map_with_index, .*: data.map\(fn, with_index=True\)$"),
         ("map", Split(), r"has flat_map, .* in Grain"),
         ("map", grain.transforms.Batch(8), r"has batch_size, .*: loadax.Dataloader\(data, batch_size=8\)"),
         ("map", object(), "can't be called"),
         ("map", DATA, "can't be called; pass a function"),
         ("filter", DATA, "can't be called; pass a function"),
+        ("map_batch", Scale(1.0), r"has map, and map_batch\(\) can't apply that; pass it to data.map$"),
     ],
 )
-def test_others_are_refused(verb: str, given: Any, remedy: str) -> None:
+def test_transforms_of_another_kind_are_refused(verb: str, given: Any, remedy: str) -> None:
     with pytest.raises(ArgumentError, match=rf"^fn=.*{remedy}"):
         getattr(DATA, verb)(given)
 
@@ -140,11 +130,6 @@ def test_a_class_is_refused_and_an_instance_is_taken(verb: str, given: Any) -> N
         getattr(DATA, verb)(given)
     given = DuckOfChance() if given is DuckOfChance else given(1.0)
     assert len(getattr(DATA, verb)(given)) in (19, 20)
-
-
-def test_map_batch_takes_no_transforms() -> None:
-    with pytest.raises(ArgumentError, match=r"has map, and map_batch\(\) can't apply that; pass it to data.map$"):
-        DATA.map_batch(Scale(1.0))
 
 
 def test_a_map_that_gets_no_generator_wants_none() -> None:

@@ -140,6 +140,7 @@ class Assembler:
         self._masking = masking
         self._mark = mark
         self._key_seed = key_seed
+        self.layout = layout
         self._data: list[tuple[int, ColumnTile]] = []
         self._generated: list[tuple[int, ColumnTile]] = []
         for index, tile in enumerate(layout.tiles):
@@ -148,14 +149,10 @@ class Assembler:
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
         # With masking, every process must meet the errors of all columns of a row, to mask the same rows.
-        self._by_columns = reader.maps_columns and (not masking or (not reader.maps and self._reads_whole_rows()))
-
-    def _reads_whole_rows(self) -> bool:
-        """Whether the tiles have all columns of all leaves, of every row."""
-        sources = {_source(tile) for _, tile in self._data}
-        return len(sources) == len(self._source_dtypes) and all(
+        whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_dtypes) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
+        self._by_columns = reader.maps_columns and (not masking or (not reader.maps and whole_rows))
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.
@@ -192,7 +189,8 @@ class Assembler:
         view = _PieceView(piece)
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
-            self._only_padding(view)
+            for index, tile in self._data:
+                view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
         elif not self._by_columns:
             self._by_rows(view, clock)
         elif self._reader.maps:
@@ -206,10 +204,6 @@ class Assembler:
                 cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
                 view.deliver(index, tile, values[cut])
         return clock.timing()._replace(rows=len(view.visits.rows))
-
-    def _only_padding(self, view: _PieceView) -> None:
-        for index, tile in self._data:
-            view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
 
     def _by_rows(self, view: _PieceView, clock: StageClock) -> None:
         """Reads whole rows, applies all maps, and splits the result into tiles."""
@@ -304,11 +298,8 @@ class Assembler:
 
 def _sum_of(timings: Sequence[Timing]) -> Timing:
     """The times and amounts of a piece that was read in parts, one after the other."""
-    summed = {name: sum(getattr(timing, name) for timing in timings) for name in _SUMMED}
-    return timings[0]._replace(**summed)
-
-
-_SUMMED = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
+    names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
+    return timings[0]._replace(**{name: sum(getattr(timing, name) for timing in timings) for name in names})
 
 
 def _source(tile: ColumnTile) -> int:

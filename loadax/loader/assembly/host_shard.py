@@ -33,48 +33,48 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = ()) -> BatchSpec:
+def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
     """The spec of a placed batch of these examples.
 
     Args:
         example: Spec of an example.
-        generated: Which of the generated leaves `MASK` and `KEY` to add. If all leaves are host leaves, a batch
-            consists of the mask.
-        host_leaves: Names of the leaves to leave out.
+        generated: Which of the generated leaves `MASK` and `KEY` to add.
 
     Raises:
         LeafTypeError: If JAX does not have a leaf's dtype.
         ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
-    specs, tree = _numbered(example)
-    if host_leaves:
-        tree = {name: indices for name, indices in tree.items() if name not in host_leaves}
-        if not flatten(tree)[0]:
-            generated = [MASK, *(name for name in generated if name != MASK)]
-    return _spec(_with_generated(tree, generated), specs)
+    return batch_specs(example, generated)[0]
 
 
-def host_spec(
-    example: Tree, generated: Sequence[str], host_leaves: Sequence[str], missing: Sequence[Any] = ()
-) -> BatchSpec:
-    """The spec of a batch on the host, with all leaves; host leaves keep their dtype.
+def batch_specs(
+    example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = (), missing: Sequence[Any] = ()
+) -> tuple[BatchSpec, BatchSpec, BatchSpec]:
+    """The specs of a placed batch, of its host leaves alone, and of a whole batch on the host.
 
-    `missing`: padding of each leaf of objects; None if not given.
+    Args:
+        example: Spec of an example.
+        generated: As for `batch_spec`. If all leaves are host leaves, a placed batch consists of the mask.
+        host_leaves: Names of the leaves that are not placed; they keep their dtype.
+        missing: Padding of each leaf of objects. Empty: None.
 
     Raises:
         LeafTypeError: As for `batch_spec`.
         ArgumentError: As for `batch_spec`.
     """
     specs, tree = _numbered(example)
-    kept = flatten([tree[name] for name in host_leaves])[0]
-    return _spec(_with_generated(tree, generated), specs, kept, missing)
-
-
-def host_leaves_spec(example: Tree, host_leaves: Sequence[str], missing: Sequence[Any] = ()) -> BatchSpec:
-    """The spec of the host leaves alone: a dict by name; `missing` as for `host_spec`."""
-    specs, tree = _numbered(example)
-    chosen = {name: tree[name] for name in host_leaves}
-    return _spec(chosen, specs, flatten(chosen)[0], missing)
+    on_host = {name: tree[name] for name in host_leaves}
+    kept = flatten(on_host)[0]
+    placed, added = tree, generated
+    if host_leaves:
+        placed = {name: indices for name, indices in tree.items() if name not in host_leaves}
+        if not flatten(placed)[0]:
+            added = [MASK, *(name for name in generated if name != MASK)]
+    return (
+        _spec(_with_generated(placed, added), specs),
+        _spec(on_host, specs, kept, missing),
+        _spec(_with_generated(tree, generated), specs, kept, missing),
+    )
 
 
 def _numbered(example: Tree) -> tuple[list[ArraySpec], Any]:
@@ -93,10 +93,10 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
         if type(tree) is not dict or name in tree:
             problem = "is one bare array" if isinstance(tree, int) else f"is {type_text(tree)}"
             problem = f"already has the key {name!r}" if isinstance(tree, dict) else problem
-            otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
+            others = ", on_error= and quarantine=" if name == MASK else ""
             raise ArgumentError(
-                f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
-                f"make examples dicts without that key in a map, or {otherwise}"
+                f"a leaf {name!r} is to be added to every batch, but an example {problem}; make examples dicts without "
+                f"that key in a map, or leave out {ADDED_BY[name]}{others}"
             )
     return {**tree, **{name: name for name in generated}} if generated else tree
 
@@ -104,31 +104,25 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
 def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missing: Sequence[Any] = ()) -> BatchSpec:
     """The spec of a tree of leaf indices and names of generated leaves; leaves `kept` keep their dtype."""
     indices, structure = flatten(tree)
-    leaves = []
+    leaves, refused = [], dict[int | str, LeafTypeError]()
     for path, index in zip(structure.paths, indices, strict=True):
         name = index if isinstance(index, str) else ""
         spec = _GENERATED[name] if name else specs[index]
         try:
             dtype = spec.dtype if index in kept else placed_dtype(spec.dtype, path)
         except LeafTypeError as error:
-            if type(tree) is not dict:
-                raise
-            keys = [key for key in tree if any(not _placeable(one, specs, kept) for one in flatten(tree[key])[0])]
-            which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
-            raise LeafTypeError(
-                f"{error}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})"
-            ) from error
+            refused[index] = error
+            continue
         padding = None if name or not missing else missing[index]
         leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name, padding))
+    if refused:
+        first = next(iter(refused.values()))
+        if type(tree) is not dict:
+            raise first
+        keys = [key for key in tree if not refused.keys().isdisjoint(flatten(tree[key])[0])]
+        which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
+        raise LeafTypeError(f"{first}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from first
     return BatchSpec(structure, tuple(leaves))
-
-
-def _placeable(index: int | str, specs: Sequence[ArraySpec], kept: Sequence[int]) -> bool:
-    """Whether a leaf can be a `jax.Array`, or needn't be one."""
-    try:
-        return isinstance(index, str) or index in kept or placed_dtype(specs[index].dtype, "") is not None
-    except LeafTypeError:
-        return False
 
 
 @final
@@ -243,23 +237,18 @@ def resolve_shard(
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
     generated = [leaf.generated for leaf in batch.leaves if leaf.generated and isinstance(partition, dict)]
     missing = [name for name in generated if name not in partition]
-    if not missing:
-        return resolve_partition(partition, batch.structure, shapes, mesh)
-    # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
-    example = batch.structure.build(range(len(batch.leaves)))
-    indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
-    if not indices:
-        raise PartitionError(
-            f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf {MASK!r}; "
-            f"pass one spec, such as P('data')"
-        )
-    specs = dict(
-        zip(indices, resolve_partition(partition, structure, [shapes[index] for index in indices], mesh), strict=True)
-    )
-    first = PartitionSpec(*specs[indices[0]][:1])
-    for name in missing:
-        specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
-    return [specs[index] for index in range(len(batch.leaves))]
+    if missing:
+        # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
+        example = batch.structure.build(range(len(batch.leaves)))
+        indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
+        if not indices:
+            raise PartitionError(
+                f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf "
+                f"{MASK!r}; pass one spec, such as P('data')"
+            )
+        first = resolve_partition(partition, structure, [shapes[index] for index in indices], mesh)[0]
+        partition = partition | dict.fromkeys(missing, PartitionSpec(*first[:1]))
+    return resolve_partition(partition, batch.structure, shapes, mesh)
 
 
 def _check_part(shard: HostShard, part: ShardSpec) -> None:

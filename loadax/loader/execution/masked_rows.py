@@ -67,14 +67,13 @@ class MaskedRows:
         if masking.record is not None:
             known = {"id": record.id, "rows": len(self._source), "step": step, **record.to_dict()}
             append_record(masking.record, {**known, "error": failure.error})
-        most = max(_ALWAYS, masking.max_share * self._read)
         if self._in_a_row > masking.max_in_a_row:
-            raise SourceError(
-                f"{self._in_a_row} rows in a row can't be read, more than max_in_a_row={masking.max_in_a_row} of "
-                f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_in_a_row"
-            )
-        if len(self._noted) > most:
-            raise SourceError(
-                f"{len(self._noted)} of {self._read} rows can't be read, more than max_share={masking.max_share} of "
-                f"on_error; the last is {row}: {failure.error}; repair the data, or pass a larger max_share"
-            )
+            failed, limit = f"{self._in_a_row} rows in a row", f"max_in_a_row={masking.max_in_a_row}"
+        elif len(self._noted) > max(_ALWAYS, masking.max_share * self._read):
+            failed, limit = f"{len(self._noted)} of {self._read} rows", f"max_share={masking.max_share}"
+        else:
+            return
+        raise SourceError(
+            f"{failed} can't be read, more than {limit} of on_error; the last is {row}: {failure.error}; "
+            f"repair the data, or pass a larger {limit.partition('=')[0]}"
+        )

@@ -15,7 +15,7 @@ from typing import final
 from jax.errors import JaxRuntimeError
 
 from loadax.errors import HostError, SourceError
-from loadax.loader.streams.run import EndRule, Progress
+from loadax.loader.streams.run import EndRule, LaneProgress
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
@@ -24,13 +24,13 @@ _CLOSED = "closed its iterator"
 _runs = LoaderRuns("streams")  # all processes of a group make the same iterators
 
 
-def goes_on(rule: EndRule, step: int, known: Collection[Progress], ended_lane: str) -> bool | None:
+def goes_on(rule: EndRule, step: int, known: Collection[LaneProgress], ended_lane: str) -> bool | None:
     """Whether a step is part of the run, if earlier ones are. None: not known yet.
 
     Args:
         rule: When the run ends.
         step: The step.
-        known: Progress of all processes.
+        known: LaneProgress of all processes.
         ended_lane: Text: which lane has ended first.
 
     Raises:
@@ -67,18 +67,18 @@ class EndAgreement:
         self._leads = process == min(processes)
         self.waiting: tuple[float, int] | None = None
         """Since when this process waits for others, and for which step; None: it does not wait."""
-        self._known = dict.fromkeys([process, *processes], Progress(0, None, 0))
+        self._known = dict.fromkeys([process, *processes], LaneProgress(0, None, 0))
         self._ended: dict[int, str] = {}  # why other processes read no further
         self._left: str | None = None  # why this one does not; set by any thread, so apart
         self._told = -1  # steps that this one has read, as it has told
         self._answered = True  # whether the coordinator has answered the latest question
 
-    def goes_on(self, step: int, mine: Progress, ended_lane: str, check: Callable[[], None]) -> bool:
+    def goes_on(self, step: int, mine: LaneProgress, ended_lane: str, check: Callable[[], None]) -> bool:
         """Whether a step is part of the run. Waits for the processes that have not read it yet.
 
         Args:
             step: The step; all earlier ones were part of it.
-            mine: Progress of this process, which has read the step.
+            mine: LaneProgress of this process, which has read the step.
             ended_lane: Text: which lane of this process has ended first.
             check: Raises an error if waiting is in vain, or takes too long.
 
@@ -143,7 +143,7 @@ class EndAgreement:
             for name, text in self._keys.list("progress").items():
                 process, (*progress, ended) = int(name), json.loads(text)
                 if process != self._process and process in self._known:
-                    self._known[process] = Progress(*progress)
+                    self._known[process] = LaneProgress(*progress)
                     if ended is not None:
                         self._ended[process] = ended
             self._answered = True

@@ -31,7 +31,7 @@ KEY = "lanes"
 """Key of the states of lanes in the state of an iterator."""
 
 
-class Progress(NamedTuple):
+class LaneProgress(NamedTuple):
     """How far a process has read its lanes.
 
     Args:
@@ -98,7 +98,7 @@ class StreamRun:
         self.consumed = 0
         """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[list[int]]] = -1, []
-        self.progress = Progress(0, None, 0)
+        self.progress = LaneProgress(0, None, 0)
         """How far the lanes were read."""
 
     @property
@@ -183,7 +183,7 @@ class StreamRun:
             # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
             lacking = step + (self._mixed and self._options.remainder == "pad")
             _log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
-        self.progress = Progress(step + 1, lacking, step + 1 if present else filled)
+        self.progress = LaneProgress(step + 1, lacking, step + 1 if present else filled)
 
     def close(self) -> None:
         """Drops the iterators of all lanes, once no thread reads them. Others may still ask for states."""

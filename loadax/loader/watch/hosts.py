@@ -20,11 +20,10 @@ from loadax.core.distributed import this_process
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.pipeline import Pipeline
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
-from loadax.loader.watch.contents import contents
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
-from loadax.loader.watch.record import Record, difference, processes_text, run_record
+from loadax.loader.watch.record import Record, contents, difference, processes_text, run_record
 from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
@@ -263,7 +262,7 @@ class RunHosts:
 def run_hosts(
     runs: LoaderRuns,
     order: OrderHash,
-    pipeline: Pipeline,
+    pipeline: BatchPipeline,
     mesh: Any,
     shard: HostShard,
     start: int,

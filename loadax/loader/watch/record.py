@@ -10,20 +10,30 @@ from typing import Any
 import jax
 import numpy as np
 
+from loadax import seeds
+from loadax.core.fingerprint import fingerprint
+from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
-from loadax.loader.pipeline import Pipeline
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
-from loadax.loader.watch.contents import FIELD
+from loadax.protocols import Integers, Visits
+from loadax.reader import Examples, Reader
+from loadax.redaction import redact
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
 Record = Mapping[str, Any]
 """JSON by field, in the order in which fields are compared: causes before their effects."""
 
+FIELD = "contents of row "
+"""Beginning of the field of each row."""
+
+_PLAIN = (str, bytes, bool, int, float, type(None))
 _SHOWN = 8  # processes in a message
+_REMEDY = "start all processes with the same versions, files, arguments and state"
 
 
-def run_record(pipeline: Pipeline, order: OrderHash, shard: HostShard, start: int) -> dict[str, Any]:
+def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, start: int) -> dict[str, Any]:
     """The record of a run, without contents.
 
     Args:
@@ -59,6 +69,47 @@ def run_record(pipeline: Pipeline, order: OrderHash, shard: HostShard, start: in
     }
 
 
+def sampled_rows(num_rows: int) -> list[int]:
+    """The last row, since a short copy lacks that, and one or two others."""
+    others = np.asarray(seeds.derive(0, "contents", 0, np.arange(1, 3)), np.uint64) % np.uint64(num_rows)
+    return sorted({*others.tolist(), num_rows - 1})
+
+
+def contents(reader: Reader, quarantine: Integers) -> dict[str, list[str]]:
+    """Digest and file of each sampled row, as the source has it, by field.
+
+    Maps are left out: their results may depend on the machine. So are rows that can't be read, now or ever.
+
+    Args:
+        reader: Reader of the rows.
+        quarantine: Rows that are never read: sorted int64[n].
+    """
+    digests = {}
+    for row in sampled_rows(reader.num_rows):
+        if row in quarantine:
+            continue
+        try:
+            read = reader.read_source(Visits(np.array([row]), np.array([0])))
+            files = [location.file for location in reader.source.locate(row)[:1]]
+        except Exception:  # noqa: BLE001, S112 - whoever trains on this row will hear of it
+            continue
+        digests[f"{FIELD}{row}"] = [_digest(read.items[0] if isinstance(read, Examples) else read), *map(redact, files)]
+    return digests
+
+
+def _digest(tree: Any) -> str:
+    leaves, structure = flatten(tree)
+    values: Any = [*structure.paths]
+    for array in map(np.asarray, leaves):
+        # Of other objects the type: their text may have their address, or a folder of this host.
+        values += [
+            [value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.flat]
+            if array.dtype.hasobject
+            else array
+        ]
+    return fingerprint(values).digest
+
+
 def difference(records: Mapping[int, Record]) -> str | None:
     """How the records of some processes differ: in which field, with all values and what to do; None if equal.
 
@@ -83,7 +134,7 @@ def difference(records: Mapping[int, Record]) -> str | None:
     texts = map(" of ".join, values) if field.startswith(FIELD) else _differing(values)
     shown = "; ".join(f"{text} on {processes_text(group)}" for text, group in zip(texts, present, strict=True))
     also = f" (also in: {', '.join(name for name, _ in others)})" if others else ""
-    return f"hosts differ in {field}: {shown}{also}; {_remedy(field)}"
+    return f"hosts differ in {field}: {shown}{also}; {_REMEDY}"
 
 
 def processes_text(processes: list[int]) -> str:
@@ -101,16 +152,6 @@ def _differing(values: list[Any]) -> list[str]:
     if not isinstance(values[0], list):
         return list(map(str, values))
     return next(list(map(str, entries)) for entries in zip_longest(*values, fillvalue="none") if len(set(entries)) > 1)
-
-
-def _remedy(field: str) -> str:
-    if field.startswith("version of"):
-        return f"install the same {field} on all hosts"
-    if field.startswith(FIELD):
-        return "make the files the same on all hosts, or read them from storage that all share"
-    if field == "first step":
-        return "start all processes from the same state; to look at a batch on one process alone, use loader[step]"
-    return "make the Dataset and the Dataloader with the same arguments and data on all processes"
 
 
 def _from(step: int) -> str:

@@ -1,12 +1,11 @@
 """Connection between the training process and a worker: sends Python objects and open file descriptors."""
 
 import contextlib
+import os
 import pickle
 import socket
-import struct
+from multiprocessing import connection
 from typing import Any, final
-
-_LENGTH = struct.Struct("<QB")  # bytes of the message, and number of descriptors that follow
 
 
 @final
@@ -19,6 +18,7 @@ class Connection:
 
     def __init__(self, end: socket.socket):
         self._socket = end
+        self._messages = connection.Connection(os.dup(end.fileno()))
 
     def send(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
         """Sends a message and file descriptors.
@@ -26,8 +26,7 @@ class Connection:
         Raises:
             OSError: If the other end is gone.
         """
-        payload = pickle.dumps(message, protocol=5)
-        self._socket.sendall(_LENGTH.pack(len(payload), len(descriptors)) + payload)
+        self._messages.send_bytes(pickle.dumps((message, len(descriptors)), protocol=5))
         if descriptors:
             socket.send_fds(self._socket, [b"."], descriptors)
 
@@ -37,10 +36,12 @@ class Connection:
         Raises:
             EOFError: If the other end is gone.
         """
-        size, count = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        payload = self._exactly(size)
-        descriptors = list(socket.recv_fds(self._socket, 1, count)[1]) if count else []
-        return pickle.loads(payload), descriptors  # noqa: S301 - both ends are loadax, and private
+        try:
+            received = self._messages.recv_bytes()
+        except OSError as error:  # in the middle of a message
+            raise EOFError from error
+        message, count = pickle.loads(received)  # noqa: S301 - both ends are loadax, and private
+        return message, list(socket.recv_fds(self._socket, 1, count)[1]) if count else []
 
     def shutdown(self) -> None:
         """Shuts the connection down, which wakes up threads that wait at either end. Thread-safe."""
@@ -49,17 +50,5 @@ class Connection:
 
     def close(self) -> None:
         """Closes the socket."""
+        self._messages.close()
         self._socket.close()
-
-    def _exactly(self, size: int) -> bytearray:
-        received = bytearray(size)
-        view, done = memoryview(received), 0
-        while done < size:
-            try:
-                count = self._socket.recv_into(view[done:])
-            except ConnectionError as error:
-                raise EOFError from error
-            if not count:
-                raise EOFError
-            done += count
-        return received

@@ -18,7 +18,7 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.remote_errors import Failure, unwrap
+from loadax.loader.workers.remote_errors import RemoteError, unwrap
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
 
 # Hides accelerators from workers.
@@ -61,11 +61,6 @@ class WorkerHandle:
     """One worker process and this end of its connection. Answers arrive in the order of the requests."""
 
     def __init__(self) -> None:
-        if not sys.executable:
-            raise WorkerError(
-                "worker_type='process': there is no Python interpreter to start (sys.executable is empty); use "
-                "worker_type='thread'"
-            )
         try:
             self._process, ours, self._stacks = _spawn()
         except OSError as error:
@@ -112,7 +107,7 @@ class WorkerHandle:
             raise LostError("before" if before.lost else "at work" if self._has_loaded_job else "starting") from None
         finally:
             sent.over.set()
-        if isinstance(answer, Failure):
+        if isinstance(answer, RemoteError):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
         return answer._replace(timing=Timing(*answer.timing)._replace(worker=self._process.pid))
@@ -171,7 +166,8 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
         unless_started.enter_context(ours)
         stacks = unless_started.enter_context(contextlib.closing(WorkerStacks()))
         descriptors = theirs.fileno(), stacks.descriptor
-        command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", *map(str, (*descriptors, os.getpid()))]
+        arguments = map(str, (*descriptors, os.getpid()))
+        command = [sys.executable or "", "-P", "-m", "loadax.loader.workers.main", *arguments]
         with _no_interrupts():
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
                 command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=descriptors

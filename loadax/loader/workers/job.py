@@ -18,7 +18,7 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.pickling import PickledPayload, pack, snapshot
-from loadax.loader.workers.remote_errors import Failure, unwrap
+from loadax.loader.workers.remote_errors import RemoteError, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
 
@@ -142,7 +142,7 @@ class Job:
             answer, _ = connection.receive()
             if isinstance(answer, Loaded):
                 return
-            if isinstance(answer, Failure):
+            if isinstance(answer, RemoteError):
                 raised = unwrap(answer, "the worker process")
                 if isinstance(raised, SourceError) or (isinstance(raised, WorkerError) and answer.pickled is not None):
                     raise raised  # a problem of the data or of a module, not of pickling

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.loader.assembly.assembler import Assembler, Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
 from loadax.loader.workers.pickling import PickledPayload, pickle_answer, unpack
@@ -78,10 +78,9 @@ class _RequestHandler:
         self._reader: Reader | None = None
         self._assembler: Assembler | None = None
         self._memory: SharedMemoryView | None = None
-        self._layout: BufferLayout | None = None
 
     def answer(self, request: Any, descriptors: list[int]) -> Any:
-        """Computes the answer to a request; an error becomes a `Failure`."""
+        """Computes the answer to a request; an error becomes a `RemoteError`."""
         try:
             match request:
                 case LoadJob():
@@ -106,17 +105,16 @@ class _RequestHandler:
             finally:
                 os.close(payload)
         assert self._reader is not None
-        self._layout = request.layout
         self._assembler = Assembler(self._reader, request.layout, request.key_seed, request.masking)
         return Loaded()
 
     def _fill(self, request: ReadPiece) -> PieceRead:
         assert self._assembler is not None
         assert self._memory is not None
-        assert self._layout is not None
-        memory = self._memory.memory(request.block, request.steps * self._layout.bytes_per_step)
+        layout = self._assembler.layout
+        memory = self._memory.memory(request.block, request.steps * layout.bytes_per_step)
         visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
-        piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(self._layout, memory, request.steps))
+        piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(layout, memory, request.steps))
         timing = self._assembler.fill(piece)
         objects = piece.buffers.objects(piece.low, piece.low + len(visits.rows))
         return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")

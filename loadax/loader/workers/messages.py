@@ -1,4 +1,4 @@
-"""Messages between the training process and a worker. An answer may also be a `Failure`."""
+"""Messages between the training process and a worker. An answer may also be a `RemoteError`."""
 
 from typing import Any, NamedTuple
 

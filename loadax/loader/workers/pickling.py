@@ -6,7 +6,6 @@ worker maps, so they exist once, not once per process.
 """
 
 import bisect
-import contextlib
 import functools
 import io
 import mmap
@@ -15,11 +14,11 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
@@ -37,6 +36,7 @@ _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 _Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
+_registry = threading.RLock()
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -68,9 +68,8 @@ def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> Pi
             buffers.append(buffer.raw())
         return small
 
-    modules = [sys.modules[name] for name in by_value if name in sys.modules]
     out = io.BytesIO()
-    with _ByValue(modules):
+    with _by_value(by_value):
         _Pickler(out, out_of_band, instead).dump(value)
     extents, end = [], 0
     for raw in buffers:
@@ -91,7 +90,7 @@ def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> Pi
 def snapshot(value: Any) -> _Snapshot | None:
     """Pickles `value` as it is now, for a later `pack`. Shares the memory of its arrays. None: it can't be pickled."""
     out, buffers = io.BytesIO(), list[Any]()
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         _Pickler(out, buffers.append).dump(value)
         return out.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     return None
@@ -172,17 +171,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             raise cut_short(mapped_name(array))
         view = self._view(array)
         if view is not None:
-            return _restore_view, view
+            return np.ndarray, view
         own, large = array.dtype.kind in "mM" or array.dtype.isbuiltin == _ADDED, array.nbytes >= _SMALL
         if large and own and not array.dtype.hasobject:
             # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
-            return _restore_array, (np.ascontiguousarray(array).reshape(-1).view(np.uint8), array.shape, array.dtype)
+            return np.ndarray, (array.shape, array.dtype, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         if type(array) is np.memmap or not (array.flags.c_contiguous or array.flags.f_contiguous):
             return np.array(array, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
         return None
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
-        """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
+        """What makes `np.ndarray` a view of the mapped file: shape, dtype, region, first byte, strides; None: copy."""
         mapped, memory = map_of(array)
         if memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
             return None
@@ -192,45 +191,36 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         if region is None:
             return None
         # Computed from the address, because the `offset` of a slice is that of its base array.
-        return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
+        return array.shape, array.dtype, region, array.ctypes.data - _address(memory), array.strides
 
 
-@final
-class _ByValue:
+@contextmanager
+def _by_value(names: Sequence[str]) -> Iterator[None]:
     """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry."""
-
-    _lock = threading.RLock()
-
-    def __init__(self, modules: Sequence[ModuleType]):
-        self._modules = modules
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    with _registry:
         known = cloudpickle.list_registry_pickle_by_value()
-        self._modules = [module for module in self._modules if module.__name__ not in known]
-        for module in self._modules:
+        modules = [sys.modules[name] for name in names if name in sys.modules and name not in known]
+        for module in modules:
             cloudpickle.register_pickle_by_value(module)
-
-    def __exit__(self, *_: object) -> None:
-        for module in self._modules:
-            cloudpickle.unregister_pickle_by_value(module)
-        self._lock.release()
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 @final
 class _Region:
-    """A memory-mapped part of a file. The other process maps it once for all arrays in it."""
+    """A memory-mapped part of a file, unpickled as its bytes. The other process maps it once for all arrays in it."""
 
     def __init__(self, name: str, begin: int, size: int):
         self._extent = name, begin, size
-        self.bytes: NDArray[np.uint8] | None = None
 
     def __reduce__(self) -> Any:
         return _map_region, self._extent
 
 
-def _map_region(name: str, begin: int, size: int) -> _Region:
-    region = _Region(name, begin, size)
+def _map_region(name: str, begin: int, size: int) -> NDArray[np.uint8]:
     try:
         size_now = Path(name).stat().st_size
     except OSError as error:
@@ -240,22 +230,11 @@ def _map_region(name: str, begin: int, size: int) -> _Region:
         ) from error
     if size_now < begin + size:
         raise cut_short(name)
-    region.bytes = FileMap(name).bytes[begin : begin + size]
-    return region
+    return FileMap(name).bytes[begin : begin + size]
 
 
 def _restore_code(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
     return make(*arguments).replace(co_filename=filename)
-
-
-def _restore_array(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.ndarray(shape, dtype, values)
-
-
-def _restore_view(
-    region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    return np.ndarray(shape, dtype, region.bytes, first, strides)
 
 
 def _region(array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles") -> _Region | None:
@@ -303,17 +282,12 @@ class _MappedFiles:
 
     def at(self, address: int) -> tuple[int, int, int] | None:
         """The file that is mapped at an address, as `(major, minor, inode)`; None if unknown."""
-        identity = self._look_up(address)
-        if identity is None:  # it may have been mapped since
-            self._spans = _spans()
-            identity = self._look_up(address)
-        return identity
-
-    def _look_up(self, address: int) -> tuple[int, int, int] | None:
-        index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
-        if index < 0 or address >= self._spans[index][1]:
-            return None
-        return self._spans[index][2]
+        for known in (True, False):  # it may have been mapped since the last look
+            self._spans = self._spans if known else _spans()
+            index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+            if index >= 0 and address < self._spans[index][1]:
+                return self._spans[index][2]
+        return None
 
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:

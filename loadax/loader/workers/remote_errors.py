@@ -7,7 +7,7 @@ from loadax.errors import WorkerError
 from loadax.loader.workers.pickling import pickle_answer, unpickle_answer
 
 
-class Failure(NamedTuple):
+class RemoteError(NamedTuple):
     """An exception: pickled if possible, its message as one line, and its traceback as text."""
 
     pickled: bytes | None
@@ -15,13 +15,13 @@ class Failure(NamedTuple):
     traceback: str
 
 
-def wrap(error: BaseException) -> Failure:
+def wrap(error: BaseException) -> RemoteError:
     """Converts an exception to a message."""
     try:
         pickled = pickle_answer(error)
     except Exception:  # noqa: BLE001 - send its text only
         pickled = None
-    return Failure(pickled, _line(error), "".join(traceback.format_exception(error)))
+    return RemoteError(pickled, _line(error), "".join(traceback.format_exception(error)))
 
 
 def _line(error: BaseException) -> str:
@@ -31,7 +31,7 @@ def _line(error: BaseException) -> str:
         return type(error).__name__
 
 
-def unwrap(failure: Failure, origin: str) -> BaseException:
+def unwrap(failure: RemoteError, origin: str) -> BaseException:
     """Restores the exception, or makes a `WorkerError`, with the worker's traceback as a note."""
     error: BaseException | None = None
     if failure.pickled is not None:

@@ -12,33 +12,33 @@ from loadax.core.tree import flatten
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
-from loadax.sources.adapt import ObjectSource, all_with_arrays
+from loadax.sources.adapt import ObjectSource, all_with_arrays, each_item
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
-# Grain's datasets, by the names of their classes without "MapDataset".
+# Names of Grain's classes of datasets, without "MapDataset".
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
-"""Those whose element i follows from element i of the dataset before."""
+"""Element i is computed from element i of the parent."""
 _SAME_RECORDS = {*_ROW_BY_ROW, "Source", "Range", "Slice", "Concatenate", "Zip", "Repeat", "Batch"}
-"""Those that have the same records in every epoch when what they stand on has."""
+"""Records are the same in every epoch if those of the parents are."""
 _RANDOM = {"MapWithIndex", "RandomMap"}
-"""Those of them that may give other values for the same record: Grain counts indices on from epoch to epoch."""
+"""The same record may have another value in each epoch: Grain's indices continue from epoch to epoch."""
 
 
 @final
 class GrainSource(BaseSource):
     """The rows of a `grain.MapDataset`.
 
-    Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs. Of a dataset that
-    `.repeat()` made endless, an epoch has the rows of the dataset before.
+    Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs. An epoch of a dataset that
+    `.repeat()` made endless has the rows of the parent.
 
     Args:
-        dataset: Whose elements are examples; None where a filter left one out.
+        dataset: Dataset whose elements are examples; None where a filter dropped one.
 
     Raises:
-        ArgumentError: when nobody can say how long an epoch is; says what to write.
+        ArgumentError: If the length of an epoch is unknown.
     """
 
     def __init__(self, dataset: Any):
@@ -53,7 +53,7 @@ class GrainSource(BaseSource):
             own_epochs=own_epochs,
             runs_python=True,
         )
-        # Of an endless dataset that was cut, Grain's next epoch begins behind 2**63 - 1 rows.
+        # The second epoch of a slice of an endless dataset begins after 2**63 - 1 rows.
         self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
         self._spec: Tree | None = None
 
@@ -65,13 +65,12 @@ class GrainSource(BaseSource):
 
     @property
     def spec(self) -> Tree | None:
-        """None until the first read, whose first example decides it."""
+        """None until the first read."""
         return self._spec
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows` in epoch 0."""
-        rows = check_rows(rows, self._size)
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits.rows`, each of its own epoch."""
@@ -88,8 +87,7 @@ class GrainSource(BaseSource):
         rows = check_rows(visits.rows, self._size)
         if _epoch_length(self._dataset) != self._size:
             raise SourceError(
-                f"the Grain dataset had {self._size} rows and has {_epoch_length(self._dataset)} now, so which row is "
-                "which is unknown; open it again once its data stay"
+                f"the Grain dataset had {self._size} rows and has {_epoch_length(self._dataset)} now; open it again"
             )
         if self._cut and visits.epochs.any():
             raise SourceError(
@@ -108,24 +106,13 @@ class GrainSource(BaseSource):
 
     def _elements(self, rows: Integers, epochs: Integers) -> list[Tree]:
         dataset, indices = self._dataset, (rows + epochs * self._size).tolist()
-        # Without a public name, but all of Grain's datasets have it, for batches of theirs: element by element takes
-        # half as long again.
+        # It has no public name, but all of Grain's datasets have it for their own batches. Reading element by element
+        # takes half as long again.
         many = getattr(dataset, "_getitems", None)
         if many is not None and len(indices) > 1:
-            with suppress(Exception):  # which element it was, the loop finds out
+            with suppress(Exception):  # the loop below finds the element that failed
                 return list(many(indices))
-        elements: list[Tree] = []
-        try:
-            for index in indices:
-                elements.append(dataset[index])  # noqa: PERF401 - how many are there says which one failed
-        except Exception as error:
-            row, epoch = int(rows[len(elements)]), int(epochs[len(elements)])
-            error.add_note(
-                f"loadax: in {type(dataset).__name__}[{row} + {epoch} * {self._size}], "
-                f"which is row {row} of epoch {epoch}"
-            )
-            raise
-        return elements
+        return each_item(dataset, indices, lambda n: f"[{indices[n]}], which is row {rows[n]} of epoch {epochs[n]}")
 
 
 @final
@@ -133,18 +120,20 @@ class UnbatchedSource(BaseSource):
     """The rows of a `grain.MapDataset` whose elements are batches.
 
     Args:
-        batches: Of which all but the last have as many rows as the first.
+        batches: Batches, of which all but the last have as many rows as the first.
     """
+
+    spec: Tree = None
 
     def __init__(self, batches: GrainSource):
         self._batches, self.traits = batches, batches.traits._replace(reads_examples=False)
         if not len(batches):
-            raise ArgumentError("unbatch=True: the Grain dataset has no batches; hand over one that has")
+            raise ArgumentError("unbatch=True: the Grain dataset has no batches; pass one that has")
         first, last = (_batch_rows(self._batch(number, 0), number) for number in (0, len(batches) - 1))
         self._rows, self._size = first, (len(batches) - 1) * first + last
-        leaves, structure = flatten(self._batch(0, 0))
-        self._structure = structure
+        leaves, self._structure = flatten(self._batch(0, 0))
         self._specs = [ArraySpec(leaf.shape[1:], leaf.dtype) for leaf in map(np.asarray, leaves)]
+        self.spec = self._structure.build(self._specs)
 
     def __len__(self) -> int:
         return self._size
@@ -153,19 +142,14 @@ class UnbatchedSource(BaseSource):
         return f"the batches of {self._batches!r}"
 
     @property
-    def spec(self) -> Tree:
-        return self._structure.build(self._specs)
-
-    @property
     def chunks(self) -> range:
         return range(0, self._size, self._rows)
 
     def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._size)
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        """The rows; of each batch that has some of them once."""
+        """Reads rows; each batch once."""
         rows = check_rows(visits.rows, self._size)
         out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
         numbers = np.stack([rows // self._rows, visits.epochs], axis=1)
@@ -175,8 +159,8 @@ class UnbatchedSource(BaseSource):
             expected = min(self._rows, self._size - number * self._rows)
             if _batch_rows(batch, number) != expected:
                 raise SourceError(
-                    f"batch {number} of epoch {epoch} has {_batch_rows(batch, number)} rows, not {expected} as others "
-                    "have; unbatch=True needs batches of one size: pass drop_remainder=True to .batch"
+                    f"batch {number} of epoch {epoch} has {_batch_rows(batch, number)} rows, not {expected} as others; "
+                    "unbatch=True needs batches of one size: pass drop_remainder=True to .batch"
                 )
             places = np.flatnonzero(which.reshape(-1) == index)
             for leaf, destination in zip(flatten(batch)[0], out, strict=True):
@@ -189,7 +173,7 @@ class UnbatchedSource(BaseSource):
 
 @final
 class PresenceSource(BaseSource):
-    """Whether each element of a `grain.MapDataset` is there: a filter leaves None in place of others."""
+    """Whether each element of a `grain.MapDataset` exists: a filter leaves None in place of the others."""
 
     traits = Traits(runs_python=True)
     spec = ArraySpec((), np.dtype(bool))
@@ -206,22 +190,22 @@ class PresenceSource(BaseSource):
 
 
 def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | None]:
-    """The source of a MapDataset, and what tells its rows from those that a filter of its left out, where it has one.
+    """The source of a MapDataset, and, if Grain filters it, the source of which rows exist.
 
     Raises:
-        ArgumentError: when its elements are batches and `unbatch` is False, or are none and it is True, or other rows
-            are left out in every epoch; says what to write.
+        ArgumentError: If its elements are batches and `unbatch` is False, or the reverse, or a filter drops other rows
+            in every epoch. Says what to write.
     """
     batched = next((part for part in _chain(data) if _kind(part) == "Batch"), None)
     sparse = any(_kind(part) == "Filter" for part in _chain(data))
     if batched is not None and not unbatch:
-        apart = "" if sparse else ", or take its batches apart: loadax.from_grain(data, unbatch=True)"
+        apart = "" if sparse else ", or read the rows of its batches: loadax.from_grain(data, unbatch=True)"
         raise ArgumentError(
             f"the Grain dataset makes batches ({batched}), so each of its rows would be one; "
-            f"hand over the dataset before .batch(), and pass batch_size= to the Dataloader{apart}"
+            f"pass the dataset before .batch(), and batch_size= to the Dataloader{apart}"
         )
-    # Nothing but records: read without Grain, whose own part of it takes longer, and many at once where they can be.
-    # What they are has no public name.
+    # A dataset of records alone is read without Grain, which is faster, and many at once if they have __getitems__.
+    # The records have no public name.
     records = getattr(data, "_source", None) if _kind(data) == "Source" and not unbatch else None
     if records is not None:
         return ObjectSource(records), None
@@ -231,8 +215,8 @@ def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | N
             raise ArgumentError("unbatch=True: the Grain dataset makes no batches; leave unbatch out")
         if sparse:
             raise ArgumentError(
-                "unbatch=True: the Grain dataset leaves batches out by .filter; hand over the dataset before .batch(), "
-                "filtered row by row, and pass batch_size= to the Dataloader: loadax.from_grain(base.filter(fn))"
+                "unbatch=True: the Grain dataset drops batches by .filter; pass the dataset before .batch(), filtered "
+                "row by row, and batch_size= to the Dataloader: loadax.from_grain(base.filter(fn))"
             )
         return UnbatchedSource(source), None
     return source, PresenceSource(_deciding(data)) if sparse else None
@@ -249,20 +233,20 @@ def is_grain(data: Any) -> bool:
 
 
 def refuse_grain(data: Any) -> None:
-    """Refuses what Grain can only iterate over.
+    """Refuses data that Grain can only iterate over.
 
     Raises:
-        ArgumentError: says what to hand over instead.
+        ArgumentError: Says what to pass instead.
     """
     if comes_from(data, "grain", "IterDataset", "DatasetIterator"):
         raise ArgumentError(
-            f"the data is Grain's {type(data).__name__}, which can only be iterated over; hand over the MapDataset "
-            "before .to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches by itself"
+            f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass the MapDataset before "
+            ".to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches"
         )
     if comes_from(data, "grain", "DataLoader", "DataLoaderIterator"):
         raise ArgumentError(
-            f"the data is a grain.{type(data).__name__}, which can only be iterated over; hand over its data source, "
-            "and shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
+            f"the data is a grain.{type(data).__name__}, which can only be iterated over; pass its data source, and "
+            "shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
         )
 
 
@@ -270,7 +254,7 @@ def _epoch_length(dataset: Any) -> int:
     """The rows of an epoch.
 
     Raises:
-        ArgumentError: when the dataset goes on without end for another reason than a `.repeat()`.
+        ArgumentError: If the dataset is endless for another reason than a `.repeat()`.
     """
     below = dataset
     while len(below) >= _ENDLESS:
@@ -278,19 +262,19 @@ def _epoch_length(dataset: Any) -> int:
             return len(below.parents[0])
         if _kind(below) not in _ROW_BY_ROW:
             raise ArgumentError(
-                f"the Grain dataset goes on without end, and its {type(below).__name__} hides how long an epoch is; "
-                "leave .repeat() out before it, and pass num_epochs=None to the Dataloader, "
-                "or cut it to one epoch of so many rows: loadax.from_grain(data[:rows])"
+                f"the Grain dataset is endless, and its {type(below).__name__} hides how long an epoch is; leave out "
+                "the .repeat() before it, and pass num_epochs=None to the Dataloader, or cut it to one epoch: "
+                "loadax.from_grain(data[:rows])"
             )
         below = below.parents[0]
     return len(below)
 
 
 def _deciding(dataset: Any) -> Any:
-    """The part of a dataset with filters that decides which rows are there.
+    """The part of a dataset with filters that decides which rows exist.
 
     Raises:
-        ArgumentError: when other rows are left out in every epoch.
+        ArgumentError: If other rows are dropped in every epoch.
     """
     deciding = dataset
     while _kind(deciding) in _ROW_BY_ROW - {"Filter"}:
@@ -299,14 +283,14 @@ def _deciding(dataset: Any) -> Any:
     if kinds <= _SAME_RECORDS - _RANDOM:
         return deciding
     raise ArgumentError(
-        "the Grain dataset shuffles or maps at random, and leaves rows out by .filter, so an epoch may have other "
-        "rows than the one before; hand over the dataset with its filter alone, and shuffle and map with loadax: "
+        "the Grain dataset shuffles or maps at random before a .filter, so each epoch may have other rows; pass the "
+        "dataset with its filter alone, and shuffle and map with loadax: "
         "loadax.from_grain(base.filter(fn)).shuffle(seed).map(fn, rng=True)"
     )
 
 
 def _chain(dataset: Any) -> Iterator[Any]:
-    """A dataset and all that it stands on; not what is taken apart again, as batches are by a flat map."""
+    """A dataset and all of its ancestors; not those of a flat map, which may split their batches."""
     yield dataset
     if not type(dataset).__name__.startswith("FlatMap"):
         for parent in dataset.parents:
@@ -314,7 +298,7 @@ def _chain(dataset: Any) -> Iterator[Any]:
 
 
 def _kind(dataset: Any) -> str:
-    """The name of Grain's class without MapDataset; "" for a class of the user's own, which may do anything."""
+    """Name of Grain's class without MapDataset; "" for a user's class, which may do anything."""
     return type(dataset).__name__.removesuffix("MapDataset") if type(dataset).__module__.startswith("grain.") else ""
 
 
@@ -324,6 +308,6 @@ def _batch_rows(batch: Tree, number: int) -> int:
     if len(sizes) != 1 or () in sizes:
         raise ArgumentError(
             f"unbatch=True: the leaves {structure.paths} of batch {number} have no first dimension in common; "
-            "hand over the dataset before .batch()"
+            "pass the dataset before .batch()"
         )
     return int(sizes.pop()[0])

@@ -39,8 +39,7 @@ _REMEDIES = {
     "map": "pass it to data.map",
     "random_map": "pass it to data.map",
     "np_random_map": "pass it to data.map",
-    "map_with_index": "apply it in Grain: loadax.from_grain(dataset.map_with_index(transform)), or pass a function of "
-    "an example and its row: data.map(fn, with_index=True)",
+    "map_with_index": "pass a function of an example and its row: data.map(fn, with_index=True)",
     "flat_map": "apply it in Grain, to a dataset that loadax.from_grain opens",
     "batch_size": "the Dataloader batches: loadax.Dataloader(data, batch_size=8)",
 }

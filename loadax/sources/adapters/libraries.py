@@ -1,6 +1,8 @@
-"""Tests which library an object comes from, without importing it, and whether pyarrow can be imported."""
+"""Tests which library an object comes from, without importing it, and whether packages can be imported."""
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from loadax.errors import UnsupportedError
@@ -13,19 +15,23 @@ def comes_from(data: Any, module: str, *names: str) -> bool:
     return isinstance(data, kinds)
 
 
-def require_pyarrow(what: str) -> None:
-    """Refuses to go on without pyarrow.
+def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
+    """Refuses to go on without packages.
 
     Args:
-        what: What is read by it, for the message.
+        what: What they read, for the message.
+        packages: A module of each package, by the name that pip knows.
+        extra: Extra of loadax with these packages; empty if they are installed with it.
 
     Raises:
-        UnsupportedError: When pyarrow can't be imported; says how to install it.
+        UnsupportedError: When a module can't be imported; says what to install.
     """
-    try:
-        import pyarrow as pa  # noqa: F401
-    except ImportError as error:
-        raise UnsupportedError(
-            f"{what} is read by pyarrow, which can't be imported ({error}): pip install pyarrow, or, in a clone of "
-            "loadax, pip install -e '.[parquet]'"
-        ) from error
+    for package, module in packages.items():
+        try:
+            import_module(module)
+        except ImportError as error:
+            clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'" if extra else ""
+            install = f"pip install {' '.join(packages)}{clone}"
+            raise UnsupportedError(
+                f"{what} is read by {package}, which can't be imported ({error}): {install}"
+            ) from error

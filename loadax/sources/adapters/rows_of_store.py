@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Tree
@@ -59,7 +60,7 @@ def is_stored(data: Any) -> bool:
 
 def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
     for module, name, opener in (
-        ("tensorstore", "TensorStore", _OfTensorStore),
+        ("tensorstore", "TensorStore", _of_tensorstore),
         ("zarr", "Array", _OfZarr),
         ("h5py", "Dataset", _OfHdf5),
         ("xarray", "DataArray", _OfXarray),
@@ -72,7 +73,7 @@ def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
 def _open(leaf: Any, path: str) -> "_Stored":
     opener = _opener(leaf)
     if opener is None:
-        return _InMemory(leaf, path)
+        return _OfSource(ArraySource({path: leaf}))
     if not getattr(leaf, "shape", None):
         raise SourceError(
             f"leaf {path or 'given'} is a scalar of {type(leaf).__module__.partition('.')[0]} without rows; "
@@ -89,39 +90,22 @@ def _run(rows: Integers) -> slice | None:
 
 
 @final
-class _InMemory:
-    reads, chunk_rows = 1, 1
-
-    def __init__(self, leaf: Any, path: str):
-        self._source = ArraySource({path: leaf})
-        self.text = repr(self._source)
-        self._path = path
-        self.shape = (len(self._source), *self._source.spec[path].shape)
-        self.dtype = self._source.spec[path].dtype
+class _OfSource:
+    def __init__(self, source: BaseSource):
+        self._source, self.text, self.reads = source, repr(source), source.traits.concurrent_reads
+        (spec,), _ = flatten_spec(source.spec)
+        self.shape, self.dtype = (len(source), *spec.shape), spec.dtype
+        self.chunk_rows = source.chunks.step if isinstance(source.chunks, range) else 1
 
     def rows(self, rows: Integers) -> NDArray[Any]:
-        return self._source.read(rows)[self._path]
+        (leaf,), _ = flatten(self._source.read(rows))
+        return leaf
 
 
-@final
-class _OfTensorStore:
-    reads = 4
+def _of_tensorstore(store: Any) -> _OfSource:
+    from loadax.sources.zarr.source import TensorStoreSource
 
-    def __init__(self, store: Any):
-        from loadax.sources.zarr.source import TensorStoreSource
-
-        self._source = TensorStoreSource(store)
-        self.text = repr(self._source)
-        self.shape = (len(self._source), *self._source.spec.shape)
-        self.dtype = self._source.spec.dtype
-
-    @property
-    def chunk_rows(self) -> int:
-        starts = self._source.chunks
-        return starts.step if isinstance(starts, range) else 1
-
-    def rows(self, rows: Integers) -> NDArray[Any]:
-        return self._source.read(rows)
+    return _OfSource(TensorStoreSource(store))
 
 
 @final
@@ -184,5 +168,5 @@ class _OfXarray:
         return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
 
 
-_Stored: TypeAlias = _InMemory | _OfTensorStore | _OfZarr | _OfHdf5 | _OfXarray
+_Stored: TypeAlias = _OfSource | _OfZarr | _OfHdf5 | _OfXarray
 """Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together."""

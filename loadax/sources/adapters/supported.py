@@ -8,7 +8,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.adapters.columns import is_column, is_frame, plain_columns
-from loadax.sources.adapters.libraries import comes_from, require_pyarrow
+from loadax.sources.adapters.libraries import comes_from, require
 from loadax.sources.adapters.rows_of_store import StoreSource, is_stored
 from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrays import ArraySource, is_array
@@ -43,7 +43,7 @@ def open_supported(data: Any) -> Source | None:
 
 
 def _open_arrow(data: Any) -> Source:
-    require_pyarrow(f"a {type(data).__name__}")
+    require(f"a {type(data).__name__}", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.arrow.open import open_arrow
 
     return open_arrow(data)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from loadax.core.formatting import some, type_text
@@ -12,7 +11,7 @@ from loadax.sources.adapters.grain_map import is_grain, refuse_grain
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.rows_of_store import is_stored
 from loadax.sources.adapters.streams import recognise_stream
-from loadax.sources.formats import call_for
+from loadax.sources.formats import FORMATS, find_format
 
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
@@ -31,7 +30,10 @@ def refuse_known(data: Any) -> None:
         ArgumentError: says what to write.
     """
     if isinstance(data, str | os.PathLike):
-        raise ArgumentError(f"data={data!r} is a path; open it: {_line_for(os.fspath(data))}")
+        path = os.fspath(data)
+        found = find_format(path)
+        others = f"loadax.{', '.join(FORMATS)}, or what another library makes of it: loadax.as_dataset(…)"
+        raise ArgumentError(f"data={data!r} is a path; open it: {others if found is None else found.call(path)}")
     refuse_grain(data)
     if comes_from(data, "datasets", "IterableDataset"):
         raise ArgumentError(
@@ -44,8 +46,11 @@ def refuse_known(data: Any) -> None:
             raise ArgumentError(
                 f"the data is {type_text(data)}, which can't be read by rows; make arrays of it: {line}"
             )
-    if isinstance(data, Mapping):
-        _refuse_splits(data)
+    if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
+        raise ArgumentError(
+            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
+            f"hand over one of them: loadax.as_dataset(data[{next(iter(data))!r}])"
+        )
 
 
 def refuse_unreadable(data: Any) -> None:
@@ -92,15 +97,6 @@ def refuse_mapping(data: Any) -> None:
         )
 
 
-def _refuse_splits(data: Mapping[Any, Any]) -> None:
-    if data and all(map(_is_dataset, data.values())):
-        first = next(iter(data))
-        raise ArgumentError(
-            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
-            f"hand over one of them: loadax.as_dataset(data[{first!r}])"
-        )
-
-
 def _is_dataset(value: Any) -> bool:
     """Whether a value of a mapping has rows and is no column."""
     if is_frame(value) or is_grain(value):
@@ -112,14 +108,4 @@ def _is_dataset(value: Any) -> bool:
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
     return streams or (
         hasattr(value, "__len__") and hasattr(value, "__getitem__") and not comes_from(value, "datasets", "Column")
-    )
-
-
-def _line_for(path: str) -> str:
-    where = Path(path)
-    if where.is_dir() and not any((where / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
-        return f"loadax.from_images({path!r}), or from_array_record, from_tokens for a folder of such files"
-    return call_for(".zarr" if where.is_dir() else where.name, path) or (
-        "loadax.from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, "
-        "or what another library makes of it: loadax.as_dataset(…)"
     )

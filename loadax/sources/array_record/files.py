@@ -13,7 +13,7 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.threads import thread_pool
-from loadax.errors import SourceError, UnsupportedError
+from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.checks import check_rows
 
@@ -179,9 +179,7 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
 
     Raises:
         SourceError: When a file is not an ArrayRecord file, or no file has a record; names it.
-        UnsupportedError: When `array_record` is not installed.
     """
-    _native()
     with thread_pool(min(len(paths), _OPENERS), "loadax-footers") as pool:
         files = list(pool.map(_look_into, paths))
     if not any(file.records for file in files):
@@ -197,20 +195,12 @@ def _look_into(path: str) -> RecordFile:
 
 
 def _open(path: str) -> Any:
-    reader = _native().ArrayRecordReader(os.fsencode(path), options=_OPTIONS)  # a name may not be UTF-8
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(os.fsencode(path), options=_OPTIONS)  # a name may not be UTF-8
     if reader.ok():
         return reader
     raise SourceError(f"{path} can't be opened as ArrayRecord: it has another format, or its writer was never closed")
-
-
-def _native() -> Any:
-    try:
-        from array_record.python import array_record_module
-    except ImportError as error:
-        raise UnsupportedError(
-            f"ArrayRecord files are read by array_record, which can't be imported ({error}): pip install array-record"
-        ) from error
-    return array_record_module
 
 
 def _most_open() -> int:

@@ -12,7 +12,7 @@ from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import read_all_columns
+from loadax.sources.checks import read_columns
 from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"
@@ -55,7 +55,7 @@ class PaddedRecords(BaseSource):
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> Tree:
-        return read_all_columns(self, rows)
+        return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         data, length = out

@@ -8,8 +8,8 @@ from loadax.core.arguments import dtype as checked_dtype
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source
 from loadax.sources.array_record.files import open_record_files
+from loadax.sources.array_record.format import FORMAT
 from loadax.sources.array_record.records import RecordSource
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
 
@@ -24,7 +24,7 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
     """
     entries = None if dtype is None else _dtype(dtype)
     files = Files()
-    locations = expand(paths, FORMATS["from_array_record"], files)
+    locations = expand(paths, FORMAT, files)
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")

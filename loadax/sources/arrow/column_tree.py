@@ -11,7 +11,7 @@ from loadax.core.buffers import aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
-from loadax.sources.arrow.columns import Column, Lists, Numbers, Objects, Run, runs_of
+from loadax.sources.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 from loadax.sources.base import Traits
 
 _KINDS = Numbers, Lists, Objects
@@ -23,14 +23,15 @@ class ColumnTree:
 
     Args:
         tree: Column, or pytree of columns.
-        starts: First row of each record batch, ascending from 0.
-        length: Number of rows.
+        sizes: Number of rows of each record batch.
     """
 
-    def __init__(self, tree: Tree, starts: Integers, length: int):
+    def __init__(self, tree: Tree, sizes: Sequence[int]):
         found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
         self.columns: list[Column] = found
-        self.starts, self._length = starts, length
+        self.sizes = sizes
+        ends = np.cumsum([0, *sizes])
+        self.starts, self._length = ends[:-1], int(ends[-1])
 
     def __len__(self) -> int:
         return self._length
@@ -38,15 +39,8 @@ class ColumnTree:
     def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
         """The rows of this tree, and then those of others with the same columns."""
         trees = (self, *others)
-        firsts = np.cumsum([0, *map(len, trees)])[:-1]
-        starts = np.concatenate([tree.starts + first for tree, first in zip(trees, firsts, strict=True)])
-        columns = [first.join(rest) for first, *rest in zip(*(tree.columns for tree in trees), strict=True)]
-        return ColumnTree(self._structure.build(columns), starts, sum(map(len, trees)))
-
-    def open(self) -> None:
-        """Views the memory of all columns now, so that trees joined of this one need not."""
-        for column in self.columns:
-            column.open()
+        columns = map(joined, zip(*(tree.columns for tree in trees), strict=True))
+        return ColumnTree(self._structure.build(columns), [size for tree in trees for size in tree.sizes])
 
     @cached_property
     def specs(self) -> list[ArraySpec | None]:
@@ -80,10 +74,6 @@ class ColumnTree:
         )
 
     @cached_property
-    def _numbers(self) -> list[Numbers]:
-        return [column for column in self.columns if isinstance(column, Numbers)]
-
-    @cached_property
     def reads_parts(self) -> bool:
         """Whether rows are flat lists of numbers, so that `parts` can read parts of them."""
         return all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
@@ -108,9 +98,9 @@ class ColumnTree:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
         runs = runs_of(self.starts, rows)
         if self.is_numeric:
-            specs = [column.spec for column in self._numbers]
-            leaves: list[Any] = aligned_columns(specs, len(rows), allocate)
-            for column, leaf in zip(self._numbers, leaves, strict=True):
+            leaves: list[Any] = aligned_columns([spec for spec in self.specs if spec is not None], len(rows), allocate)
+            for column, leaf in zip(self.columns, leaves, strict=True):
+                assert isinstance(column, Numbers)
                 column.fill(runs, None, leaf)
             return self._structure.build(leaves)
         leaves = [column.read(runs, len(rows)) for column in self.columns]
@@ -127,8 +117,7 @@ class ColumnTree:
         for column, box, destination in zip(self.columns, boxes, out, strict=True):
             if box is not None and destination is not None:
                 assert isinstance(column, Numbers)
-                whole = box == tuple((0, extent) for extent in column.spec.shape)
-                column.fill(runs, None if whole and destination.dtype == column.spec.dtype else box, destination)
+                column.fill(runs, box, destination)
 
     def examples(self, rows: Integers) -> list[Tree]:
         """Reads rows one by one, in memory that nothing else references."""
@@ -148,7 +137,7 @@ class ColumnTree:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
         runs = runs_of(self.starts, rows)
         return [
-            column.parts(runs, starts, lengths) if want and isinstance(column, Lists) else None
+            column.read_parts(runs, starts, lengths) if want and isinstance(column, Lists) else None
             for column, want in zip(self.columns, wanted, strict=True)
         ]
 
@@ -162,7 +151,7 @@ class ColumnTree:
             else:
                 yield values
 
-    def _examples(self, runs: Sequence[Run], count: int) -> list[Tree]:
+    def _examples(self, runs: Sequence[BatchRows], count: int) -> list[Tree]:
         return self._structure.build_all([column.examples(runs, count) for column in self.columns], count)
 
 

@@ -1,11 +1,13 @@
 """Columns of Arrow record batches, read at any rows into NumPy's memory.
 
 Rows are looked up record batch by record batch: Arrow's own `take` on a chunked column of lists or texts first joins
-all of its chunks, which reads the whole file and overflows offsets beyond 2 GiB. Numbers lie in memory as NumPy has
-them, and are gathered from there without any step between.
+all of its chunks, which reads the whole file and overflows offsets beyond 2 GiB. Arrow stores numbers as NumPy does, so
+they are gathered from its memory directly.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -13,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loadax.core.spec import all_columns
 from loadax.protocols import ArraySpec, Columns, Integers
 from loadax.sources.arrow.layout import (
     check_shape,
@@ -24,10 +27,11 @@ from loadax.sources.arrow.layout import (
     view,
     wrong_size,
 )
+from loadax.sources.io.byte_stream import put_parts, take_parts
 
 
-class Run(NamedTuple):
-    """Rows that are read of one record batch.
+class BatchRows(NamedTuple):
+    """Rows to read of one record batch.
 
     Args:
         batch: Which record batch.
@@ -42,7 +46,7 @@ class Run(NamedTuple):
     span: slice | None = None
 
 
-def runs_of(starts: Integers, rows: Integers) -> list[Run]:
+def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     """Rows by record batch.
 
     Args:
@@ -77,14 +81,24 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
     return runs
 
 
-def _run(batch: int, places: slice | Integers, rows: Integers) -> Run:
+def _run(batch: int, places: slice | Integers, rows: Integers) -> BatchRows:
     first, last = int(rows[0]), int(rows[-1])
     consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
-    return Run(batch, places, rows, slice(first, last + 1) if consecutive else None)
+    return BatchRows(batch, places, rows, slice(first, last + 1) if consecutive else None)
 
 
-def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    return [each for part in parts for each in part]
+@final
+@dataclass(eq=False)
+class ColumnPart:
+    """A column of one record batch, shared by joined columns.
+
+    Args:
+        array: Arrow array.
+        view: Its memory as NumPy's; None: it was not viewed yet.
+    """
+
+    array: Any
+    view: Any = None
 
 
 @final
@@ -98,55 +112,46 @@ class Numbers:
 
     def __init__(self, spec: ArraySpec, arrays: Sequence[Any]):
         self.spec = spec
-        self.arrays = arrays
-        self.views: list[NDArray[Any] | None] = [None] * len(arrays)
+        self.parts = list(map(ColumnPart, arrays))
 
-    def join(self, others: Sequence["Numbers"]) -> "Numbers":
-        """The column of the record batches of this one and others."""
-        joined = Numbers(self.spec, _joined([each.arrays for each in (self, *others)]))
-        joined.views = _joined([each.views for each in (self, *others)])
-        return joined
-
-    def read(self, runs: Sequence[Run], count: int) -> NDArray[Any]:
+    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any]:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
         self.fill(runs, None, out)
         return out
 
-    def fill(self, runs: Sequence[Run], columns: Columns | None, out: NDArray[Any]) -> None:
+    def fill(self, runs: Sequence[BatchRows], columns: Columns | None, out: NDArray[Any]) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
-        box: Any = () if columns is None else tuple(slice(*each) for each in columns)
+        whole = columns is None or columns == all_columns(self.spec.shape)
+        box: Any = () if columns is None or whole else tuple(slice(*each) for each in columns)
+        taken = whole and out.dtype == self.spec.dtype and out.flags.c_contiguous
         for batch, places, rows, span in runs:
-            part = self.views[batch]
-            if part is None:
-                part, rows = self._open(batch, rows)  # noqa: PLW2901
-                span = span if part is self.views[batch] else slice(0, len(rows))  # noqa: PLW2901
+            values = self.parts[batch].view
+            if values is None:
+                values, rows = self._open(self.parts[batch], rows)  # noqa: PLW2901
+                span = span if values is self.parts[batch].view else slice(0, len(rows))  # noqa: PLW2901
             if span is not None:
-                out[places] = part[(span, *box)]
-            elif columns is None and isinstance(places, slice) and out.flags.c_contiguous:
-                # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows are there was checked.
-                part.take(rows, axis=0, out=out[places], mode="wrap")
+                out[places] = values[(span, *box)]
+            elif taken and isinstance(places, slice):
+                # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows exist was checked.
+                values.take(rows, axis=0, out=out[places], mode="wrap")
             else:
-                out[places] = part[(rows, *box)]
+                out[places] = values[(rows, *box)]
 
-    def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
+    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
-    def open(self) -> None:
-        for batch in range(len(self.arrays)):
-            self._open(batch, np.empty(0, np.int64))
-
-    def _open(self, batch: int, rows: Integers) -> tuple[NDArray[Any], Integers]:
+    def _open(self, part: ColumnPart, rows: Integers) -> tuple[NDArray[Any], Integers]:
         """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
-        array = self.arrays[batch]
+        array = part.array
         if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
-            self.views[batch] = numbers
+            part.view = numbers
             return numbers, rows
         values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
         if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
-            opened = self.views[batch] = values.reshape(len(array), *self.spec.shape)
+            opened = part.view = values.reshape(len(array), *self.spec.shape)
             return opened, rows
-        # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
+        # Bits and days become bytes and dates, and rows of null that nothing reads take no room among lists.
         wanted = array.take(pa.array(rows))
         check_shape(wanted, self.spec)
         taken = innermost(wanted).to_numpy(zero_copy_only=False)
@@ -166,67 +171,49 @@ class Lists:
 
     def __init__(self, inner: ArraySpec, arrays: Sequence[Any]):
         self.inner = inner
-        self.arrays = arrays
-        self.views: list[tuple[Integers, NDArray[Any]] | None] = [None] * len(arrays)
+        self.parts = list(map(ColumnPart, arrays))
 
-    def join(self, others: Sequence["Lists"]) -> "Lists":
-        """The column of the record batches of this one and others."""
-        joined = Lists(self.inner, _joined([each.arrays for each in (self, *others)]))
-        joined.views = _joined([each.views for each in (self, *others)])
-        return joined
-
-    def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
+    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
         lengths = self.lengths(runs, count)
         length = int(lengths[0]) if count else 0
         if (lengths != length).any():
             return None
-        return self.parts(runs, np.zeros(count, np.int64), lengths).reshape(count, length, *self.inner.shape)
+        return self.read_parts(runs, np.zeros(count, np.int64), lengths).reshape(count, length, *self.inner.shape)
 
-    def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
+    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         lengths = self.lengths(runs, count)
-        joined = self.parts(runs, np.zeros(count, np.int64), lengths)
+        joined = self.read_parts(runs, np.zeros(count, np.int64), lengths)
         ends = np.cumsum(lengths).tolist()
         return [joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
-    def open(self) -> None:
-        for batch in range(len(self.arrays)):
-            self._open(batch)
-
-    def lengths(self, runs: Sequence[Run], count: int) -> Integers:
+    def lengths(self, runs: Sequence[BatchRows], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
         found = np.empty(count, np.int64)
         for batch, places, rows, _ in runs:
-            offsets = self._open(batch)[0]
+            offsets = self._open(self.parts[batch])[0]
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
 
-    def parts(self, runs: Sequence[Run], starts: Integers, lengths: Integers) -> NDArray[Any]:
-        """`lengths[i]` entries of row i from entry `starts[i]` on, one row's part behind another."""
+    def read_parts(self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers) -> NDArray[Any]:
+        """Reads `lengths[i]` entries of row i from entry `starts[i]` on, concatenated."""
         ends = np.cumsum(lengths)
         out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
         for batch, places, rows, _ in runs:
-            offsets, values = self._open(batch)
-            begins, sizes = offsets[rows] + starts[places], lengths[places]
-            contiguous = (begins[1:] == (begins + sizes)[:-1]).all()
-            if contiguous and isinstance(places, slice):
-                first, size = int((ends - lengths)[places][0]), int(sizes.sum())
-                out[first : first + size] = values[begins[0] : begins[0] + size]
-            else:
-                # Of each entry its index within its own part, and from there where it is and where it goes.
-                within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-                out[np.repeat((ends - lengths)[places], sizes) + within] = values[np.repeat(begins, sizes) + within]
+            offsets, values = self._open(self.parts[batch])
+            if len(runs) == 1:
+                return take_parts(values, offsets[rows] + starts, lengths)
+            put_parts(values, offsets[rows] + starts[places], lengths[places], out, (ends - lengths)[places])
         return out
 
-    def _open(self, batch: int) -> tuple[Integers, NDArray[Any]]:
+    def _open(self, part: ColumnPart) -> tuple[Integers, NDArray[Any]]:
         """Where the lists of a record batch begin and end, and all of their entries."""
-        opened = self.views[batch]
-        if opened is None:
-            array = storage(self.arrays[batch])
+        if part.view is None:
+            array = storage(part.array)
             check_shape(array.values, self.inner)
             values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
-            offsets = array.offsets.to_numpy().astype(np.int64)
-            opened = self.views[batch] = offsets, values.reshape(-1, *self.inner.shape)
+            part.view = array.offsets.to_numpy().astype(np.int64), values.reshape(-1, *self.inner.shape)
+        opened: tuple[Integers, NDArray[Any]] = part.view
         return opened
 
 
@@ -243,13 +230,9 @@ class Objects:
     def __init__(self, spec: ArraySpec | None, arrays: Sequence[Any], decode: Callable[[Any], Any] | None):
         self.spec = spec
         self.decode = decode
-        self.arrays = arrays
+        self.parts = list(map(ColumnPart, arrays))
 
-    def join(self, others: Sequence["Objects"]) -> "Objects":
-        """The column of the record batches of this one and others."""
-        return Objects(self.spec, _joined([each.arrays for each in (self, *others)]), self.decode)
-
-    def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
+    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
         if self.spec is None:
             return None
         out = np.empty(count, object)
@@ -257,13 +240,10 @@ class Objects:
             out[row] = example
         return out
 
-    def open(self) -> None:
-        """Does nothing: objects are made when they are read."""
-
-    def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
+    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         found = [None] * count
         for batch, places, rows, _ in runs:
-            taken = self.arrays[batch].take(pa.array(rows)).to_pylist()
+            taken = self.parts[batch].array.take(pa.array(rows)).to_pylist()
             indices = range(count)[places] if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
                 found[index] = value if self.decode is None or value is None else self.decode(value)
@@ -272,6 +252,13 @@ class Objects:
 
 Column: TypeAlias = Numbers | Lists | Objects
 """One column of all record batches; its `spec` is None where the rows need not be alike."""
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """The column of the record batches of several, which are of one type."""
+    column = copy(columns[0])
+    column.parts = [part for each in columns for part in each.parts]
+    return column
 
 
 def column_of(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
@@ -42,6 +43,8 @@ def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
     """The first dimension in which an entry has another size than its type says, and that size; None: no entry has."""
     for dimension, expected in enumerate(spec.shape):
         array = storage(array)
+        if not is_list(array.type):  # tensors are stored flat
+            return None
         if not pa.types.is_fixed_size_list(array.type):
             sizes = np.diff(array.offsets.to_numpy())
             if len(wrong := sizes[sizes != expected]):
@@ -70,6 +73,12 @@ def list_of(inner: Any, kind: Any) -> Any:
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(inner, kind.list_size)
     return pa.list_(inner) if pa.types.is_list(kind) else pa.large_list(inner)
+
+
+def list_array(array: Any, values: Any, mask: Any = None) -> Any:
+    """Lists of the lengths of those of an array, or of views of them; lists of null are empty, or null by the mask."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask)
 
 
 def view(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:

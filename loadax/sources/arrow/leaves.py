@@ -1,27 +1,24 @@
 """Leaves of a table: the array that each Arrow type becomes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadax.core.arguments import entries, shown
-from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.sources.arrow.call import Call, refuse_repeated
 from loadax.sources.arrow.columns import Column, column_of
-from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_of
-from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.arrow.layout import by_type, is_list, is_list_view, list_array, list_of
 
 
 @final
 @dataclass(frozen=True)
-class Leaf:
+class TableLeaf:
     """One leaf of the examples of a table.
 
     Args:
@@ -48,15 +45,18 @@ class Leaf:
         """Whether its ints count units of time: those of the stored type."""
         return bool(pa.types.is_temporal(_scalar_type(self.stored)))
 
-    @cached_property
-    def _form(self) -> tuple[Any, np.dtype[Any] | None]:
-        """The type with bytes for bits, and the dtype of its numbers where that is another one."""
-        is_bool = pa.types.is_boolean(_scalar_type(self.type))
-        return bytes_for_bits(self.type), np.dtype(bool) if is_bool else None
+    def array(self, table: Any) -> Any:
+        """Its array, or chunked array, of a record batch or table, with the nulls of structs above it."""
+        array = table.column(table.schema.get_field_index(self.names[0]))
+        for name in self.names[1:]:
+            if pa.types.is_struct(array.type):  # else it has nothing but nulls
+                array = pc.struct_field(array, array.type.get_field_index(name))
+        return array
 
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
-        stored, dtype = self._form
+        stored = bytes_for_bits(self.type)
+        dtype = np.dtype(bool) if pa.types.is_boolean(_scalar_type(self.type)) else None
         converted = arrays if stored == self.type else [array.cast(stored) for array in arrays]
         return column_of(converted, stored, None, dtype)
 
@@ -73,110 +73,33 @@ class Leaf:
         if pa.types.is_run_end_encoded(kind) or pa.types.is_dictionary(kind):
             runs = pa.types.is_run_end_encoded(kind)
             return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
-        if isinstance(kind, pa.FixedShapeTensorType):
-            return _nested(array.storage, kind.shape)
         if is_list_view(kind):
-            array = _without_views(array)
+            # pyarrow's own cast of list views makes arrays that are not valid.
+            array = list_array(array, array.flatten(), array.is_null() if array.null_count else None)
         return array if array.type == self.type else array.cast(self.type)
 
 
-def _without_views(array: Any) -> Any:
-    """Lists with offsets; pyarrow's own cast of list views makes arrays that are not valid."""
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-    mask = array.is_null() if array.null_count else None
-    return pa.LargeListArray.from_arrays(offsets, array.flatten(), mask=mask)
-
-
-def leaves_of(
-    schema: Any, call: Call, classes: Mapping[str, Sequence[str]], stated: Mapping[str, Sequence[str]] | None = None
-) -> Tree:
-    """The leaves of a table's columns: a dict by column; a struct is a dict of its members.
-
-    Args:
-        schema: Arrow schema of the columns.
-        call: The call that opens the table, for messages.
-        classes: Names of the categories of each leaf of dictionary type, by path.
-        stated: Those that the user stated; texts become categories too.
-
-    Raises:
-        ArgumentError: When categories are stated for something else.
-        SourceError: When there is no column, or two leaves have one name.
-        LeafTypeError: When a type has no array; names the column, and says what to write.
-    """
-    if not len(schema):
-        raise SourceError("the table has no columns; pass one with at least one column")
-    names = _Classes(classes, stated or {})
-    tree = _members(list(schema), (), call, names)
-    columns: dict[str, str] = {}
-    for leaf in leaves_in(tree):
-        # Nulls and categories are found by path.
-        if leaf.path in columns:
-            both = " and ".join(map(repr, dict.fromkeys((columns[leaf.path], leaf.names[0]))))
-            raise SourceError(
-                f"two leaves of {both} are called {leaf.path!r}; give each its own name{call.without(leaf.names[0])}"
-            )
-        columns[leaf.path] = leaf.names[0]
-    for path in names.stated:
-        if path not in columns:
-            raise ArgumentError(f"classes: there is no column {path!r}; there are {list(columns)}", argument="classes")
-    return tree
-
-
-def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
-    """The names of categories by column that the user states: `classes=`.
-
-    Raises:
-        ArgumentError: When they are no dict of lists of different texts.
-    """
-    if given is None:
-        return {}
-    example = "pass a dict of the names by column, such as classes={'label': ['cat', 'dog']}"
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"classes={shown(given)}: {example}", argument="classes")
-    classes = {}
-    for path, names in given.items():
-        listed = classes[path] = tuple(entries(f"classes[{path!r}]", names, "names of categories"))
-        if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) for name in listed):
-            raise ArgumentError(
-                f"classes[{path!r}]={shown(names)} are no different texts; {example}", argument="classes"
-            )
-    return classes
-
-
-class _Classes(NamedTuple):
-    """Names of categories by path: those that are found, and those that the user states."""
-
-    found: Mapping[str, Sequence[str]]
-    stated: Mapping[str, Sequence[str]]
-
-
-def leaves_in(tree: Tree) -> list[Leaf]:
-    """The leaves of a tree of them, in leaf order."""
-    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
-    return leaves
-
-
-def _members(fields: Sequence[Any], above: tuple[str, ...], call: Call, classes: _Classes) -> Tree:
+def members_of(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:
+    """The leaves of columns, or of members of the struct `above`, by name; a struct is a dict of its members."""
     refuse_repeated([field.name for field in fields], ".".join(above))
-    return {field.name: _leaf(field.type, (*above, field.name), call, classes) for field in fields}
+    return {field.name: _leaf(field.type, (*above, field.name), call, stated) for field in fields}
 
 
-def _leaf(kind: Any, names: tuple[str, ...], call: Call, classes: _Classes) -> Any:
+def _leaf(kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Any:
     if pa.types.is_struct(kind):
-        return _members(list(kind), names, call, classes)
+        return members_of(list(kind), names, call, stated)
     path = ".".join(names)
-    if path in classes.stated:
+    if path in stated:
         if not is_category(kind) and not is_text(kind):
             raise ArgumentError(
                 f"classes: column {path!r} contains {kind}, not categories or texts; leave it out there",
                 argument="classes",
             )
-        return Leaf(names, kind, pa.int32(), tuple(classes.stated[path]), stated=True)
+        return TableLeaf(names, kind, pa.int32(), tuple(stated[path]), stated=True)
     target = plain_type(kind)
     if target is None:
         raise LeafTypeError(_refusal(kind, names, call))
-    return Leaf(names, kind, target, tuple(classes.found[path]) if is_category(kind) else None)
+    return TableLeaf(names, kind, target)
 
 
 @by_type
@@ -202,8 +125,8 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         return pa.int32()
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return None if kind.permutation not in (None, sorted(kind.permutation)) else _nested_type(kind)
+    if isinstance(kind, pa.FixedShapeTensorType) and (kind.permutation or []) != sorted(kind.permutation or []):
+        return None
     if types.is_decimal(kind) or types.is_union(kind) or types.is_interval(kind) or types.is_null(kind):
         return None
     if types.is_temporal(kind):
@@ -219,13 +142,6 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         if inner is None or (inner == kind.value_type and not views):
             return None if inner is None else kind
         return list_of(inner, kind)
-    return kind
-
-
-def _nested_type(tensor: Any) -> Any:
-    kind = tensor.value_type
-    for extent in reversed(tensor.shape):
-        kind = pa.list_(kind, extent)
     return kind
 
 
@@ -248,87 +164,10 @@ def _scalar_type(kind: Any) -> Any:
     return kind
 
 
-def _nested(array: Any, shape: Sequence[int]) -> Any:
-    """Lists of all numbers of a row as lists of lists, of a shape."""
-    size = array.type.list_size
-    values = array.values.slice(array.offset * size, len(array) * size)
-    for extent in reversed(shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, extent)
-    return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=array.is_null() if array.null_count else None)
-
-
-def arrays_of(
-    leaves: Sequence[Leaf], batch: Any, where: Callable[[int], str] = "row {}".format, first: int = 0
-) -> Iterator[Any]:
-    """Yields the array of each leaf of a record batch, as its `type`, with its nulls and those of structs above it.
-
-    Args:
-        leaves: The leaves.
-        batch: A record batch.
-        where: The name of a row for messages.
-        first: The batch's first row.
-
-    Raises:
-        SourceError: When there is a category that the user has not stated; names it and its row.
-    """
-    opened: dict[tuple[str, ...], Any] = {}
-
-    def stored(names: tuple[str, ...]) -> Any:
-        if names not in opened:
-            above = stored(names[:-1]) if len(names) > 1 else batch
-            if len(names) == 1:
-                opened[names] = batch.column(batch.schema.get_field_index(names[0]))
-            elif pa.types.is_struct(above.type):
-                members = zip(above.type, above.flatten(), strict=True)
-                opened.update(((*names[:-1], field.name), member) for field, member in members)
-            else:  # it has nothing but nulls
-                opened[names] = above
-        return opened[names]
-
-    for leaf in leaves:
-        array = stored(leaf.names)
-        plain = leaf.plain(array)
-        if leaf.stated and plain.null_count > array.null_count:
-            for row in np.flatnonzero(plain.is_null().to_numpy(zero_copy_only=False)).tolist():
-                if (name := array[row].as_py()) is not None:
-                    raise SourceError(
-                        f"{where(first + row)}: column {leaf.path!r} has the category {name!r}, which is not in "
-                        f"classes[{leaf.path!r}]; add it there, or correct that row"
-                    )
-        yield plain
-
-
-def columns_of(
-    leaves: Sequence[Leaf], batches: Sequence[Any], nulls: Nulls, where: Callable[[int], str] | None = None
-) -> list[Column]:
-    """The columns of record batches, one for each leaf.
-
-    Args:
-        leaves: Leaves to read.
-        batches: Record batches, which have their columns.
-        nulls: What nulls become.
-        where: The name of a row for messages, by its index among those of the batches; None: its number.
-
-    Raises:
-        SourceError: When there are nulls, and no value for them; names every such column and its first row.
-    """
-    name, first = where or "row {}".format, 0
-    arrays: dict[str, list[Any]] = {leaf.path: [] for leaf in leaves}
-    for batch in batches:
-        for leaf, array in zip(leaves, arrays_of(leaves, batch, name, first), strict=True):
-            arrays[leaf.path].append(array)
-        first += len(batch)
-    filled = nulls.fill(arrays, where)
-    return [leaf.column(filled[leaf.path]) for leaf in leaves]
-
-
 def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
-    path = ".".join(names)
-    leave_out = call.without(names[0])
+    path, leave_out = ".".join(names), call.without(names[0])
     if pa.types.is_null(kind):
         typed = call.has_dtypes and len(names) == 1
         remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
-    cast = pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None
-    remedy = f"cast it to numbers: {call.cast(path)}" if cast else "write it as another type"
-    return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"
+    return f"column {path!r} contains {kind}, which an array can't hold; cast it to numbers with pyarrow{leave_out}"

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call
-from loadax.sources.arrow.layout import count_nulls, is_list, layout, storage
+from loadax.sources.arrow.layout import count_nulls, is_list, layout, list_array, storage, value_type
 
 _NOTHING = object()
 
@@ -22,16 +22,15 @@ class Nulls:
     Args:
         given: Value for every column, or a dict of them by column (members of structs: "column.member"); None: a null
             is an error.
-        leaves: The leaves of the table.
+        columns: Column of each leaf, by path.
         call: The call that opens the table, for messages.
 
     Raises:
         ArgumentError: When the dict names a column that does not exist.
     """
 
-    def __init__(self, given: Any, leaves: Sequence[Any], call: Call):
-        self._given, self._call = given, call
-        self._columns = {leaf.path: leaf.names[0] for leaf in leaves}
+    def __init__(self, given: Any, columns: Mapping[str, str], call: Call):
+        self._given, self._columns, self._call = given, columns, call
         if isinstance(given, Mapping):
             for name in given:
                 if name not in self._columns:
@@ -130,8 +129,7 @@ def _first_null_of(array: Any) -> int:
 def _example(kind: Any) -> Any:
     """A value that nulls of a type may become."""
     types = pa.types
-    while is_list(kind) and layout(kind)[1] is not None:
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+    kind = kind if layout(kind)[1] is None else value_type(kind)
     if types.is_string(kind) or types.is_large_string(kind):
         return ""
     if types.is_binary(kind) or types.is_large_binary(kind):
@@ -158,9 +156,7 @@ def _filled(array: Any, value: Any, path: str) -> Any:
             present = np.repeat(array.is_valid().to_numpy(zero_copy_only=False), size)
             values = pc.if_else(pa.array(present), values, pa.scalar(None, values.type))
         return pa.FixedSizeListArray.from_arrays(_filled(values, value, path), size)
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-    return pa.LargeListArray.from_arrays(offsets, _filled(array.flatten(), value, path))
+    return list_array(array, _filled(array.flatten(), value, path))
 
 
 def _scalar(value: Any, kind: Any, path: str) -> Any:

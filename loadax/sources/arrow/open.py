@@ -12,12 +12,12 @@ from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrow.call import Call, column_names
-from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.arrow.table import TableSource, open_table
 
 
 def open_arrow(
     data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None, classes: Any = None
-) -> ArrowSource:
+) -> TableSource:
     """The source of a table in memory; see `loadax.from_arrow`.
 
     Raises:
@@ -31,7 +31,7 @@ def open_arrow(
     names = column_names(columns, table.column_names)
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
-    return ArrowSource(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)), classes=classes)
+    return open_table(table, nulls, Call("from_arrow", "data", tuple(names)), classes=classes)
 
 
 def as_table(data: Any) -> Any:
@@ -47,7 +47,6 @@ def as_table(data: Any) -> Any:
     if isinstance(data, pa.StructArray | pa.ChunkedArray) and pa.types.is_struct(data.type):
         # Not by the interface, which has no place for rows of null.
         return pa.table(data.flatten(), [field.name for field in data.type])
-    name = type(data).__name__
     if comes_from(data, "duckdb", "DuckDBPyConnection"):
         raise ArgumentError("the data is a connection of DuckDB; pass a query: connection.sql('SELECT …')")
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
@@ -65,25 +64,22 @@ def as_table(data: Any) -> Any:
                     f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which "
                     f"no array holds; cast or drop it, as in data.drop({column!r})"
                 )
-    if comes_from(data, "pandas", "DataFrame"):
-        return _of_pandas(data)
     try:
-        return pa.table(data)
-    except pa.ArrowException as error:
+        return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
+    except (pa.ArrowException, OverflowError, TypeError) as error:
         if "non-struct" in str(error):
             raise ArgumentError(
                 f"the data is {type_text(data)}, a single column; name it: "
                 "loadax.from_arrow(pyarrow.table({'x': data}))"
             ) from error
-        raise ArgumentError(f"the {name} can't be exported to Arrow: {error}; cast or drop that column") from error
+        raise ArgumentError(
+            f"the {type(data).__name__} can't be exported to Arrow: {error}; cast or drop that column"
+        ) from error
 
 
 def _of_pandas(frame: Any) -> Any:
     """The columns of a frame, without its index. NaN in a column of NumPy's floats stays NaN."""
-    try:
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, OverflowError, TypeError) as error:
-        raise ArgumentError(f"the DataFrame can't be exported to Arrow: {error}; cast or drop that column") from error
+    table = pa.Table.from_pandas(frame, preserve_index=False)
     kinds = [dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in frame.dtypes]
     columns = [
         column.fill_null(np.nan) if kind == "f" and column.null_count else column

@@ -1,20 +1,15 @@
-"""ArrowSource: rows of an Arrow table in memory."""
+"""TableSource: rows of an Arrow table in memory or memory-mapped."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.arrow.call import Call
 from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
-from loadax.sources.arrow.leaves import Leaf, columns_of, is_category, leaves_of, stated_classes
-from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.arrow.table_leaves import TableLeaves
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 
@@ -23,9 +18,96 @@ _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
 _COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
 
+RowMap: TypeAlias = Callable[[Integers], Integers]
+"""Function of rows: the rows of the columns that they are."""
+
+
 @final
-class ArrowSource(BaseSource):
-    """Rows of an Arrow table: dicts of its columns.
+class TableSource(BaseSource):
+    """Rows of Arrow record batches, in memory or memory-mapped: dicts of columns.
+
+    Args:
+        tree: The columns.
+        text: Kind of the table, and types of the columns, for messages.
+        attributes: What the numbers of leaves mean.
+        opened: Function that opens the table, and its arguments: the source pickles as these.
+        held: Function of a number of bytes: arrays in memory to hash.
+        addresses: Files that the table was read from.
+        mapping: Rows of the columns, and number of rows; None: all rows of the columns, in their order.
+    """
+
+    addresses: Sequence[str] = ()
+
+    def __init__(
+        self,
+        tree: ColumnTree,
+        text: str,
+        attributes: Attributes,
+        opened: tuple[Callable[..., "TableSource"], tuple[Any, ...]],
+        held: Callable[[int], Iterator[NDArray[Any]]],
+        addresses: Sequence[str],
+        mapping: tuple[RowMap, int] | None = None,
+    ):
+        self._tree, self._text, self._opened, self._held = tree, text, opened, held
+        self._map: RowMap | None
+        self._map, self._length = mapping or (None, len(tree))
+        self.addresses = list(addresses)
+        self.traits = tree.traits._replace(attributes=attributes)
+        self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return self._text
+
+    @property
+    def spec(self) -> Tree | None:
+        """None if the rows of a column may differ in shape: lists of any length, images."""
+        return self._tree.spec
+
+    def read(self, rows: Integers) -> Tree:
+        """Reads the rows, stacked; lists and images must be alike."""
+        return self._tree.read(self._rows(rows), rows, self._buffers.lease)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        if self.traits.reads_columns:
+            self._tree.fill(self._rows(rows), boxes, out)
+        else:
+            super().read_into(rows, boxes, out)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        return self._tree.examples(self._rows(visits.rows))
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        return self._tree.lengths(self._rows(rows))
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        return self._tree.parts(self._rows(rows), starts, lengths, wanted)
+
+    def held(self, most: int) -> Iterator[NDArray[Any]]:
+        return self._held(most)
+
+    def __reduce__(self) -> Any:
+        return self._opened
+
+    def _rows(self, rows: Integers) -> Integers:
+        """Rows of the columns."""
+        rows = check_rows(rows, self._length)
+        return rows if self._map is None else self._map(rows)
+
+
+def open_table(
+    table: Any,
+    nulls: Any,
+    call: Call,
+    addresses: Sequence[str] = (),
+    where: Callable[[int], str] | None = None,
+    classes: Any = None,
+) -> TableSource:
+    """The source of a table in memory.
 
     Args:
         table: `pyarrow.Table` of the columns to read.
@@ -35,125 +117,18 @@ class ArrowSource(BaseSource):
         where: The name of a row for messages; None: its number.
         classes: Names of categories by column that the user states; see `stated_classes`.
     """
+    opened = open_table, (table, nulls, call, addresses, None, classes)
+    nbytes = table.nbytes
+    table = table if nbytes > _COMBINED_BYTES else _with_large_batches(table)
+    leaves = TableLeaves(table.schema, call, nulls, classes, lambda _: [table])
+    tree = leaves.columns(table, where)
 
-    addresses: Sequence[str] = ()
+    def held(most: int) -> Iterator[NDArray[Any]]:
+        yield from leaves.stated_names
+        if len(tree):
+            yield from tree.sample(sample_rows(len(tree), nbytes, most))
 
-    def __init__(
-        self,
-        table: Any,
-        nulls: Any,
-        call: Call,
-        addresses: Sequence[str] = (),
-        where: Callable[[int], str] | None = None,
-        classes: Any = None,
-    ):
-        self._state = table, nulls, call, addresses, None, classes
-        self.addresses = list(addresses)
-        self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
-        table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
-        batches = [batch for batch in table.to_batches() if len(batch)]
-        tree = leaves_of(
-            table.schema, call, categories(category_leaves(table.schema), [table]), stated_classes(classes)
-        )
-        self.leaves: list[Leaf]
-        """The leaves of the examples, in leaf order."""
-        self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
-        filler = Nulls(nulls, self.leaves, call)
-        columns = columns_of(self.leaves, batches, filler, where)
-        starts = np.cumsum([0, *map(len, batches)])[:-1]
-        self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)
-        self.traits = self._tree.traits._replace(attributes=attributes_of(self.leaves))
-
-    def __len__(self) -> int:
-        return len(self._tree)
-
-    def __repr__(self) -> str:
-        return f"Arrow columns ({leaves_text(self.leaves)})"
-
-    @property
-    def spec(self) -> Tree | None:
-        return self._tree.spec
-
-    def read(self, rows: Integers) -> Tree:
-        return self._tree.read(check_rows(rows, len(self)), allocate=self._buffers.lease)
-
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        if self.traits.reads_columns:
-            self._tree.fill(check_rows(rows, len(self)), boxes, out)
-        else:
-            super().read_into(rows, boxes, out)
-
-    def read_examples(self, visits: Visits) -> list[Tree]:
-        return self._tree.examples(check_rows(visits.rows, len(self)))
-
-    def lengths(self, rows: Integers) -> Integers | None:
-        return self._tree.lengths(check_rows(rows, len(self)))
-
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
-        return self._tree.parts(check_rows(rows, len(self)), starts, lengths, wanted)
-
-    def held(self, most: int) -> Iterator[NDArray[Any]]:
-        yield from stated_names(self.leaves)
-        if len(self):
-            yield from self._tree.sample(sample_rows(len(self), self._state[0].nbytes, most))
-
-    def __reduce__(self) -> Any:
-        return ArrowSource, self._state
-
-
-def leaves_text(leaves: Sequence[Leaf]) -> str:
-    """Leaves with their types: `label: class label of cat, dog, time: timestamp[us] as int64`."""
-    return ", ".join(f"{leaf.path}: {_leaf_text(leaf)}" for leaf in leaves)
-
-
-def attributes_of(leaves: Sequence[Leaf]) -> Attributes:
-    """The names of the categories of leaves, and the Arrow types of times, whose ints count its unit."""
-    classes = {leaf.path: {"classes": list(leaf.classes)} for leaf in leaves if leaf.classes is not None}
-    return {**classes, **{leaf.path: {"units": str(leaf.stored)} for leaf in leaves if leaf.is_temporal}}
-
-
-def stated_names(leaves: Sequence[Leaf]) -> list[NDArray[Any]]:
-    """Names of categories that the user states, which decide the numbers of rows as the files do."""
-    return [np.array(leaf.classes) for leaf in leaves if leaf.stated]
-
-
-def _leaf_text(leaf: Leaf) -> str:
-    if leaf.classes is not None:
-        return f"class label of {', '.join(leaf.classes[:5])}{', …' if len(leaf.classes) > 5 else ''}"
-    return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
-
-
-CategoryLeaf = tuple[str, str, tuple[int, ...]]
-"""A leaf of dictionary type: its column, its path, and its index in each struct around it."""
-
-
-def category_leaves(schema: Any) -> list[CategoryLeaf]:
-    """All leaves of dictionary type."""
-    return [(field.name, *each) for field in schema for each in _dictionaries(field.type, field.name, ())]
-
-
-def categories(leaves: Sequence[CategoryLeaf], tables: Iterable[Any]) -> dict[str, list[str]]:
-    """Names of the categories of leaves by path, in the order in which record batches have them."""
-    found: dict[str, dict[str, None]] = {path: {} for _, path, _ in leaves}
-    for table in tables:
-        for name, path, places in leaves:
-            index = table.schema.get_field_index(name)
-            for chunk in table.column(index).chunks if index >= 0 else ():
-                codes = pc.struct_field(chunk, places) if places else chunk
-                if is_category(codes.type):  # and not of nothing but nulls
-                    found[path].update(dict.fromkeys(codes.dictionary.drop_null().to_pylist()))
-    return {path: list(names) for path, names in found.items()}
-
-
-def _dictionaries(kind: Any, path: str, places: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each leaf of categories of a column: its path, and the index of the member in each struct around it."""
-    if is_category(kind):
-        yield path, places
-    elif pa.types.is_struct(kind):
-        for index, field in enumerate(kind):
-            yield from _dictionaries(field.type, f"{path}.{field.name}", (*places, index))
+    return TableSource(tree, f"Arrow columns ({leaves})", leaves.attributes, opened, held, addresses)
 
 
 def _with_large_batches(table: Any) -> Any:

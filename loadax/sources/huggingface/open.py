@@ -15,12 +15,13 @@ from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrow.call import column_names
 from loadax.sources.arrow.columns import runs_of
 from loadax.sources.arrow.layout import count_nulls, layout
-from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
+from loadax.sources.arrow.table import TableSource
+from loadax.sources.huggingface.source import mapping_of, open_columns
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
 
 
-def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> HuggingFaceSource:
+def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> TableSource:
     """The source of a map-style dataset.
 
     Args:
@@ -41,7 +42,7 @@ def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> H
             f"{found} in {len(data)} rows, which an array can't hold; fill them with data.map, or drop their rows with "
             f"data.filter{leave_out}"
         )
-    return HuggingFaceSource(data, names)
+    return open_columns(data, names)
 
 
 def _check_kind(data: Any) -> None:
@@ -73,8 +74,7 @@ def _nulls(data: Any, name: str) -> int:
     starts = np.cumsum([0, *map(len, chunks)])[:-1]
     total = 0
     for start in range(0, len(data), _TOGETHER):
-        places = np.arange(start, min(start + _TOGETHER, len(data)))
-        rows = mapping[1].read(runs_of(mapping[0], places), len(places)).astype(np.int64)
+        rows = mapping(np.arange(start, min(start + _TOGETHER, len(data))))
         total += sum(_count(chunks[run.batch].take(run.rows), feature) for run in runs_of(starts, rows))
     return total
 

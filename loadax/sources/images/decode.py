@@ -3,12 +3,10 @@
 import io
 import struct
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, final
 
 import numpy as np
 
-from loadax.errors import UnsupportedError
 from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
 
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
@@ -18,22 +16,6 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by more pictures, as phones write it
 _ORIENTATION = 0x0112  # EXIF's tag
 _TURNED = 5  # first orientation that swaps height and width
-
-
-def require_decoders() -> None:
-    """Imports the libraries up front, so that the first batch is not delayed.
-
-    Raises:
-        UnsupportedError: When one can't be imported; says what to install.
-    """
-    for module in ("PIL.Image", "simplejpeg", "cv2"):
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise UnsupportedError(
-                f"images need Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); "
-                "pip install opencv-python-headless pillow simplejpeg"
-            ) from error
 
 
 @final

@@ -6,17 +6,16 @@ from typing import Any, Literal
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
-from loadax.sources.images.decode import Rendering, require_decoders
+from loadax.sources.adapters.libraries import require
+from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
+from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.neighbours import is_litter
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
-
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-"""File extensions of images, in any case."""
 
 
 def open_images(
@@ -49,7 +48,7 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     choice("quality", quality, ("high", "fast"))
     choice("damaged", damaged, ("error", "accept"))
     wanted = None if size is None else _size(size)
-    require_decoders()
+    require("an image", FORMAT.requires, FORMAT.extra)
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 

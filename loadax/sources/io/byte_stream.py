@@ -1,6 +1,5 @@
 """Reads many parts of a byte stream that is stored in a sequence of files."""
 
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location
+from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
@@ -258,29 +257,10 @@ def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDAr
     return array[indices(starts, lengths)]
 
 
-def read_columns(
-    stream: Any, rows: Integers, shape: tuple[int, ...], dtype: np.dtype[Any], columns: Columns, out: NDArray[Any]
-) -> None:
-    """Reads columns of the rows of an array whose bytes are a `ByteStream`.
-
-    Args:
-        stream: The stream.
-        rows: Rows of the array, int64[n].
-        shape: Shape of a row.
-        dtype: Dtype of the array.
-        columns: First and last column of each dimension, exclusive.
-        out: Destination, of the shape `[n, ...]` of these columns.
-    """
-    # Along a row's first dimension the box is one byte range; along the others it is sliced afterwards.
-    (low, high), inner = (columns[0], shape[1:]) if columns else ((0, 1), ())
-    across = math.prod(inner) * dtype.itemsize
-    is_one_range = columns[1:] == tuple((0, extent) for extent in inner)
-    straight = is_one_range and out.dtype == dtype and out.flags.c_contiguous
-    values = out if straight else np.empty((len(rows), *((high - low, *inner) if columns else ())), dtype)
-    if values.size:
-        contents = values.reshape(len(rows), -1).view(np.uint8)
-        stream.read_into(rows * (math.prod(shape) * dtype.itemsize) + low * across, contents)
-    if not straight:
-        out[...] = (
-            values[(slice(None), slice(None), *(slice(*column) for column in columns[1:]))] if columns else values
-        )
+def put_parts(array: NDArray[Any], starts: Integers, lengths: Integers, out: NDArray[Any], places: Integers) -> None:
+    """Copies parts of an array to entries of `out` from each of `places` on."""
+    if lengths.sum() < _LONG * len(starts):
+        out[indices(places, lengths)] = array[indices(starts, lengths)]
+        return
+    for start, length, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
+        out[place : place + length] = array[start : start + length]

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import compress
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
+from loadax.sources.format import Format
 from loadax.sources.io.files import Files
 from loadax.sources.io.listing import ListedPath, entries_at, entries_in, is_pattern
 from loadax.sources.io.neighbours import is_companion, is_hidden
@@ -23,31 +24,6 @@ _log = logging.getLogger("loadax")
 
 _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
 _MOST_FILES = 10_000_000  # of a brace pattern
-
-
-class Format(NamedTuple):
-    """A format of files, with its wording for messages.
-
-    Args:
-        one: Noun for one file, as in "pass the path of …".
-        names: Regular expression that is found in names of such files.
-        lacks: What a folder without such files lacks.
-        pattern: Example of a pattern that finds files with other names.
-        local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
-        argument: Name of the argument that takes the paths.
-    """
-
-    one: str
-    names: str
-    lacks: str
-    pattern: str
-    local_only: str | None = None
-    argument: str = "paths"
-
-    def belongs(self, name: str) -> bool:
-        """Whether a name is that of a file of this format; of companions only where `.idx` is its own ending."""
-        found = re.search(self.names, name)
-        return found is not None and (found[0] == ".idx" or not is_companion(name))
 
 
 def expand(given: Any, kind: Format, files: Files) -> list[str]:
@@ -62,7 +38,7 @@ def expand(given: Any, kind: Format, files: Files) -> list[str]:
         SourceError: When a folder or pattern has no matching file.
         UnsupportedError: When an entry is a URL, and this kind is read only locally.
     """
-    wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.one}"
+    wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.noun}"
     paths = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
     if not paths:
         raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
@@ -164,7 +140,7 @@ def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = Fa
     _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
-        instead = f"pass the files, or a pattern such as {kind.pattern}"
+        instead = f"pass the files, or a pattern such as {shown}/**/*"
         raise SourceError(f"{shown}: the folder has no {kind.lacks}, but {names}; {instead}")
     return sorted(found)
 

@@ -1,11 +1,9 @@
-"""Reads headers of `.npy` files, and loads local files."""
+"""Reads headers of `.npy` files."""
 
 import ast
 import math
-import os
 import tokenize
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
-from loadax.sources.io.files import Files, open_regular
+from loadax.sources.io.files import Files
 
 MAGIC = b"\x93NUMPY"
 """The first bytes of a `.npy` file."""
@@ -28,15 +26,6 @@ NPY_FAILURES = (
     *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
 )
 """Exceptions that NumPy and Python's parsers raise for damaged files and other formats."""
-
-
-def load_npy(path: Path, mapped: bool) -> Any:
-    """Loads the array of a local file, in memory or memory-mapped; raises one of `NPY_FAILURES` for other formats.
-
-    For a `.npz` file NumPy returns a mapping instead.
-    """
-    os.close(open_regular(path))  # NumPy would block on a pipe
-    return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
 
 def parse_npy(content: bytes | memoryview) -> NDArray[Any]:

@@ -1,23 +1,24 @@
 """Opens `.npy` files: local ones memory-mapped, remote ones by range requests."""
 
-import os
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import path
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
+from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES, REMEDY, load_npy
-from loadax.sources.npy.remote import NpyRanges
+from loadax.sources.io.remote_stream import RemoteSegments
+from loadax.sources.npy.header import read_npy_headers
+from loadax.sources.stream_array import StreamArray
 
 
-def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource | NpyRanges:
+def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource:
     """Opens one `.npy` file, or a pytree of them.
 
     Args:
@@ -28,29 +29,24 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
-    blocks = open_cache(cache, cache_bytes)
-    places = [
-        local_path(path("paths", location, "the path of a .npy file, or a pytree of paths"))
-        for location in flatten(paths)[0]
-    ]
-    if all(places):
-        return ArraySource(map_leaves(_map_file, paths))
-    return NpyRanges(map_leaves(lambda location: os.fspath(local_path(location) or location), paths), blocks)
-
-
-def _map_file(path: Any) -> NDArray[Any]:
-    file = local_path(path)
-    assert file is not None
-    try:
-        array = load_npy(file, mapped=True)
-    except NPY_FAILURES as error:
-        raise SourceError(f"{file}: it can't be opened as .npy: {error}; {REMEDY}") from error
-    if not isinstance(array, np.memmap):
-        if hasattr(array, "close"):
-            array.close()
-        raise SourceError(
-            f"{file} contains several arrays (.npz), which can't be memory-mapped; save each with numpy.save as .npy"
-        )
-    # NumPy's map keeps a descriptor.
-    order: Literal["C", "F"] = "C" if array.flags.c_contiguous else "F"
-    return np.ndarray(array.shape, array.dtype, FileMap(file).bytes, array.offset, order=order)
+    blocks, files = open_cache(cache, cache_bytes), Files()
+    given, structure = flatten(paths)
+    local = [local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in given]
+    locations = [str(file or url) for file, url in zip(local, given, strict=True)]
+    arrays: list[Any] = []
+    for location, file, header in zip(locations, local, read_npy_headers(files, locations), strict=True):
+        if not header.shape:
+            raise SourceError(f"{location} is a scalar without rows; give it a first dimension")
+        if file is not None:
+            order: Literal["C", "F"] = "F" if header.fortran else "C"
+            # NumPy's own map keeps a descriptor.
+            arrays.append(np.ndarray(header.shape, header.dtype, FileMap(file).bytes, header.begin, order=order))
+            continue
+        if header.fortran and len(header.shape) > 1:
+            raise SourceError(
+                f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
+                "numpy.ascontiguousarray(array), or copy the file to this machine"
+            )
+        stream = RemoteSegments([FileSpan(location, header.begin, header.size)], files, blocks)
+        arrays.append(StreamArray(stream, header.dtype, header.shape))
+    return ArraySource(structure.build(arrays))

@@ -440,7 +440,7 @@ def _footer_size(tail: bytes) -> int:
 
 
 def _span(chunk: Any) -> tuple[int, int]:
-    """First byte of a column chunk, and the one behind its last."""
+    """First byte of a column chunk, and the one after its last."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         start = min(start, chunk.dictionary_page_offset)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, final
@@ -10,14 +10,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree
 from loadax.sources.arrow.column_tree import ColumnTree
 from loadax.sources.arrow.columns import Numbers, runs_of
-from loadax.sources.arrow.leaves import Leaf, columns_of
-from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.arrow.leaves import TableLeaf
+from loadax.sources.arrow.table_leaves import TableLeaves
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.parquet.files import ParquetFiles, RowGroup
 
 
@@ -27,29 +26,23 @@ class RowGroups(BaseSource):
 
     Args:
         files: The files.
-        schema: Arrow schema of the columns to read.
-        tree: Tree of the leaves to read.
-        nulls: What nulls become.
+        leaves: Leaves to read.
     """
 
     traits = Traits(owns_memory=True, reads_columns=True)
 
-    def __init__(self, files: ParquetFiles, schema: Any, tree: Tree, nulls: Nulls):
-        self.files, self.nulls = files, nulls
-        self.leaves: list[Leaf]
-        self.leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+    def __init__(self, files: ParquetFiles, leaves: TableLeaves):
+        self.files, self.leaves = files, leaves
         rows = np.array([group.rows for group in files.groups], np.int64)
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
-        self.empty = self._tree(schema.empty_table(), self.leaves)
-        """The columns without rows, which tell the spec."""
 
     def __len__(self) -> int:
         return self._length
 
     @property
     def spec(self) -> Tree | None:
-        return self.empty.spec
+        return self.leaves.empty.spec
 
     @property
     def chunks(self) -> Integers | range:
@@ -59,11 +52,7 @@ class RowGroups(BaseSource):
         return even if np.array_equal(self.starts, even) else self.starts
 
     def read(self, rows: Integers) -> Tree:
-        specs = [column.spec for column in self.empty.columns]
-        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in specs if spec is not None]
-        boxes = [tuple((0, extent) for extent in spec.shape) for spec in specs if spec is not None]
-        self.read_into(rows, boxes, out)
-        return self._structure.build(out)
+        return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""
@@ -72,38 +61,28 @@ class RowGroups(BaseSource):
         if not wanted:
             return
         runs = runs_of(self.starts, rows)
-        decoded = self.decode([run.batch for run in runs], [self.leaves[index] for index in wanted])
+        decoded = self.decode([run.batch for run in runs], [self.leaves.leaves[index] for index in wanted])
         for run, tree in zip(runs, decoded, strict=True):
             for index, column in zip(wanted, tree.columns, strict=True):
                 box, destination = boxes[index], out[index]
                 assert isinstance(column, Numbers)
                 assert destination is not None
-                whole = box == tuple((0, extent) for extent in column.spec.shape)
-                straight = whole and destination.dtype == column.spec.dtype
-                column.fill([run._replace(batch=0)], None if straight else box, destination)
+                column.fill([run._replace(batch=0)], box, destination)
 
-    def decode(self, indices: Sequence[int], leaves: Sequence[Leaf] | None = None) -> Iterator[ColumnTree]:
+    def decode(self, indices: Sequence[int], leaves: Sequence[TableLeaf] | None = None) -> Iterator[ColumnTree]:
         """Decodes leaves (None: all) of row groups, one after the other.
 
         Raises:
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
-        leaves = self.leaves if leaves is None else leaves
         groups = [self.files.groups[index] for index in indices]
-        for group, table in zip(groups, self.files.read(groups, [leaf.names for leaf in leaves]), strict=True):
-            yield self._tree(table, leaves, partial(self._row_text, group))
+        names = [leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)]
+        for group, table in zip(groups, self.files.read(groups, names), strict=True):
+            # Only texts of more than 2 GiB are decoded to several chunks.
+            yield self.leaves.columns(table.combine_chunks(), partial(self._row_text, group), leaves)
 
     def _row_text(self, group: RowGroup, row: int) -> str:
         return f"row {group.first_row + row} of {self.files.location(group)}"
-
-    def _tree(self, table: Any, leaves: Sequence[Leaf], where: Callable[[int], str] | None = None) -> ColumnTree:
-        # Only texts of more than 2 GiB are decoded to several chunks.
-        batches = [batch for batch in table.combine_chunks().to_batches() if len(batch)]
-        columns = columns_of(leaves, batches, self.nulls, where)
-        starts = np.cumsum([0, *map(len, batches)])[:-1]
-        structure = self._structure if len(leaves) == len(self.leaves) else None
-        tree = columns if structure is None else structure.build(columns)
-        return ColumnTree(tree, starts, sum(map(len, batches)))
 
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""
@@ -146,7 +125,6 @@ class RecentGroups:
         if mine:
             try:
                 (tree,) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
-                tree.open()
                 future.set_result(tree)
             except BaseException as error:
                 with self._lock:

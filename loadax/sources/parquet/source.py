@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import map_leaves
+from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.parquet.files import waves
@@ -31,11 +30,11 @@ class ParquetSource(BaseSource):
 
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
         self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
-        self._empty = groups.empty
+        self._empty = groups.leaves.empty
         self.traits = self._empty.traits._replace(
             concurrent_reads=4 if groups.files.far else 1,
             kept_chunks=self._fitting(),
-            attributes=attributes_of(groups.leaves),
+            attributes=groups.leaves.attributes,
         )
         self._cache: ChunkCache | None = None
         self._recent: RecentGroups | None = None
@@ -50,10 +49,10 @@ class ParquetSource(BaseSource):
     def __repr__(self) -> str:
         files = self._groups.files.locations
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-        return f"Parquet columns ({leaves_text(self._groups.leaves)}) of {where}"
+        return f"Parquet columns ({self._groups.leaves}) of {where}"
 
     def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
-        return stated_names(self._groups.leaves)
+        return self._groups.leaves.stated_names
 
     @property
     def spec(self) -> Tree | None:
@@ -129,15 +128,10 @@ class ParquetSource(BaseSource):
         if self._is_one_wave(rows):
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
-        pieces: list[Any] = [[None] * len(rows) for _ in wanted]
-        for tree, inside, places in self._waves(rows):
-            read = tree.parts(inside, starts[places], lengths[places], wanted)
-            cuts = np.cumsum(lengths[places])[:-1]
-            for column, values in zip(pieces, read, strict=True):
-                if values is not None:
-                    for place, piece in zip(places.tolist(), np.split(values, cuts), strict=True):
-                        column[place] = piece
-        return [np.concatenate(column) if want else None for column, want in zip(pieces, wanted, strict=True)]
+        cuts = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
+        parts = [[leaf[cut] for leaf in flatten(row)[0]] for row, cut in zip(self._examples(rows), cuts, strict=True)]
+        columns = zip(wanted, zip(*parts, strict=True), strict=True)
+        return [np.concatenate(column) if want else None for want, column in columns]
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.
@@ -151,17 +145,17 @@ class ParquetSource(BaseSource):
         return found
 
     def _is_one_wave(self, rows: Integers) -> bool:
-        met = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
-        return len(met) == 1 or sum(map(self._groups.size, met)) <= self._memory_bytes
+        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
+        return len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes
 
     def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""
         assert self._recent is not None
         starts = self._groups.starts
         which = np.searchsorted(starts, rows, side="right") - 1
-        met, group = np.unique(which, return_inverse=True)
-        for wave in waves([self._groups.size(index) for index in met.tolist()], self._memory_bytes):
-            trees = [self._recent.get(index) for index in met[wave].tolist()]
+        needed, group = np.unique(which, return_inverse=True)
+        for wave in waves([self._groups.size(index) for index in needed.tolist()], self._memory_bytes):
+            trees = [self._recent.get(index) for index in needed[wave].tolist()]
             joined: ColumnTree = trees[0].join(trees[1:])
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))

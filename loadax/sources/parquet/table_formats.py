@@ -31,7 +31,7 @@ def refuse_tables(paths: Any, locations: Sequence[str], files: Files) -> None:
 
     Args:
         paths: Argument of `from_parquet`.
-        locations: The files that it stands for; none: where it stands for no files.
+        locations: Files of the argument; empty: it names none.
         files: Reader.
 
     Raises:

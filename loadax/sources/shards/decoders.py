@@ -7,7 +7,7 @@ import numpy as np
 
 from loadax.protocols import ArraySpec
 from loadax.sources.images.decode import Rendering
-from loadax.sources.images.folder import ENDINGS
+from loadax.sources.images.format import ENDINGS
 from loadax.sources.npy.header import NPY_FAILURES, parse_npy
 
 FAILURES = (*NPY_FAILURES, UnicodeDecodeError)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import UnsupportedError
+from loadax.sources.adapters.libraries import require
 
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
@@ -60,14 +60,10 @@ def example_class() -> tuple[Any, type[Exception]]:
     Raises:
         UnsupportedError: When protobuf can't be imported; says what to install.
     """
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise UnsupportedError(
-            f"features of TFRecord files are parsed by protobuf, which can't be imported ({error}): pip install "
-            "protobuf, or, in a clone of loadax, pip install -e '.[tfrecord]'"
-        ) from error
+    require("a tf.train.Example", {"protobuf": "google.protobuf"}, "tfrecord")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="loadax", syntax="proto3")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)

@@ -13,16 +13,16 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
-from loadax.sources.shards.crc import masked_crc32c, require_crc32c
+from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
+from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 
 _HEADER = struct.Struct("<QI")
@@ -111,14 +111,7 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(
-    paths: Any,
-    index: Any = None,
-    features: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-) -> TFRecordSource:
+def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes: int, progress: Any) -> TFRecordSource:
     """Opens TFRecord files; see `loadax.from_tfrecord`.
 
     Raises:
@@ -126,13 +119,12 @@ def open_tfrecord(
         SourceError: When a file is missing, damaged, compressed or has no records; names it.
         UnsupportedError: When google-crc32c, or protobuf for `features`, is not installed.
     """
-    require_crc32c()
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = expand(paths, FORMATS["from_tfrecord"], files)
+    locations = expand(paths, TFRECORD, files)
     merge, check = partial(merge_records, counts="records"), partial(check_records, counts="records", after=_CRC)
     entry = index_files("tfrecord 1", files, locations, _scan, merge, check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
@@ -149,7 +141,7 @@ def features_in(paths: Any) -> dict[str, Any]:
         SourceError: When a file is missing or can't be read; names it.
     """
     files = Files()
-    locations = expand(paths, FORMATS["from_tfrecord"], files)
+    locations = expand(paths, TFRECORD, files)
     filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
     for location in filled[:1]:
         (header,) = files.read_starts([location], _HEADER.size)

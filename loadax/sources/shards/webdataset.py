@@ -13,7 +13,6 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
-from loadax.sources.formats import FORMATS
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
@@ -28,6 +27,7 @@ from loadax.sources.shards.examples import (
     scan_examples,
     select_columns,
 )
+from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
 
 
@@ -170,7 +170,7 @@ def open_webdataset(
     blocks = open_cache(cache, cache_bytes)
     wanted = _columns(columns)
     files = Files()
-    locations = expand(paths, FORMATS["from_webdataset"], files)
+    locations = expand(paths, WEBDATASET, files)
     entry = index_files("tar 2", files, locations, scan_examples, merge_examples, check_examples, index, progress)
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)

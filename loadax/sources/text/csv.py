@@ -13,10 +13,9 @@ from pyarrow import csv as arrow_csv
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.arrow.leaves import stated_classes
-from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.arrow.table import TableSource, open_table
+from loadax.sources.arrow.table_leaves import stated_classes
 from loadax.sources.arrow.unify import unified_schema
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of, decompress
 from loadax.sources.io.expand import expand, file_name
@@ -24,6 +23,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
 from loadax.sources.text.dtypes import arrow_types, check_columns
 from loadax.sources.text.encoding import UTF_8, encoding_of
+from loadax.sources.text.format import CSV
 from loadax.sources.text.integers import FIRST_ROUNDED, has_large, is_rounded
 
 _BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
@@ -58,7 +58,7 @@ def open_csv(
     classes: Any = None,
     delimiter: str | None = None,
     quote: str | None = '"',
-) -> ArrowSource:
+) -> TableSource:
     """Opens CSV files; see `loadax.from_csv`.
 
     Raises:
@@ -71,7 +71,7 @@ def open_csv(
         if character is not None and not (isinstance(character, str) and re.fullmatch(r"[\t -~]", character)):
             raise ArgumentError(f"{name}={shown(character)}: pass a single ASCII character{advice}", argument=name)
     files = Files()
-    locations = expand(paths, FORMATS["from_csv"], files)
+    locations = expand(paths, CSV, files)
     tables = [_table(_read(files, location, delimiter, quote), {**texts, **types}) for location in locations]
     names = column_names(columns, tables[0].column_names)
     check_columns(types, tables[0].column_names)
@@ -88,9 +88,9 @@ def open_csv(
         file = int(np.searchsorted(starts, row, side="right")) - 1
         return f"row {row - int(starts[file])} of {locations[file]}"
 
-    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
+    call = Call("from_csv", "paths", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        return ArrowSource(pa.concat_tables(tables), nulls, call, locations, where, classes)
+        return open_table(pa.concat_tables(tables), nulls, call, locations, where, classes)
 
 
 def _read(files: Files, location: str, delimiter: str | None, quote: str | None) -> _Text:

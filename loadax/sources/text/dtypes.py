@@ -29,15 +29,10 @@ def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:
     types = {}
     for name, value in dtypes.items():
         dtype = checked_dtype(f"dtypes[{name!r}]", value)
-        if dtype.kind not in ("biufU" if text else "biuf"):
+        if dtype.kind not in ("biufU" if text else "biuf") or dtype == np.float16:
             raise ArgumentError(
                 f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32'"
-                f"{', or str' if text else ''}",
-                argument="dtypes",
-            )
-        if dtype == np.float16:
-            raise ArgumentError(
-                f"dtypes[{name!r}]={shown(value)}: texts are not parsed to float16; pass 'float32', and cast in a map",
+                f"{', or str' if text else ''}; a map can cast to others",
                 argument="dtypes",
             )
         types[name] = pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype)
@@ -51,14 +46,8 @@ def with_types(schema: Any, types: Mapping[str, Any], names: Sequence[str]) -> A
         ArgumentError: When a column does not exist.
     """
     check_columns(types, schema.names)
-    return pa.schema(
-        [
-            pa.field(
-                name, _innermost(schema.field(name).type, types[name]) if name in types else schema.field(name).type
-            )
-            for name in names
-        ]
-    )
+    known = {name: schema.field(name).type for name in names}
+    return pa.schema([(name, _innermost(kind, types.get(name, kind))) for name, kind in known.items()])
 
 
 def check_columns(types: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -69,4 +58,4 @@ def check_columns(types: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def _innermost(kind: Any, other: Any) -> Any:
-    return pa.list_(_innermost(kind.value_type, other)) if is_list(kind) else other
+    return pa.list_(_innermost(kind.value_type, other)) if is_list(kind) and kind != other else other

@@ -7,24 +7,20 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrow.call import Call, column_names, naming_file
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_in, leaves_of, stated_classes
-from loadax.sources.arrow.nulls import Nulls
-from loadax.sources.arrow.table import attributes_of, leaves_text, stated_names
+from loadax.sources.arrow.table_leaves import TableLeaves
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
@@ -34,6 +30,7 @@ from loadax.sources.shards.records import Records
 from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
 from loadax.sources.text.encoding import BOM, encoding_of
+from loadax.sources.text.format import JSONL
 from loadax.sources.text.integers import refuse_rounded
 
 _log = logging.getLogger("loadax")
@@ -52,58 +49,43 @@ class JsonlSource(BaseSource):
     """Row i: line i of the files that is not blank. Examples are dicts of the columns.
 
     Args:
-        records: Reader of the files.
-        begins: First byte of each line, in the concatenation of all files: int64[n].
-        sizes: Bytes of each line, int64[n].
+        lines: The lines.
         schema: Arrow schema of the columns to read.
         inferred: Names of columns with floats, whose types are not stated by the user.
-        tree: Tree of the leaves to read.
-        nulls: What nulls become.
+        leaves: Leaves to read.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        begins: Integers,
-        sizes: Integers,
-        schema: Any,
-        inferred: Sequence[str],
-        tree: Tree,
-        nulls: Nulls,
-    ):
-        self._records, self._begins, self._sizes = records, begins, sizes
-        self._schema, self._inferred, self._nulls = schema, inferred, nulls
-        self._leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
-        self._empty = self._tree_of(schema.empty_table(), None)
-        self.traits = self._empty.traits._replace(
-            reads_columns=False, concurrent_reads=records.concurrent_reads, attributes=attributes_of(self._leaves)
+    def __init__(self, lines: "_Lines", schema: Any, inferred: Sequence[str], leaves: TableLeaves):
+        self._lines, self._schema, self._inferred, self._leaves = lines, schema, inferred, leaves
+        self.traits = leaves.empty.traits._replace(
+            reads_columns=False, concurrent_reads=lines.records.concurrent_reads, attributes=leaves.attributes
         )
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._lines.begins)
 
     def __repr__(self) -> str:
-        return f"JSON lines ({leaves_text(self._leaves)}) of {self._records.addresses[0]}"
+        return f"JSON lines ({self._leaves}) of {self.addresses[0]}"
 
     def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
-        return stated_names(self._leaves)
+        return self._leaves.stated_names
 
     @property
     def spec(self) -> Tree | None:
-        return self._empty.spec
+        return self._leaves.empty.spec
 
     @property
     def addresses(self) -> list[str]:
-        return self._records.addresses
+        return self._lines.records.addresses
 
     def locate(self, row: int) -> list[Location]:
         """File of a row, with the bytes of its line."""
         row = int(check_rows([row], len(self))[0])
-        return self._records.locate(int(self._begins[row]), int(self._sizes[row]))
+        return self._lines.records.locate(int(self._lines.begins[row]), int(self._lines.sizes[row]))
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, len(self))
-        if not len(rows) and len(self) and self._empty.is_ragged:
+        if not len(rows) and len(self) and self.spec is None:
             return self._tree(np.zeros(1, np.int64)).read(rows)
         return self._tree(rows).read(np.arange(len(rows)), rows)
 
@@ -119,29 +101,50 @@ class JsonlSource(BaseSource):
 
     def _tree(self, rows: Integers) -> ColumnTree:
         if not len(rows):
-            return self._empty
-        lines = self._records.read(self._begins[rows], self._sizes[rows])
+            return self._leaves.empty
+        lines = self._lines.read(rows)
+
+        def where(index: int) -> str:
+            return self._lines.text(int(rows[index]))
+
         try:
             table = parse(lines, self._schema)
         except (pa.ArrowException, UnicodeDecodeError):
-            self._refuse(rows, lines)
+            for index, line in enumerate(lines):
+                refuse_line(line, self._schema, partial(where, index))
             raise
-        refuse_rounded(lines, table.select(self._inferred), lambda index: self._line_text(int(rows[index])), False)
-        return self._tree_of(table, lambda index: self._line_text(int(rows[index])))
+        refuse_rounded(lines, table.select(self._inferred), where, False)
+        return self._leaves.columns(table, where)
 
-    def _tree_of(self, table: Any, where: Callable[[int], str] | None) -> ColumnTree:
-        batches = [batch for batch in table.to_batches() if len(batch)]
-        columns = columns_of(self._leaves, batches, self._nulls, where)
-        starts = np.cumsum([0, *map(len, batches)])[:-1]
-        return ColumnTree(self._structure.build(columns), starts, table.num_rows)
 
-    def _refuse(self, rows: Integers, lines: Sequence[memoryview]) -> None:
-        """Raises the error of the first line that can't be parsed."""
-        for row, line in zip(rows.tolist(), lines, strict=True):
-            refuse_line(line, self._schema, lambda row=row: self._line_text(row))  # type: ignore[misc]
+@final
+class _Lines(NamedTuple):
+    """Lines of files.
 
-    def _line_text(self, row: int) -> str:
-        return line_text(self._records, int(self._begins[row]))
+    Args:
+        records: Reader of the files.
+        begins: First byte of each line, in the concatenation of all files: int64[n].
+        sizes: Bytes of each line, int64[n].
+    """
+
+    records: Records
+    begins: Integers
+    sizes: Integers
+
+    def read(self, rows: Integers) -> list[memoryview]:
+        """Reads lines."""
+        return self.records.read(self.begins[rows], self.sizes[rows])
+
+    def text(self, row: int) -> str:
+        """File and number of a line, from 1, for messages."""
+        begin = int(self.begins[row])
+        (location,) = self.records.locate(begin, 1)
+        assert location.first is not None
+        start, before = begin - location.first, 0
+        for low in range(start, begin, _WINDOW):
+            (window,) = self.records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
+            before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
+        return f"{location.file}, line {before + 1}{self.records.by_index}"
 
 
 def open_jsonl(
@@ -165,22 +168,20 @@ def open_jsonl(
     types = arrow_types(dtypes, text=False)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
-    locations = decompressed(files, expand(paths, FORMATS["from_jsonl"], files), cache, progress)
+    locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
     entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
     records = Records(files, locations, blocks, index)
-    begins = begins + np.repeat(records.file_begins, counts)
-    schema = _infer(records, begins, sizes, columns, types)
+    lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
+    schema = _infer(lines, columns, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
-    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
+    call = Call("from_jsonl", "paths", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        tree = leaves_of(chosen, call, {}, stated_classes(classes))
-        filler = Nulls(nulls, leaves_in(tree), call)
-        return JsonlSource(records, begins, sizes, chosen, inferred, tree, filler)
+        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes))
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
@@ -236,22 +237,13 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         problem, remedy = str(error), "correct the line, or leave it out"
         try:
-            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict):
-                remedy = _type_remedy(line, schema)
+            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict) and schema is not None:
+                remedy = (
+                    "correct the line, or state a type that all rows have by dtypes=, such as 'uint64' or 'float64'"
+                )
         except ValueError as fault:
             problem = f"it is not JSON: {fault}"
         raise SourceError(f"{where()}: {problem}; {remedy}") from error
-
-
-def _type_remedy(line: memoryview, schema: Any) -> str:
-    """What to do about an object with a value of another type than the column's in a schema."""
-    if schema is None:
-        return "correct the line, or leave it out"
-    wrong = next((field for field in schema if not _parses([line], pa.schema([field]))), None)
-    if wrong is None:
-        return "all rows must have the types of the first ones: correct the line"
-    wider = ", or state a wider type by dtypes=, such as 'uint64' or 'float64'" if "int" in str(wrong.type) else ""
-    return f"column {wrong.name!r} is {wrong.type} in the first rows: correct the line{wider}"
 
 
 def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
@@ -263,18 +255,7 @@ def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
     return True
 
 
-def line_text(records: Records, begin: int) -> str:
-    """File and number of a line, from 1, by its first byte in the concatenation of all files."""
-    (location,) = records.locate(begin, 1)
-    assert location.first is not None
-    start, before = begin - location.first, 0
-    for low in range(start, begin, _WINDOW):
-        (window,) = records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
-        before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
-    return f"{location.file}, line {before + 1}{records.by_index}"
-
-
-def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, typed: Any, rows: Any = None) -> Any:
+def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any:
     """The schema of rows (None: of the first and of evenly spaced ones); texts that look like times stay texts.
 
     The user asks for `columns`, and states the types of those in `typed`.
@@ -282,9 +263,14 @@ def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, ty
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
     if rows is None:
-        sampled = min(_SAMPLED, len(begins))
-        rows = np.unique([*range(sampled), *np.linspace(0, len(begins) - 1, sampled).astype(np.int64)])
-    lines = records.read(begins[rows], sizes[rows])
+        count = len(all_lines.begins)
+        sampled = min(_SAMPLED, count)
+        rows = np.unique([*range(sampled), *np.linspace(0, count - 1, sampled).astype(np.int64)])
+    lines = all_lines.read(rows)
+
+    def where(index: int) -> str:
+        return all_lines.text(int(rows[index]))
+
     try:
         table = parse(lines)
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -292,22 +278,21 @@ def _infer(records: Records, begins: Integers, sizes: Integers, columns: Any, ty
         if not all(whole):
             first = whole.index(False)
             if not any(whole):
-                refuse_line(lines[first], None, lambda: line_text(records, int(begins[rows[first]])))
+                refuse_line(lines[first], None, partial(where, first))
             _log.warning(
                 "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
-                line_text(records, int(begins[rows[first]])),
+                where(first),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
             )
-            return _infer(records, begins, sizes, columns, typed, rows[np.array(whole)])
-        # Each line is right by itself, so one has another type than a line before it.
+            return _infer(all_lines, columns, typed, rows[np.array(whole)])
+        # Each line parses alone, so one has another type than a line before it.
         differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
         reason = str(error).partition(" in row ")[0]
         raise SourceError(
-            f"{line_text(records, int(begins[rows[differing]]))}: {reason}; correct the line: all rows of a column "
-            "must have one type"
+            f"{where(differing)}: {reason}; correct the line: all rows of a column must have one type"
         ) from error
     inferred = [name for name in column_names(columns, table.column_names) if name not in typed]
-    refuse_rounded(lines, table.select(inferred), lambda index: line_text(records, int(begins[rows[index]])), True)
+    refuse_rounded(lines, table.select(inferred), where, True)
     return pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
 
 

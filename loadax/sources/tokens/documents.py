@@ -12,15 +12,15 @@ from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
-from loadax.sources.arrays import some_rows
+from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.disk_cache import DiskCache, open_cache
-from loadax.sources.io.remote_stream import open_stream
+from loadax.sources.memory_array import MemoryArray
 from loadax.sources.npy.source import open_npy
-from loadax.sources.tokens.files import TokenFiles, find_token_files
-from loadax.sources.tokens.flat import Flat, FlatArray, FlatFiles
-from loadax.sources.tokens.megatron import read_index
+from loadax.sources.stream_array import ArrayLeaf
+from loadax.sources.tokens.files import find_token_files, open_token_stream
+from loadax.sources.tokens.megatron import read_documents
 
 
 @final
@@ -28,14 +28,14 @@ class DocumentSource(BaseSource):
     """Row i: the entries `[begins[i], ends[i])` of every flat array.
 
     Args:
-        tree: Pytree of `Flat` arrays, all equally long.
+        tree: Pytree of flat arrays (`ArrayLeaf`), all equally long.
         begins: First entry of each document, int64[n].
         ends: End of each document, int64[n].
     """
 
     def __init__(self, tree: Tree, begins: Integers, ends: Integers):
         flats, self._structure = flatten(tree)
-        self._flats: Sequence[Flat] = flats
+        self._flats: Sequence[ArrayLeaf] = flats
         self._begins, self._ends = begins, ends
         reads = 4 if any(flat.far for flat in self._flats) else 1
         self.traits = Traits(reads_examples=True, reads_parts=True, owns_memory=True, concurrent_reads=reads)
@@ -82,7 +82,7 @@ class DocumentSource(BaseSource):
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
         return [
-            (flat.gather(begins, lengths) if len(begins) else np.empty(0, flat.dtype)) if want else None
+            (flat.gather(begins, lengths) if len(begins) else np.empty(0, flat.spec.dtype)) if want else None
             for flat, want in zip(self._flats, wanted, strict=True)
         ]
 
@@ -92,12 +92,7 @@ class DocumentSource(BaseSource):
 
     def held(self, most: int) -> list[NDArray[Any]]:
         """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
-        memory = [array for flat in self._flats if (array := flat.memory) is not None]
-        total = sum(array.nbytes for array in memory)
-        return [
-            *(some_rows(array, total, most) for array in memory),
-            some_rows(self._begins, self._begins.nbytes, most),
-        ]
+        return [*rows_in_memory(self._flats, most), some_rows(self._begins, self._begins.nbytes, most)]
 
     def locate(self, row: int) -> list[Location]:
         """Files of a document, each with its first and last byte."""
@@ -124,10 +119,14 @@ def open_documents(
                 "pass offsets= (one more than documents), or the path of a Megatron .bin and .idx pair; "
                 "for a list of arrays, one per document, use loadax.from_source(list)"
             )
-        return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
+        found = find_token_files(data, dtype, documents=True)
+        begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
+        return DocumentSource(open_token_stream(found, blocks), begins, ends)
     # Several files are one stream, not a tree of arrays.
     flats = (
-        _open_files(data, dtype, blocks) if files else map_leaves(lambda leaf: _open_flat(leaf, dtype, blocks), data)
+        open_token_stream(find_token_files(data, dtype, documents=False), blocks)
+        if files
+        else map_leaves(lambda leaf: _open_flat(leaf, dtype, blocks), data)
     )
     leaves, structure = flatten(flats)
     total = common_length(structure.paths, [len(flat) for flat in leaves])
@@ -135,20 +134,9 @@ def open_documents(
     return DocumentSource(flats, bounds[:-1], bounds[1:])
 
 
-def _open_pairs(token_files: TokenFiles, cache: DiskCache | None) -> DocumentSource:
-    stored = token_files.entries[0].dtype
-    begins, ends, before = [], [], 0
-    for entry in token_files.entries:
-        index = read_index(token_files.files, str(entry.index_file))
-        begins.append(index.begins + before)
-        ends.append(np.append(index.begins[1:], index.tokens) + before)
-        before += index.tokens
-    return DocumentSource(_open_segments(token_files, stored, cache), np.concatenate(begins), np.concatenate(ends))
-
-
-def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
+def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:
     if isinstance(data, str | os.PathLike):
-        return _open_files(data, dtype, cache)
+        return open_token_stream(find_token_files(data, dtype, documents=False), cache)
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)
@@ -156,16 +144,7 @@ def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
         raise ArgumentError(
             f"data is {array.dtype}{list(array.shape)}, but documents need a flat array; pass array.reshape(-1)"
         )
-    return FlatArray(array)
-
-
-def _open_files(paths: Any, dtype: Any, cache: DiskCache | None) -> Flat:
-    token_files = find_token_files(paths, dtype, documents=False)
-    return _open_segments(token_files, token_files.entries[0].dtype, cache)
-
-
-def _open_segments(token_files: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
-    return FlatFiles(open_stream([entry.segment for entry in token_files.entries], token_files.files, cache), stored)
+    return MemoryArray(array)
 
 
 def _bounds(offsets: Any, total: int) -> Integers:
@@ -179,15 +158,11 @@ def _bounds(offsets: Any, total: int) -> Integers:
             "ints, one more than documents"
         )
     bounds = given.astype(np.int64)
-    if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
-        back = np.flatnonzero(bounds[1:] < bounds[:-1])
-        problem = (
-            f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}"
-            if len(back)
-            else f"go from {bounds[0]} to {bounds[-1]}"
-        )
+    smallest = np.diff(bounds).min()
+    if bounds[0] != 0 or bounds[-1] != total or smallest < 0:
+        down = f" with a step of {smallest}" if smallest < 0 else ""
         raise SourceError(
-            f"the offsets {problem}, but the data has {total} entries; "
+            f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries; "
             f"pass offsets that ascend from 0 to {total}, one more than documents"
         )
     return bounds

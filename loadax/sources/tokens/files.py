@@ -10,13 +10,16 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.formats import FORMATS
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import FileSpan
+from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
+from loadax.sources.io.remote_stream import open_stream
 from loadax.sources.npy.header import MAGIC, read_npy_headers
+from loadax.sources.stream_array import StreamArray
+from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
 
@@ -54,7 +57,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     """
     wanted = None if dtype is None else _token_dtype(dtype)
     files = Files()
-    given = [_named_pair(location) for location in expand(path, FORMATS["from_tokens"], files)]
+    given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
     given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
@@ -62,6 +65,12 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     entries = _describe(files, given, wanted, documents, look=not files.far(given) or documents or wanted is None)
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
+
+
+def open_token_stream(token_files: TokenFiles, cache: DiskCache | None) -> StreamArray:
+    """The tokens of all files, as one flat array."""
+    segments = [entry.segment for entry in token_files.entries]
+    return StreamArray(open_stream(segments, token_files.files, cache), token_files.entries[0].dtype)
 
 
 def _describe(

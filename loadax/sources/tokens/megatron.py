@@ -1,11 +1,9 @@
 """Parses Megatron's `.idx` files, and fairseq's: the document offsets of a `.bin` file."""
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers
@@ -55,7 +53,12 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     size += 8 * grouped
     lengths_end = size + 4 * sequences
     pointers_end = lengths_end + 8 * sequences
-    _check_long_enough(files, location, pointers_end + 8 * documents * grouped, sequences, documents)
+    needed = pointers_end + 8 * documents * grouped
+    if files.sizes([location])[0] < needed:
+        raise SourceError(
+            f"{location}: the file is cut short: "
+            f"{sequences} sequences and {documents} document indices take {needed} bytes; copy it again"
+        )
     lengths = np.frombuffer(_read(files, location, size, lengths_end), "<i4")
     pointers = np.frombuffer(_read(files, location, lengths_end, pointers_end), "<i8")
     firsts = np.arange(documents)
@@ -77,65 +80,15 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
 
 
-@final
-class Documents:
-    """Document offsets of a stream. Pickles as the paths of the `.idx` files, and reads them again.
-
-    Args:
-        files: Reader of the `.idx` files.
-        indices: Paths or URLs of the `.idx` files.
-        offsets: Position in the stream of the first token of each file.
-    """
-
-    def __init__(self, files: Files, indices: Sequence[str], offsets: Sequence[int]):
-        self._files, self._indices, self._offsets = files, tuple(indices), tuple(offsets)
-
-    @property
-    def indices(self) -> tuple[str, ...]:
-        return self._indices
-
-    def __getstate__(self) -> Any:
-        return self._files, self._indices, self._offsets
-
-    def __setstate__(self, state: Any) -> None:
-        self._files, self._indices, self._offsets = state
-
-    @cached_property
-    def begins(self) -> Integers:
-        """First tokens of the documents, int64[m], ascending, without empty documents."""
-        parts = [
-            read_index(self._files, index).begins + offset
-            for index, offset in zip(self._indices, self._offsets, strict=True)
-        ]
-        return np.unique(np.concatenate(parts))
-
-    def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
-        """Writes segment ids: the document number of each token, counted from 1 within each window.
-
-        Args:
-            first: First token of each window, int64[n].
-            columns: Columns of the window to write, `(low, high)`.
-            out: Destination, [n, high - low].
-        """
-        low, high = columns
-        begun = np.searchsorted(self.begins, first, side="right")
-        before = np.searchsorted(self.begins, first + low, side="right")
-        within = np.searchsorted(self.begins, first + (high - 1), side="right") - before
-        steps = np.zeros((len(first), high - low), np.int32)
-        steps[:, 0] = 1 + before - begun
-        windows = np.repeat(np.arange(len(first)), within)
-        behind = np.arange(len(windows)) - np.repeat(np.cumsum(within) - within, within)
-        begins = self.begins[before[windows] + behind]
-        steps[windows, begins - first[windows] - low] = 1
-        out[...] = np.cumsum(steps, axis=1, dtype=np.int32)
-
-
-def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
-    if files.sizes([location])[0] < size:
-        raise SourceError(
-            f"{location}: the file is cut short: "
-            f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"
-        )
+def read_documents(files: Files, locations: Sequence[str]) -> tuple[Integers, Integers]:
+    """The first token of each document of a stream, and its end, by its `.idx` files."""
+    begins, ends, before = [], [], 0
+    for location in locations:
+        index = read_index(files, location)
+        begins.append(index.begins + before)
+        ends.append(np.append(index.begins[1:], index.tokens) + before)
+        before += index.tokens
+    return np.concatenate(begins), np.concatenate(ends)
 
 
 def _read(files: Files, location: str, start: int, stop: int) -> bytes:

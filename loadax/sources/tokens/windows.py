@@ -11,15 +11,14 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows
-from loadax.sources.io.byte_stream import Ends
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.remote_stream import ByteStream, open_stream
-from loadax.sources.tokens.files import TokenFiles, find_token_files
-from loadax.sources.tokens.megatron import Documents
+from loadax.sources.stream_array import StreamArray
+from loadax.sources.tokens.files import find_token_files, open_token_stream
+from loadax.sources.tokens.segment_ids import SegmentIds
 
 
-class Leaf(NamedTuple):
+class TokenLeaf(NamedTuple):
     """Tokens `[offset, offset + length)` of each window, or their segment ids."""
 
     name: str
@@ -32,12 +31,11 @@ class TokenSource(BaseSource):
     """Row i: the `seq_len + 1` tokens of a stream from token `i * stride` on.
 
     Args:
-        token_files: Files of the stream.
-        reader: Reader of their bytes.
+        tokens: The stream.
+        documents: Document number of each token, as one more leaf; None: without.
         seq_len: Number of tokens that a row predicts.
         stride: Tokens from the start of one row to the start of the next.
         targets: Whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
-        segment_ids: Whether to add the document number of each token.
 
     Raises:
         SourceError: When the stream is shorter than one row.
@@ -45,35 +43,24 @@ class TokenSource(BaseSource):
 
     spec: Tree = None
 
-    def __init__(
-        self, token_files: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
-    ):
-        stream = reader.ends
-        self._stream, self._reader, self._stride = stream, reader, stride
-        self._stored = token_files.entries[0].dtype
-        self._tokens = stream.total // self._stored.itemsize
-        self._length = max(0, (self._tokens - seq_len - 1) // stride + 1)
-        self._seq_len = seq_len
+    def __init__(self, tokens: StreamArray, documents: SegmentIds | None, seq_len: int, stride: int, targets: bool):
+        self._tokens, self._documents, self._seq_len, self._stride = tokens, documents, seq_len, stride
+        self._length = max(0, (len(tokens) - seq_len - 1) // stride + 1)
         if not self._length:
             raise SourceError(
-                f"{_named(stream)}: {self._tokens} tokens are less than one row of seq_len + 1 = {seq_len + 1}; "
+                f"{_named(tokens)}: {len(tokens)} tokens are less than one row of seq_len + 1 = {seq_len + 1}; "
                 "pass a smaller seq_len, or more files"
             )
-        self._leaves = (
-            [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
-        )
-        self._documents: Documents | None = None
-        if segment_ids:
+        shifted = [TokenLeaf("inputs", 0, seq_len), TokenLeaf("targets", 1, seq_len)]
+        self._leaves = shifted if targets else [TokenLeaf("tokens", 0, seq_len + 1)]
+        if documents is not None:
             # In leaf order.
-            self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
-            offsets = (stream.begins // self._stored.itemsize).tolist()
-            self._documents = Documents(
-                token_files.files, [str(entry.index_file) for entry in token_files.entries], offsets
-            )
-        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if reader.far else 1)
-        native = self._stored.newbyteorder("=")
+            self._leaves = sorted([*self._leaves, TokenLeaf("segment_ids", 0, seq_len + (not targets))])
+        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if tokens.far else 1)
         self.spec = {
-            leaf.name: ArraySpec((leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else native)
+            leaf.name: ArraySpec(
+                (leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else tokens.spec.dtype
+            )
             for leaf in self._leaves
         }
 
@@ -81,15 +68,11 @@ class TokenSource(BaseSource):
         return self._length
 
     def __repr__(self) -> str:
-        kind = self._stored.newbyteorder("=")
-        stream = redact(_named(self._stream))
-        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {stream}"
+        kind, stream = self._tokens.spec.dtype, redact(_named(self._tokens))
+        return f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._length)
-        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
-        self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
-        return dict(zip(self.spec, out, strict=True))
+        return read_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         first = check_rows(rows, self._length) * self._stride
@@ -102,33 +85,24 @@ class TokenSource(BaseSource):
                 self._documents.number_into(first, columns[0], destination)
             else:
                 wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
-        if len(wanted) > 1 and self._reader.far:
+        if len(wanted) > 1 and self._tokens.far:
             # Inputs and targets share all tokens but one: both are cut from one read.
             low, high = min(request[0] for request in wanted), max(request[1] for request in wanted)
-            both = np.empty((len(first), high - low), self._stored)
-            self._copy(first + low, both)
+            both = self._tokens.runs(first + low, high - low, ())
             for start, stop, destination in wanted:
                 destination[...] = both[:, start - low : stop - low]
         else:
-            for start, _, destination in wanted:
-                self._copy(first + start, destination)
+            for start, stop, destination in wanted:
+                self._tokens.runs_into(first + start, stop - start, (), destination)
 
     @property
     def addresses(self) -> list[str]:
-        return [*self._stream.locations, *(self._documents.indices if self._documents else ())]
+        return [*self._tokens.addresses, *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row, each with its first and last byte."""
-        start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
-        return self._stream.locate(start, start + (self._seq_len + 1) * self._stored.itemsize)
-
-    def _copy(self, starts: Integers, destination: NDArray[Any]) -> None:
-        """Reads the tokens from each of `starts` on, in the destination's dtype."""
-        straight = destination.dtype == self._stored and destination.strides[1] == self._stored.itemsize
-        stored = destination if straight else np.empty(destination.shape, self._stored)
-        self._reader.read_into(starts * self._stored.itemsize, stored.view(np.uint8))
-        if not straight:
-            destination[...] = stored
+        start = int(check_rows([row], self._length)[0]) * self._stride
+        return self._tokens.locate(start, start + self._seq_len + 1)
 
 
 def open_tokens(
@@ -153,10 +127,10 @@ def open_tokens(
         flag(name, value)
     blocks = open_cache(cache, cache_bytes)
     token_files = find_token_files(path, dtype, segment_ids)
-    reader = open_stream([entry.segment for entry in token_files.entries], token_files.files, blocks)
-    return TokenSource(token_files, reader, seq_len, stride, targets, segment_ids)
+    documents = SegmentIds(token_files) if segment_ids else None
+    return TokenSource(open_token_stream(token_files, blocks), documents, seq_len, stride, targets)
 
 
-def _named(stream: Ends) -> str:
-    first, *others = stream.segments
-    return f"{first.location} and {len(others)} more" if others else first.location
+def _named(tokens: StreamArray) -> str:
+    first, *others = tokens.addresses
+    return f"{first} and {len(others)} more" if others else first

@@ -15,7 +15,7 @@ from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, split_rows
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
-from loadax.sources.checks import check_rows, chunk_starts, read_all_columns
+from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
 
 _PAST = np.iinfo(np.int64).min  # marks a chunk without a slot
@@ -96,7 +96,7 @@ class ChunkCache(WrapperSource):
         return self._before + self._open.rows_fetched
 
     def read(self, rows: Integers) -> Tree:
-        return read_all_columns(self, rows)
+        return read_columns(self, rows)
 
     def read_visits(self, visits: Visits) -> Tree:
         return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
-from loadax.sources.io.byte_stream import FileSpan, MappedSegments, read_columns
+from loadax.sources.io.byte_stream import FileSpan, MappedSegments
+from loadax.sources.stream_array import StreamArray
 
 _MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
@@ -42,8 +43,9 @@ class MappedChunks:
         self._files = [
             str(folder / separator.join([*parts[0], str(chunk), *parts[1]])) for chunk in range(len(self.chunk_starts))
         ]
-        self._row_bytes = math.prod(self.shape[1:]) * dtype.itemsize
-        self._stream = MappedSegments([FileSpan(file, 0, self._rows * self._row_bytes) for file in self._files])
+        self._chunk_bytes = self._rows * math.prod(self.shape[1:]) * dtype.itemsize
+        stream = MappedSegments([FileSpan(file, 0, self._chunk_bytes) for file in self._files])
+        self._array = StreamArray(stream, dtype, self.shape)
         self._checked: set[int] = set()
         self._arguments = folder, metadata, dtype, name
 
@@ -54,18 +56,18 @@ class MappedChunks:
 
     def locate(self, row: int) -> list[Location]:
         """File and byte range of a row."""
-        return self._stream.ends.locate(row * self._row_bytes, (row + 1) * self._row_bytes)
+        return self._array.locate(row, row + 1)
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
         """Reads synchronously, so there is nothing to wait for."""
         if len(self._checked) < len(self._files):
             for chunk in {*(rows // self._rows).tolist()} - self._checked:
                 self._check(chunk)
-        read_columns(self._stream, rows, self.shape[1:], self.dtype, columns, out)
+        self._array.read_into(rows, columns, out)
 
     def _check(self, chunk: int) -> None:
         """Checks that the file of a chunk exists and has the right size, when it is first read."""
-        low, expected = chunk * self._rows, self._rows * self._row_bytes
+        low, expected = chunk * self._rows, self._chunk_bytes
         named = f"{self._name}: chunk {self._files[chunk]} with rows {low} to {min(low + self._rows, self.shape[0])}"
         try:
             size = Path(self._files[chunk]).stat().st_size

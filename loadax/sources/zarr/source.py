@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length, read_all_columns
+from loadax.sources.checks import check_rows, common_length, read_columns
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
@@ -108,7 +108,7 @@ class TensorStoreSource(BaseSource):
         ]
 
     def read(self, rows: Integers) -> Tree:
-        return read_all_columns(self, check_rows(rows, self._length))
+        return read_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""

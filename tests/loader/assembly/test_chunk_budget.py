@@ -45,6 +45,17 @@ def run(dataset: Dataset, batch_size: int = BATCH, **options: Any) -> list[Any]:
         return [np.asarray(batch) for batch in batches]
 
 
+def check(loader: Dataloader, values: Any = VALUES, host: int = 0, hosts: int = 1) -> int:
+    """Each batch has this host's share of the rows of its step; returns the number of rows."""
+    used = 0
+    with iter(loader) as batches:
+        for step, batch in enumerate(batches):
+            rows = np.split(loader.rows(step), hosts)[host]
+            np.testing.assert_array_equal(batch, values[rows])
+            used += len(rows)
+    return used
+
+
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[int, str, float]]]:
     """What was said since the last call: chunks open, their bytes, and rows decoded for each one used."""
@@ -59,19 +70,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[int, str, 
 
 
 class TestTheSameBatches:
-    @pytest.mark.parametrize("hosts", [1, 2, 4])
-    @pytest.mark.parametrize("verb", SHUFFLES.values(), ids=SHUFFLES.keys())
-    def test_as_without_chunks_on_any_number_of_hosts(self, verb: Verb, hosts: int) -> None:
-        """An order is a function of numbers: "chunks" is only a way to write the block."""
-        whole = verb(chunked()[1])
-        expected = [VALUES[Dataloader(whole, BATCH).rows(step)] for step in range(ROWS // BATCH)]
-        shard = BATCH // hosts
-        for host in range(hosts):
-            found = run(verb(chunked()[1]), shard_index=host, shard_count=hosts)
-            for step, batch in enumerate(found):
-                np.testing.assert_array_equal(batch, expected[step][host * shard : (host + 1) * shard])
-        assert sorted(np.concatenate(expected)[:, 0].tolist()) == VALUES[:, 0].tolist()
-
     @pytest.mark.parametrize("into", [True, False])
     @pytest.mark.parametrize(
         "chunks", [CHUNK, 100, IRREGULAR, IRREGULAR.astype(np.int32)], ids=["64", "100", "int64", "int32"]
@@ -92,23 +90,13 @@ class TestTheSameBatches:
         def loader() -> Dataloader:
             return Dataloader(SHUFFLES["few lanes"](chunked()[1]), BATCH, num_epochs=2, num_workers=workers)
 
-        with iter(loader()) as batches:
-            whole = [np.asarray(batch) for batch in batches]
-        with iter(loader()) as batches:
-            for _ in range(37):
-                next(batches)
+        with loader().iterate(37) as batches:
             state = json.loads(json.dumps(batches.get_state()))
-        with loader().iterate(state) as rest:
-            for batch, expected in zip(rest, whole[37:], strict=True):
-                np.testing.assert_array_equal(batch, expected)
-
-    def test_a_single_step_is_that_of_the_run(self) -> None:
-        loader = Dataloader(SHUFFLES["few lanes"](chunked(100)[1]), BATCH)
-        with iter(loader) as batches:
-            for step, batch in enumerate(batches):
-                if step % 17 == 0:
-                    np.testing.assert_array_equal(loader[step], batch)
-                    np.testing.assert_array_equal(loader.host_batch(step), batch)
+        again = loader()
+        with again.iterate(state) as rest:
+            for step, batch in enumerate(rest, 37):
+                np.testing.assert_array_equal(batch, VALUES[again.rows(step)])
+        assert step == len(again) - 1
 
     def test_of_a_store_with_columns_cut_over_the_mesh(self, tmp_path: Path) -> None:
         fields = np.arange(256 * 4 * 8, dtype=np.float32).reshape(256, 4, 8)
@@ -116,11 +104,7 @@ class TestTheSameBatches:
             {"field": fields, "label": np.arange(256)}, tmp_path / "x", chunk_rows=16, shard_rows=64, progress=False
         )
         data = from_zarr(tmp_path / "x").shuffle(1, block="chunks", window=2, lanes=4)
-        mesh = mesh_of({"data": 2, "model": 4})
-        partition = {
-            "field": P("data", None, "model"),
-            "label": P("data"),
-        }
+        mesh, partition = mesh_of({"data": 2, "model": 4}), {"field": P("data", None, "model"), "label": P("data")}
         loader = Dataloader(data, 16, mesh=mesh, partition=partition)
         with iter(loader) as batches:
             for step, batch in enumerate(batches):
@@ -131,18 +115,19 @@ class TestTheSameBatches:
 
 class TestWhatIsDecoded:
     @pytest.mark.parametrize("ahead", [HALF_A_BATCH, 4 << 20], ids=["nothing ahead", "far ahead"])
-    @pytest.mark.parametrize("hosts", [1, 2, 4])
+    @pytest.mark.parametrize("hosts", [1, 4])
     @pytest.mark.parametrize("verb", SHUFFLES.values(), ids=SHUFFLES.keys())
     def test_each_chunk_once_an_epoch_on_each_host(self, verb: Verb, hosts: int, ahead: int) -> None:
         for host in range(hosts):
             source, data = chunked()
-            share = {"shard_index": host, "shard_count": hosts}
-            used = sum(map(len, run(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)))
+            share: dict[str, Any] = {"shard_index": host, "shard_count": hosts}
+            loader = Dataloader(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)
+            used = check(loader, host=host, hosts=hosts)
             assert used == 2 * ROWS // hosts
             assert source.counts.sum() <= 1.1 * used
             assert source.reads < used / 4
 
-    @pytest.mark.parametrize("hosts", [1, 2, 4])
+    @pytest.mark.parametrize("hosts", [1, 4])
     def test_a_planned_mesh_needs_no_other_rows(self, hosts: int, said: Any) -> None:
         """Worked out without any host: the chunks that a host's rows lie in, window by window."""
         data = SHUFFLES["few lanes"](chunked()[1])
@@ -169,13 +154,11 @@ class TestWhatIsDecoded:
         ],
         ids=["slice", "split", "larger block", "smaller block", "12 lanes", "one lane", "irregular"],
     )
-    @pytest.mark.parametrize("hosts", [1, 2, 4])
+    @pytest.mark.parametrize("hosts", [1, 4])
     def test_no_more_than_was_said(self, verb: Verb, chunks: Any, hosts: int, said: Any) -> None:
         for host in range(hosts):
             source, data = chunked(chunks)
-            loader = Dataloader(verb(data), BATCH, shard_index=host, shard_count=hosts)
-            with iter(loader) as batches:
-                used = sum(len(batch) for batch in batches)
+            used = check(Dataloader(verb(data), BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
             ((_, _, decoded),) = said()
             assert source.counts.sum() <= 1.15 * decoded * used  # what is said is the mean of all blocks
 
@@ -186,21 +169,15 @@ class TestWhatIsDecoded:
         assert windows.order.describe()[-1][2] == CHUNK
         # 16 x 64 windows of 4 rows
         loader = Dataloader(windows, BATCH, prefetch_bytes=HALF_A_BATCH, cache_bytes=32 << 10)
-        with iter(loader) as batches:
-            for step, batch in enumerate(batches):
-                np.testing.assert_array_equal(batch, VALUES[loader.rows(step)[:, None] + np.arange(4)])
+        check(loader, np.lib.stride_tricks.sliding_window_view(VALUES, 4, 0).swapaxes(1, 2))
         assert source.counts.sum() <= 2.1 * ROWS
 
-    @pytest.mark.parametrize("hosts", [1, 2, 4])
+    @pytest.mark.parametrize("hosts", [1, 4])
     def test_a_shuffle_of_a_concatenation(self, hosts: int) -> None:
         for host in range(hosts):
             parts = [ChunkedSource(VALUES[:2048], 64), ChunkedSource(VALUES[2048:], np.arange(0, 2048, 64))]
             data = concat([from_source(part) for part in parts]).shuffle(0, block="chunks", window=2, lanes=8)
-            loader = Dataloader(data, BATCH, shard_index=host, shard_count=hosts)
-            shard = BATCH // hosts
-            with iter(loader) as batches:
-                for step, batch in enumerate(batches):
-                    np.testing.assert_array_equal(batch, VALUES[loader.rows(step)[host * shard : (host + 1) * shard]])
+            check(Dataloader(data, BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
             assert sum(part.counts.sum() for part in parts) <= 1.1 * ROWS / hosts
 
     def test_a_concatenation_of_shuffles(self, said: Any) -> None:
@@ -208,10 +185,7 @@ class TestWhatIsDecoded:
         data = concat(
             [from_source(part).shuffle(seed, block="chunks", window=2, lanes=4) for seed, part in enumerate(parts)]
         )
-        loader = Dataloader(data, BATCH)
-        with iter(loader) as batches:
-            for step, batch in enumerate(batches):
-                np.testing.assert_array_equal(batch, VALUES[loader.rows(step)])
+        check(Dataloader(data, BATCH))
         assert said() == [(8, "4.0 KiB", 1.0), (8, "2.0 KiB", 1.0)]
         assert all((part.counts == 1).all() for part in parts)
 
@@ -219,10 +193,7 @@ class TestWhatIsDecoded:
         values = np.arange(256 * 8, dtype=np.int32).reshape(256, 8)
         source = ChunkedSource(values, 16)
         data = from_source(source).shuffle(0, block="chunks", window=2, lanes=4)
-        loader = Dataloader(data, 32, mesh=mesh_of({"data": 2, "model": 4}), partition=P("data", "model"))
-        with iter(loader) as batches:
-            for step, batch in enumerate(batches):
-                np.testing.assert_array_equal(batch, values[loader.rows(step)])
+        check(Dataloader(data, 32, mesh=mesh_of({"data": 2, "model": 4}), partition=P("data", "model")), values)
         assert (source.elements[0] == 1).all()
 
     def test_columns_that_no_device_holds_are_not_read(self, said: Any) -> None:
@@ -259,22 +230,22 @@ class TestWhatIsSaid:
         )
 
     @pytest.mark.parametrize(
-        ("verb", "low", "high"),
-        [(lambda ds: ds[10:], 1.9, 2.0), (lambda ds: ds.split(0.5)[0], 2, 4), (lambda ds: ds[::4], 4, 4)],
+        ("verb", "options", "low", "high"),
+        [
+            (lambda ds: ds[10:], {"lanes": 4}, 1.9, 2.0),
+            (lambda ds: ds.split(0.5)[0], {"lanes": 4}, 2, 4),
+            (lambda ds: ds[::4], {"lanes": 4}, 4, 4),
+            (lambda ds: ds, {"lanes": 1, "shard_index": 1, "shard_count": 4}, 4, 4),
+        ],
+        ids=["slice", "split", "stride", "hosts share a lane"],
     )
     def test_rows_that_share_chunks_with_others(
-        self, verb: Verb, low: float, high: float, caplog: pytest.LogCaptureFixture
+        self, verb: Verb, options: dict[str, Any], low: float, high: float, said: Any
     ) -> None:
-        with caplog.at_level(logging.INFO, "loadax"):
-            run(verb(chunked()[1]).shuffle(0, block="chunks", window=2, lanes=4))
-        found = re.search(r"decodes (\d+\.\d\d) rows for each one used", caplog.text)
-        assert found is not None
-        assert low <= float(found[1]) <= high
-
-    def test_hosts_that_share_lanes(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.INFO, "loadax"):
-            run(chunked()[1].shuffle(0, block="chunks", window=1, lanes=1), shard_index=1, shard_count=4)
-        assert "decodes 4.00 rows for each one used" in caplog.text
+        lanes = options.pop("lanes")
+        run(verb(chunked()[1]).shuffle(0, block="chunks", window=2, lanes=lanes), **options)
+        ((_, _, decoded),) = said()
+        assert low <= decoded <= high
 
     @pytest.mark.parametrize(
         "data",
@@ -301,31 +272,28 @@ class TestWhatIsRefused:
         assert len(run(data.shuffle(0, block="chunks", window=4, lanes=4), cache_bytes=8192)) == ROWS // BATCH
 
     @pytest.mark.parametrize("hosts", [1, 2])
-    @pytest.mark.parametrize("window", [1, 3, 7])
+    @pytest.mark.parametrize("window", [1, 7])
     @pytest.mark.parametrize("lanes", [1, 5, 8])
-    @pytest.mark.parametrize("allowed", [600, 1500, 4000])
+    @pytest.mark.parametrize("allowed", [600, 4000])
     @pytest.mark.parametrize("block", ["chunks", 96])
     def test_what_it_says_works_when_it_is_pasted(
         self, block: Any, allowed: int, lanes: int, window: int, hosts: int
     ) -> None:
-        def attempt(window: int, lanes: int, cache_bytes: int) -> None:
+        def attempt(window: int, lanes: int, cache_bytes: int) -> str:
             data = chunked()[1].shuffle(0, block=block, window=window, lanes=lanes)
-            loader = Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts)
-            loader._shard()
+            try:
+                Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts)._shard()
+            except ArgumentError as error:
+                return str(error)
+            return ""
 
-        message = ""
-        try:
-            attempt(window, lanes, allowed)
-        except ArgumentError as error:
-            message = str(error)
-        if message:
-            found = re.search(
-                r"pass (?:window=(\d+)(?: and lanes=(\d+))? to shuffle, or )?cache_bytes=(\d+) to the", message
-            )
+        if message := attempt(window, lanes, allowed):
+            advice = r"pass (?:window=(\d+)(?: and lanes=(\d+))? to shuffle, or )?cache_bytes=(\d+) to the"
+            found = re.search(advice, message)
             assert found is not None, message
-            attempt(window, lanes, int(found[3]))
+            assert not attempt(window, lanes, int(found[3]))
             if found[1] is not None:
-                attempt(int(found[1]), int(found[2] or lanes), allowed)
+                assert not attempt(int(found[1]), int(found[2] or lanes), allowed)
             else:
                 assert allowed < 1024  # one block of 96 rows lies in two chunks of 512 bytes
 
@@ -336,12 +304,6 @@ class TestWhatIsRefused:
         loader = Dataloader(data, BATCH, cache_bytes=100)
         with pytest.raises(ArgumentError, match="cache_bytes allows 100 B"):
             iter(loader)
-
-    def test_a_negative_cache(self) -> None:
-        with pytest.raises(ArgumentError, match=r"cache_bytes=-1: pass 0 or more"):
-            Dataloader(chunked()[1], BATCH, cache_bytes=-1)
-        with pytest.raises(ArgumentError, match=r"cache_bytes='all': pass an int"):
-            Dataloader(chunked()[1], BATCH, cache_bytes="all")  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "data", [from_arrays(VALUES), chunked(1)[1], chunked(np.arange(ROWS))[1], chunked(np.empty(0, np.int64))[1]]
@@ -369,9 +331,7 @@ class TestWhatIsRefused:
             concat([concat([parts[0], from_arrays(VALUES)])]).shuffle(7, block="chunks")
 
     def test_another_word(self) -> None:
-        with pytest.raises(
-            ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for the chunk size of the source"
-        ):
+        with pytest.raises(ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for the chunk"):
             chunked()[1].shuffle(0, block="shards")
 
     @pytest.mark.parametrize(
@@ -397,18 +357,13 @@ class TestFullShuffles:
 
     @pytest.mark.parametrize("chunks", [16, np.array([0, 16, 32, 48, 60])])
     def test_of_data_in_chunks_is_warned_of_with_its_factor(self, chunks: Any) -> None:
-        with pytest.warns(
-            UserWarning,
-            match=r"shuffle\(seed\) of data whose chunks hold 16 rows decodes up to 16 rows for each one used; "
-            r"shuffle\(seed, block='chunks'\) decodes each once an epoch, or `loadax convert` writes",
-        ) as caught:
+        message = (
+            r"shuffle\(seed\) of data whose chunks hold 16 rows decodes up to 16 rows for each one used; "
+            r"shuffle\(seed, block='chunks'\) decodes each once an epoch, or `loadax convert` writes"
+        )
+        with pytest.warns(UserWarning, match=message) as caught:
             self.wide(chunks).shuffle(0)
         assert caught[0].filename == __file__
-
-    def test_of_a_store(self, tmp_path: Path) -> None:
-        write_zarr(np.ones((64, 64, 8), np.float32), tmp_path / "x", chunk_rows=32, shard_rows=64, progress=False)
-        with pytest.warns(UserWarning, match="chunks hold 32 rows"):
-            from_zarr(tmp_path / "x").shuffle(0)
 
     def test_of_others_are_not(self) -> None:
         self.wide(1).shuffle(0)  # every row by itself
@@ -444,24 +399,17 @@ class _Large:
 
 
 def test_a_mixture_of_block_shuffles_keeps_the_chunks_of_all_its_parts() -> None:
-    sources = [
-        ChunkedSource({"x": np.arange(part * 4096, part * 4096 + 4096)}, range(0, 4096, 64)) for part in range(2)
-    ]
-    parts = [
-        from_source(source).shuffle(part, block="chunks", lanes=8, window=2) for part, source in enumerate(sources)
-    ]
+    sources = [ChunkedSource(np.arange(part * 4096, part * 4096 + 4096), 64) for part in range(2)]
+    parts = [from_source(source).shuffle(0, block="chunks", lanes=8, window=2) for source in sources]
     mixed = mix(parts, (1, 3))
     loader = Dataloader(mixed, batch_size=32)
-    with iter(loader) as batches:
-        met = np.concatenate([np.asarray(batch["x"]) for batch in batches])
-    np.testing.assert_array_equal(met, np.concatenate([loader.rows(step) for step in range(len(loader))]))
+    check(loader, np.arange(8192))
+    met = np.concatenate([loader.rows(step) for step in range(len(loader))])
     rows = [int((met < 4096).sum()), int((met >= 4096).sum())]
     for source, used in zip(sources, rows, strict=True):
         assert source.counts.sum() <= used + 3 * 8 * 2 * 64  # windows that were begun when the run ended
-    with pytest.raises(
-        ArgumentError,
-        match=r"has 16 chunks open in this process, .* KiB; with the other shuffles .* KiB, but cache_bytes",
-    ):
+    message = r"has 16 chunks open in this process, .* KiB; with the other shuffles .* KiB, but cache_bytes"
+    with pytest.raises(ArgumentError, match=message):
         Dataloader(mixed, batch_size=32, cache_bytes=8 << 10, mesh=mesh_of({"data": 8}))
 
 

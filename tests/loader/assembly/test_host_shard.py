@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from loadax.errors import ArgumentError, LeafTypeError, PartitionError
+from loadax.errors import PartitionError
 from loadax.loader.assembly.host_shard import ShardSpec, batch_spec, resolve_shard
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
@@ -52,10 +52,3 @@ def test_a_batch_has_its_leaves_in_jaxs_order_and_jaxs_dtypes() -> None:
         ("['mask']", None, "bool"),
         ("['z']", 1, "float32"),
     ]
-
-
-def test_what_makes_no_batch() -> None:
-    with pytest.raises(LeafTypeError, match=r"leaf \['x'\] has dtype <U3"):
-        batch_spec({"x": ArraySpec((), np.dtype("U3"))}, [])
-    with pytest.raises(ArgumentError, match="already has the key 'mask'"):
-        batch_spec({"mask": ArraySpec((), np.dtype("i4"))}, ["mask"])

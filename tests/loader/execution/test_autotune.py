@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from loadax.loader.execution.autotune import WorkerAutotuner
 
 
@@ -21,12 +23,24 @@ def run(
     return sizes
 
 
-def test_grows_to_the_most_where_all_help() -> None:
-    assert run(WorkerAutotuner(1, 12), lambda size: 50.0 * size, 10) == [1, 2, 4, 8, 12]
+@pytest.mark.parametrize(
+    ("least", "most", "speed", "seconds", "sizes"),
+    [
+        (1, 12, lambda size: 50.0 * size, 10, [1, 2, 4, 8, 12]),
+        (1, 4, lambda size: 50.0 * size, 0.8, [1, 2, 4]),
+        (1, 8, lambda size: 50.0 * min(size, 4), 1.5, [1, 2, 4, 8, 4]),
+        (3, 3, lambda size: 50.0 * size, 10, [3]),
+    ],
+    ids=["all help", "within a second", "the last ones don't help", "a given number"],
+)
+def test_grows_while_more_workers_help(
+    least: int, most: int, speed: Callable[[int], float], seconds: float, sizes: list[int]
+) -> None:
+    assert run(WorkerAutotuner(least, most), speed, seconds) == sizes
 
 
-def test_grows_within_a_second_on_a_few_cores() -> None:
-    assert run(WorkerAutotuner(1, 4), lambda size: 50.0 * size, 0.8)[-1] == 4
+def test_consumer_that_does_not_wait_needs_no_more() -> None:
+    assert run(WorkerAutotuner(1, 8), lambda size: 100.0 * size, 10, starving=lambda size: size < 2) == [1, 2]
 
 
 def test_what_was_tried_is_known() -> None:
@@ -43,23 +57,10 @@ def test_goes_back_when_more_are_of_no_use_and_tries_seldom() -> None:
     assert sizes.count(2) <= 6
 
 
-def test_stays_where_the_last_step_was_of_no_use() -> None:
-    sizes = run(WorkerAutotuner(1, 8), lambda size: 50.0 * min(size, 4), 1.5)
-    assert sizes == [1, 2, 4, 8, 4]
-
-
-def test_a_consumer_that_does_not_wait_needs_no_more() -> None:
-    assert run(WorkerAutotuner(1, 8), lambda size: 100.0 * size, 10, starving=lambda size: size < 2) == [1, 2]
-
-
 def test_tries_again_when_the_work_has_changed() -> None:
     team = WorkerAutotuner(1, 2)
     assert run(team, lambda _: 100.0, 1.0)[-1] == 1
     assert run(team, lambda size: 100.0 * size, 10.0)[-1] == 2
-
-
-def test_a_number_that_was_given_stays() -> None:
-    assert run(WorkerAutotuner(3, 3), lambda size: 50.0 * size, 10) == [3]
 
 
 def test_is_not_judged_before_the_new_ones_are_there() -> None:

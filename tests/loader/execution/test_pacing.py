@@ -19,15 +19,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]) -> None:
-    pace = ConsumerPace()
-    assert pace.ahead  # nothing is known: the first batches are placed ahead
+def take(pace: ConsumerPace, clock: list[float], away: float) -> None:
+    """Takes batches that are placed in a millisecond each, and stays away for some seconds between two."""
     for _ in range(30):
         pace.placed(0.001)
         pace.delivered(0.0)
-        clock[0] += 0.0001
+        clock[0] += away
         pace.requested()
     pace.delivered(0.0)
+
+
+def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]) -> None:
+    pace = ConsumerPace()
+    assert pace.ahead  # nothing is known: the first batches are placed ahead
+    take(pace, clock, away=0.0001)
     before = pace.ahead
     clock[0] += 0.1  # but then it stays away
     assert [before, pace.ahead] == [False, True]
@@ -35,12 +40,7 @@ def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]
 
 def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -> None:
     pace = ConsumerPace()
-    for _ in range(30):
-        pace.placed(0.001)
-        pace.delivered(0.0)
-        clock[0] += 0.01
-        pace.requested()
-    pace.delivered(0.0)
+    take(pace, clock, away=0.01)
     assert pace.ahead
     assert pace.backoff(0) == pytest.approx(0.005)
 
@@ -80,11 +80,6 @@ def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) ->
 
 def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) -> None:
     pace = ConsumerPace(to_accelerator=True)
-    for _ in range(30):
-        pace.placed(0.001)
-        pace.delivered(0.0)
-        clock[0] += 0.0001
-        pace.requested()
-    pace.delivered(0.0)
+    take(pace, clock, away=0.0001)
     assert pace.ahead  # though the consumer comes back at once
     assert pace.backoff(0) == pacing._SHORTEST_BACKOFF

@@ -87,13 +87,6 @@ def test_a_slow_piece_holds_up_no_reader_and_no_order() -> None:
     assert [first, *rest] == [8 * step for step in range(21)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 8])
-def test_many_small_steps_in_order(workers: int) -> None:
-    loader = Dataloader(from_source(Watched()), 8, num_workers=workers, num_epochs=2)
-    seen = [int(np.asarray(batch.addressable_shards[0].data)[0, 0]) for batch in loader]
-    assert seen == [8 * step for step in range(1000)] * 2
-
-
 def test_jitted_steps_beside_prefetching_threads() -> None:
     """The background never runs a collective or a jit, so training's own ones meet nothing."""
     loader = Dataloader(from_source(Watched()), 8, num_workers=3, prefetch=4)

@@ -21,7 +21,7 @@ from loadax.loader import stretch
 from loadax.loader.iterator import DataIterator
 from loadax.loader.streams import agreement
 from loadax.loader.streams.agreement import EndAgreement, end_agreement
-from loadax.loader.streams.run import EndRule, Progress
+from loadax.loader.streams.run import EndRule, LaneProgress
 from loadax.loader.watch.stalls import StallCheck
 from loadax.protocols import ArraySpec
 from loadax.sharding import data_parallel, key_value
@@ -61,36 +61,40 @@ class Hosts:
         self.store = memory_store()
         self.of = {process: EndAgreement(self.store, process, processes, rule) for process in processes}
 
-    def goes_on(self, process: int, step: int, progress: Progress, check: Callable[[], None] = lambda: None) -> bool:
+    def tell(self, process: int, progress: LaneProgress) -> None:
+        self.of[process]._known[process] = progress
+        self.of[process]._tell()
+
+    def goes_on(
+        self, process: int, step: int, progress: LaneProgress, check: Callable[[], None] = lambda: None
+    ) -> bool:
         return self.of[process].goes_on(step, progress, "lane 3 ended", check)
 
 
 def test_a_step_that_all_have_read_goes_on_without_waiting(clock: Clock) -> None:
     hosts = Hosts()
     for process in (1, 2):
-        hosts.of[process]._known[process] = Progress(9, None, 9)
-        hosts.of[process]._tell()
-    assert all(hosts.goes_on(0, step, Progress(9, None, 9)) for step in range(9))
+        hosts.tell(process, LaneProgress(9, None, 9))
+    assert all(hosts.goes_on(0, step, LaneProgress(9, None, 9)) for step in range(9))
     assert clock.now == 0
 
 
 def test_the_end_is_that_of_the_first_process_without_rows() -> None:
     hosts = Hosts()
     for process, lacking in ((1, None), (2, 6)):
-        hosts.of[process]._known[process] = Progress(9, lacking, 9)
-        hosts.of[process]._tell()
-    assert [hosts.goes_on(0, step, Progress(9, None, 9)) for step in (5, 6)] == [True, False]
+        hosts.tell(process, LaneProgress(9, lacking, 9))
+    assert [hosts.goes_on(0, step, LaneProgress(9, None, 9)) for step in (5, 6)] == [True, False]
 
 
 @pytest.mark.parametrize("ends", ["fails", "closes"])
 def test_what_a_process_has_read_counts_after_its_end_too(ends: str) -> None:
     hosts = Hosts((0, 1))
-    hosts.of[1]._known[1] = Progress(7, None, 7)
+    hosts.of[1]._known[1] = LaneProgress(7, None, 7)
     hosts.of[1].fail(OSError("no answer")) if ends == "fails" else hosts.of[1].close()
-    assert hosts.goes_on(0, 6, Progress(9, None, 9))
+    assert hosts.goes_on(0, 6, LaneProgress(9, None, 9))
     why = "could not read its lanes: OSError: no answer" if ends == "fails" else "closed its iterator"
     with pytest.raises(HostError, match=f"process 1 {why}, before it had read step 7 of the stream, so this one stops"):
-        hosts.goes_on(0, 7, Progress(9, None, 9))
+        hosts.goes_on(0, 7, LaneProgress(9, None, 9))
 
 
 def test_the_process_that_failed_is_named_not_one_that_closed_for_it() -> None:
@@ -99,7 +103,7 @@ def test_the_process_that_failed_is_named_not_one_that_closed_for_it() -> None:
     hosts.of[2].fail(OSError("no answer"))
     hosts.of[2].close()
     with pytest.raises(HostError, match="process 2 could not read its lanes: OSError: no answer"):
-        hosts.goes_on(0, 0, Progress(1, None, 1))
+        hosts.goes_on(0, 0, LaneProgress(1, None, 1))
 
 
 def unanswered(*_: object) -> None:
@@ -113,8 +117,7 @@ def test_waiting_for_others_is_watched_as_waiting_for_a_batch(
     """Also while the coordinator does not answer."""
     hosts, watch = Hosts(), StallCheck(60.0, 1000.0)
     waits = watch.agreement = hosts.of[0]
-    hosts.of[1]._known[1] = Progress(5, None, 5)
-    hosts.of[1]._tell()
+    hosts.tell(1, LaneProgress(5, None, 5))
     if not answers:
         monkeypatch.setattr(hosts.store.call, "key_value_dir_get", unanswered)
         monkeypatch.setattr(hosts.store.call, "key_value_set", unanswered)
@@ -135,7 +138,7 @@ def test_waiting_for_others_is_watched_as_waiting_for_a_batch(
         caplog.at_level(logging.WARNING, "loadax"),
         pytest.raises(StallError, match=rf"(?s)step 4 has not .*: {late}.*abort_after=1000: pass a higher one"),
     ):
-        hosts.goes_on(0, 4, Progress(9, None, 9))
+        hosts.goes_on(0, 4, LaneProgress(9, None, 9))
     assert clock.now >= 1100, "time for which the process was stopped does not count"
     seconds = [60, 120, 240, 480, 960]
     assert [message.partition(": ")[0] for message in caplog.messages] == [
@@ -153,7 +156,7 @@ def test_what_makes_waiting_vain_ends_it(clock: Clock) -> None:
 
     clock.meanwhile = lambda: closed.append(True)
     with pytest.raises(ClosedError, match="closed meanwhile"):
-        Hosts().goes_on(0, 4, Progress(9, None, 9), check)
+        Hosts().goes_on(0, 4, LaneProgress(9, None, 9), check)
 
 
 def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +167,15 @@ def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.M
 
     monkeypatch.setattr(hosts.store.call, "key_value_set", gone)
     with pytest.raises(HostError, match="since the coordinator, process 0, does not answer: UNAVAILABLE: gone; start"):
-        hosts.goes_on(1, 4, Progress(9, None, 9))
+        hosts.goes_on(1, 4, LaneProgress(9, None, 9))
     hosts.of[1].close()
 
 
 def test_only_some_rows_are_an_error_if_asked() -> None:
     hosts = Hosts((0, 1), "error")
-    hosts.of[1]._known[1] = Progress(9, None, 9)
-    hosts.of[1]._tell()
+    hosts.tell(1, LaneProgress(9, None, 9))
     with pytest.raises(SourceError, match="lane 3 ended, and the batch of step 4 has only some of its rows"):
-        hosts.goes_on(0, 4, Progress(9, 4, 4))
+        hosts.goes_on(0, 4, LaneProgress(9, 4, 4))
 
 
 def test_the_first_process_deletes_keys_when_it_is_closed() -> None:
@@ -199,9 +201,9 @@ def test_groups_of_processes_count_their_runs_apart(monkeypatch: pytest.MonkeyPa
         for _ in range(earlier):
             end_agreement(store, 1, [1, 2], "first")
         made.append(end_agreement(store, len(made), [0, 1], "first"))
-    made[1]._known[1] = Progress(5, None, 5)
+    made[1]._known[1] = LaneProgress(5, None, 5)
     made[1]._tell()
-    assert made[0].goes_on(4, Progress(5, None, 5), "", lambda: None)
+    assert made[0].goes_on(4, LaneProgress(5, None, 5), "", lambda: None)
 
 
 class Processes:
@@ -281,4 +283,4 @@ def test_processes_without_rows_are_not_waited_for() -> None:
     other = EndAgreement(store, 7, [0], "first")
     other._tell()
     first = EndAgreement(store, 0, [0], "first")
-    assert first.goes_on(3, Progress(4, None, 4), "", lambda: None)
+    assert first.goes_on(3, LaneProgress(4, None, 4), "", lambda: None)

@@ -48,11 +48,7 @@ def rows(lane: int, lanes: int) -> Iterator[Any]:
     ids=["two pieces of a step", "two steps with all lanes", "two steps with lanes of their own"],
 )
 def test_lanes_are_read_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch,
-    batch_size: int,
-    bounds: tuple[int, ...],
-    places: list[tuple[int, int]],
-    maps: bool,
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, bounds: tuple[int, ...], places: list[tuple[int, int]], maps: bool
 ) -> None:
     met = threading.Barrier(2)
 

@@ -1,7 +1,7 @@
 import numpy as np
 
 from loadax import from_arrays, from_source
-from loadax.loader.watch.contents import FIELD, contents, sampled_rows
+from loadax.loader.watch.record import FIELD, contents, sampled_rows
 
 NOTHING = np.empty(0, np.int64)
 

@@ -74,8 +74,8 @@ def test_hosts_with_other_contents_are_named_with_their_files() -> None:
     run = Run([{**RECORD, "contents of row 7": [str(host == 1), f"/data/{host}"]} for host in range(3)])
     run.check()
     text = (
-        "hosts differ in contents of row 7: True of /data/1 on process 1; False of /data/0 on processes 0 and 2; make "
-        "the files the same on all hosts"
+        "hosts differ in contents of row 7: True of /data/1 on process 1; False of /data/0 on processes 0 and 2; start "
+        "all processes with the same versions, files, arguments and state"
     )
     assert sorted(run.failed) == [0, 1, 2]
     for host, error in zip(run.hosts, run.failed.values(), strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadax.errors import LeafError, WorkerError
-from loadax.loader.workers.remote_errors import Failure, unwrap, wrap
+from loadax.loader.workers.remote_errors import RemoteError, unwrap, wrap
 from tests.loader.workers import maps
 
 
@@ -78,7 +78,7 @@ def test_a_class_that_came_by_value_goes_by_its_name(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_no_exception_is_not_raised() -> None:
-    back = unwrap(Failure(pickle.dumps(3), "Odd: 3", "Traceback …"), "a worker")
+    back = unwrap(RemoteError(pickle.dumps(3), "Odd: 3", "Traceback …"), "a worker")
     assert type(back) is WorkerError
     assert str(back) == "a worker process raised Odd: 3"
     assert back.__notes__ == ["loadax: in a worker:\nTraceback …"]

@@ -207,24 +207,9 @@ def test_single_values_have_no_rows(tmp_path: Path) -> None:
                 loadax.from_arrays({"s": scalar, "x": np.arange(5)})
 
 
-def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
-    array, _ = of_zarr(tmp_path)
-    with pytest.raises(SourceError, match=r"different numbers of rows \(\['x'\]: 1024, \['y'\]: 5\)"):
-        loadax.as_dataset({"x": array, "y": np.arange(5)})
-
-
 @pytest.mark.processes
 def test_a_file_in_memory_can_not_go_to_another_process(tmp_path: Path) -> None:
     array, _ = of_hdf5(tmp_path)
     loader = loadax.Dataloader({"x": array}, 8, worker_type="process", num_workers=1)
     with pytest.raises(Exception, match=r"(?s)unable to open|No such file|can't be sent"):
         next(iter(loader))
-
-
-def test_errors_name_the_rows(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"] = np.arange(8)
-        data = loadax.as_dataset(file["x"])
-    with pytest.raises(RuntimeError, match="dataspace") as caught:  # HDF5's own, of a file that was closed
-        data.read([1, 2])
-    assert any("reading 2 rows (1, 2)" in note for note in caught.value.__notes__)

@@ -42,7 +42,7 @@ def test_shards_of_hugging_face_are_lanes_with_states(tmp_path: Path, monkeypatc
     assert served(data, state)[0] == rows[24:]
 
 
-def test_what_grain_iterates_over_is_a_lane_with_a_state() -> None:
+def test_iter_dataset_of_grain_is_a_lane_with_a_state() -> None:
     stream = grain.MapDataset.range(60).map(lambda x: {"x": np.int32(x)}).to_iter_dataset()
     rows, state = served(stream)
     assert rows == list(range(60))

@@ -2,7 +2,7 @@
 
 import decimal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,7 @@ def in_batches(table: pa.Table) -> pa.Table:
     return pa.concat_tables([part.set_column(5, "label", each) for part, each in zip(parts, own, strict=True)])
 
 
-SHAPES: list[Callable[[pa.Table], pa.Table]] = [lambda table: table, in_batches, lambda table: table.slice(0)]
+SHAPES: list[Callable[[pa.Table], pa.Table]] = [lambda table: table, in_batches, lambda table: table.slice(6, 20)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["whole", "in batches", "sliced"])
@@ -121,7 +121,7 @@ def test_rows_are_what_arrow_gives(shape: Any, combined: bool, monkeypatch: pyte
     monkeypatch.setattr("loadax.sources.arrow.table._COMBINED_BYTES", 1 << 30 if combined else 0)
     table = shape(of_any_kind())
     data = loadax.from_arrow(table)
-    assert [plain(data[row]) for row in range(ROWS)] == oracle(table)
+    assert [plain(row) for row in data] == oracle(table)
 
 
 def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
@@ -133,33 +133,11 @@ def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
     assert np.concatenate(kept).tolist() == list(range(900))
 
 
-def test_rows_of_a_slice_are_its_own() -> None:
-    table = of_any_kind().slice(5, 20)
-    data = loadax.from_arrow(table)
-    expected = [{**row, "label": data.source.classes["label"].index(name)} for row, name in labelled(table)]
-    assert [plain(data[row]) for row in range(20)] == expected
-
-
-def labelled(table: pa.Table) -> Iterator[tuple[dict[str, Any], str]]:
-    return zip(oracle(table), table["label"].to_pylist(), strict=True)
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=["whole", "in batches"])
 def test_the_law_of_sources(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.sources.arrow.table._COMBINED_BYTES", 0)
     check_source(loadax.from_arrow(shape(numbers())).source)
-
-
-def test_lists_are_packed_by_their_lengths() -> None:
-    data = loadax.from_arrow(of_any_kind(), columns="tokens")
-    rows = [np.arange(row % 5, dtype=np.uint16) for row in range(ROWS)]
-    plain_rows = loadax.from_source([{"tokens": row} for row in rows])
-    for row in range(len(data.pack(7))):
-        packed, expected = data.pack(7)[row], plain_rows.pack(7)[row]
-        assert {name: leaf.tolist() for name, leaf in packed.items()} == {
-            name: leaf.tolist() for name, leaf in expected.items()
-        }
 
 
 def test_names_and_units_are_told() -> None:
@@ -172,8 +150,22 @@ def test_names_and_units_are_told() -> None:
 
 def test_a_tensor_of_each_row_keeps_its_shape() -> None:
     values = np.arange(24, dtype=np.int32).reshape(4, 2, 3)
-    data = loadax.from_arrow(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))
-    np.testing.assert_array_equal(data.read([3, 1])["x"], values[[3, 1]])
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    bits = pa.array((values.reshape(4, 6) % 5 == 0).tolist(), pa.list_(pa.bool_(), 6))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), tensors)
+    holes = pa.array([[1] * 6, None, [2] * 6, [3] * 6], pa.list_(pa.int8(), 6))
+    columns = {
+        "x": tensors,
+        "bits": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), (2, 3)), bits),
+        "lists": lists,
+        "holes": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), (2, 3)), holes),
+    }
+    data = loadax.from_arrow(pa.table(columns).slice(1), nulls={"holes": 7})
+    read = data.map(lambda row: {**row, "lists": row["lists"].sum()}).read([2, 0])
+    np.testing.assert_array_equal(read["x"], values[[3, 1]])
+    np.testing.assert_array_equal(read["bits"], values[[3, 1]] % 5 == 0)
+    assert read["lists"].tolist() == [values[3].sum(), 0]
+    assert read["holes"].tolist() == [[[3] * 3] * 2, [[7] * 3] * 2]
 
 
 @pytest.mark.parametrize(
@@ -242,20 +234,14 @@ def test_nulls_are_refused_with_their_row_or_become_a_value(name: str) -> None:
     with pytest.raises(SourceError, match="say what nulls become") as caught:
         loadax.from_arrow(table)
     filled, left_out = follow(caught.value, data=table)
+    if name in ("label", "text"):  # no category has the value that is advised
+        assert plain(filled[1])[name] == value
     assert len(filled.read([0])) == 2
     assert plain(left_out[1]) == {"good": 2}
     data = loadax.from_arrow(table, nulls={path: value})
     assert [plain(data[row])[name] for row in range(3)] == expected
     if name != "words":  # a column of objects alone
         assert [plain(row)[name] for row in loadax.from_arrow(table.select([name]), nulls=value)] == expected
-
-
-def test_the_value_for_nulls_of_categories_is_none_of_them() -> None:
-    table = pa.table({"label": pa.array(["u", None, "v"]).dictionary_encode()})
-    with pytest.raises(SourceError, match=r"nulls=\{'label': -1\}") as caught:
-        loadax.from_arrow(table)
-    (filled,) = follow(caught.value, data=table)
-    assert filled.read(range(3))["label"].tolist() == [0, -1, 1]
 
 
 def test_all_columns_with_nulls_are_named_at_once() -> None:
@@ -285,18 +271,10 @@ def test_nulls_of_a_column_that_does_not_exist() -> None:
         loadax.from_arrow(pa.table({"x": [1]}), nulls={"y": 0})
 
 
-def test_decimals_are_refused_with_the_cast() -> None:
-    data = pa.table({"x": [1], "price": [decimal.Decimal("1.5")]})
-    with pytest.raises(LeafTypeError, match=r"column 'price' contains decimal128\(2, 1\), which an array") as caught:
-        loadax.from_arrow(data)
-    cast, left_out = follow(caught.value, data=data, pyarrow=pa)
-    assert plain(cast[0]) == {"x": 1, "price": 1.5}
-    assert plain(left_out[0]) == {"x": 1}
-
-
 @pytest.mark.parametrize(
     "column",
     [
+        [decimal.Decimal(1)],
         [{"price": decimal.Decimal(1)}],
         [[decimal.Decimal(1)]],
         pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
@@ -305,7 +283,10 @@ def test_decimals_are_refused_with_the_cast() -> None:
 )
 def test_other_types_without_an_array(column: Any) -> None:
     data = pa.table({"x": [1], "bad": column})
-    with pytest.raises(LeafTypeError, match=r"column 'bad(\.price)?' (contains|has nothing but nulls)") as caught:
+    message = (
+        r"column 'bad(\.price)?' (contains .*; cast it to numbers with pyarrow, or|has nothing but nulls, .*values, or)"
+    )
+    with pytest.raises(LeafTypeError, match=message) as caught:
         loadax.from_arrow(data)
     (left_out,) = follow(caught.value, data=data)
     assert plain(left_out[0]) == {"x": 1}
@@ -323,7 +304,7 @@ def test_other_types_without_an_array(column: Any) -> None:
         (pd.DataFrame({"x": pd.arrays.SparseArray([1])}), r"the DataFrame can't be exported to Arrow: .*column x"),
     ],
 )
-def test_what_is_no_table(data: Any, message: str) -> None:
+def test_data_that_is_not_a_table(data: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         loadax.from_arrow(data)
 
@@ -357,7 +338,8 @@ def test_a_single_column_is_named(data: Any) -> None:
 
 def test_columns_are_chosen_by_name() -> None:
     table = numbers()
-    assert set(loadax.from_arrow(table, columns=["day", "x"])[0]) == {"x", "day"}
+    for chosen in (["day", "x"], ("day", "x"), "x"):
+        assert set(loadax.from_arrow(table, columns=chosen)[0]) == ({"x"} if chosen == "x" else {"x", "day"})
     for columns, message in [
         ("none", "there is no column 'none'"),
         (["x", "x"], "names a column twice"),
@@ -393,6 +375,5 @@ def test_a_table_without_rows() -> None:
 
 def test_without_pyarrow_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = r"pip install pyarrow, or, in a clone of loadax, pip install -e '\.\[parquet\]'"
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=r"pip install pyarrow, or, .* pip install -e '\.\[parquet\]'$"):
         loadax.from_arrow(object())

@@ -1,5 +1,6 @@
-"""`.npy` files, mapped; and files that are none."""
+"""`.npy` files, memory-mapped, and files of other formats."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,50 +48,33 @@ def test_a_file_without_rows_is_a_dataset_without_rows(tmp_path: Path) -> None:
     assert len(open_npy(tmp_path / "x.npy")) == 0
 
 
-def write(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"nowhere\.npy: it can't be opened as .npy: .*No such file.*; write it with numpy\.save"
-    ):
-        open_npy({"x": tmp_path / "nowhere.npy"})
-
-
 def test_files_that_are_no_npy(tmp_path: Path) -> None:
     np.save(tmp_path / "good.npy", VALUES)
     np.save(tmp_path / "objects.npy", np.array([{}, 1], object), allow_pickle=True)
-    good = (tmp_path / "good.npy").read_bytes()
-    for name, content in {
-        "empty.npy": b"",
-        "text.npy": b"hello",
-        "header.npy": good[:40],
-        "cut.npy": good[:-8],
-        "objects.npy": (tmp_path / "objects.npy").read_bytes(),
-    }.items():
-        path = write(tmp_path / name, content)
-        with pytest.raises(
-            SourceError,
-            match=rf"{name}: it can't be opened as \.npy: .*; write it with numpy\.save; if it is a flat",
-        ):
-            open_npy({"x": path})
-
-
-def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
-    with pytest.raises(
-        SourceError, match=r"both\.npz contains several arrays \(\.npz\), which can't be memory-mapped; save each"
-    ):
-        open_npy(tmp_path / "both.npz")
+    good = (tmp_path / "good.npy").read_bytes()
+    for name, content in {"empty": b"", "text": b"hello", "header": good[:40], "cut": good[:-8]}.items():
+        (tmp_path / f"{name}.npy").write_bytes(content)
+    remedy = r"write it with numpy\.save; if it is a flat file of tokens, open it with from_tokens and dtype="
+    for name, message in {
+        "nowhere.npy": ": there is no such file",
+        "empty.npy": f" is not a .npy file: it begins with b''; {remedy}",
+        "text.npy": f" is not a .npy file: it begins with b'hello'; {remedy}",
+        "header.npy": ": bytes 10 to 127 are missing: the file is cut short",
+        "cut.npy": r": the file is cut short: float32\[12, 5\] of its header needs 368 bytes; copy it again",
+        "objects.npy": r" contains Python objects; save an array of numbers with numpy\.save",
+        "both.npz": rf" is not a .npy file: it begins with b'PK.*; {remedy}",
+        "": ": the file can't be opened: ",
+    }.items():
+        with pytest.raises(SourceError, match=re.escape(str(tmp_path / name)) + message):
+            open_npy({"x": tmp_path / name})
 
 
 def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.float32(1))
     np.save(tmp_path / "x.npy", VALUES)
     np.save(tmp_path / "y.npy", VALUES[:4])
-    with pytest.raises(SourceError, match=r"leaf \['one'\] is a scalar"):
+    with pytest.raises(SourceError, match=r"one\.npy is a scalar without rows"):
         open_npy({"one": tmp_path / "one.npy"})
     with pytest.raises(SourceError, match=r"\(\['x'\]: 12, \['y'\]: 4\)"):
         open_npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})

@@ -11,7 +11,6 @@ from pyarrow import parquet
 from pyarrow.parquet import encryption
 
 import loadax
-from loadax.cli import main
 from loadax.errors import SourceError
 from tests.sources.advice import follow, lines
 
@@ -80,20 +79,6 @@ def test_encrypted_footers_are_named(tmp_path: Path, options: dict[str, Any]) ->
             loadax.from_parquet(tmp_path, columns=columns)
         assert "copy it again" not in str(caught.value)
         assert decrypted(caught.value).read([0, 1])["y"].tolist() == [3, 4]
-
-
-@pytest.mark.parametrize(
-    "options", [{"column_keys": {"c": ["y"]}, "plaintext_footer": True}, {"uniform_encryption": 1}]
-)
-@pytest.mark.parametrize("command", ["inspect", "convert", "verify", "bench"])
-def test_commands_on_encrypted_files_say_so(
-    tmp_path: Path, options: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path / "e.parquet", **options)
-    out = [str(tmp_path / "out.zarr")] if command == "convert" else []
-    assert main([command, str(path), *out]) == 2
-    said = capsys.readouterr().err
-    assert command == "verify" or "encrypted, and loadax has no keys" in said, said
 
 
 def test_a_path_that_speaks_of_encryption_is_not_encrypted(tmp_path: Path) -> None:

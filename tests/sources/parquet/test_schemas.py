@@ -1,6 +1,5 @@
 """Files whose schemas differ in Arrow's notes alone are of one schema; columns are found by their exact names."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -161,27 +160,6 @@ def test_nulls_of_names_with_dots_are_named_and_become_values(tmp_path: Path) ->
     assert set(left_out[0]) == {"x", "", "s", "xy"}
 
 
-@pytest.mark.parametrize("given", ["{}", "{}/0.parquet", "{}/*.parquet", "{}/{{0..1}}.parquet", ["{}/*.parquet"]])
-def test_the_cast_of_decimals_names_the_files_of_patterns(tmp_path: Path, given: Any) -> None:
-    for number in range(2):
-        table = pa.table({"n": [number], "d": pa.array(["1.5"]).cast(pa.decimal128(10, 2))})
-        parquet.write_table(table, tmp_path / f"{number}.parquet")
-    paths = [each.format(tmp_path) for each in given] if isinstance(given, list) else given.format(tmp_path)
-    with pytest.raises(loadax.errors.LeafTypeError, match="cast it to numbers") as caught:
-        loadax.from_parquet(paths)
-    cast, left_out = follow(caught.value, paths=paths, pyarrow=pa)
-    assert [plain(row) for row in cast] == [{"n": number, "d": 1.5} for number in range(len(left_out))]
-
-
-def test_the_cast_of_decimals_of_very_many_files_is_left_to_the_user(tmp_path: Path) -> None:
-    for number in range(101):
-        parquet.write_table(
-            pa.table({"d": pa.array(["1.5"]).cast(pa.decimal128(5, 2))}), tmp_path / f"{number}.parquet"
-        )
-    with pytest.raises(loadax.errors.LeafTypeError, match=r"can't hold; write it as another type\n"):
-        loadax.from_parquet(f"{tmp_path}/*.parquet")
-
-
 class Counted(str):
     """A name that counts how often it is compared."""
 
@@ -211,10 +189,3 @@ def test_columns_of_one_name_are_refused_before_their_categories_are_read(tmp_pa
         with pytest.raises(SourceError, match="2 columns are called 'x'; give each its own name"):
             loadax.from_parquet(tmp_path, columns=columns)
     assert loadax.from_parquet(tmp_path, columns="y").read([1])["y"].tolist() == [4]
-
-
-def test_names_of_files_need_not_be_utf_8(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
-    parquet.write_table(pa.table({"x": range(4)}), tmp_path / "x.parquet", row_group_size=1)
-    (tmp_path / "x.parquet").rename(path)
-    assert loadax.from_parquet(path).read([3, 0])["x"].tolist() == [3, 0]

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.testing import check_source
 from tests.sources.advice import follow
@@ -151,7 +151,7 @@ def test_lists_of_changing_length_are_named_by_file_and_row(folder: Path, memory
         loadax.concat([data, data]).read([35, 44])
 
 
-def test_where_a_row_is(folder: Path) -> None:
+def test_rows_are_located_by_row_group(folder: Path) -> None:
     (location,) = loadax.from_parquet(folder).source.locate(40)
     assert location.file == str(folder / "b.parquet")
     assert location.part == "row group 0, row 3 of the file"
@@ -165,7 +165,6 @@ def test_where_a_row_is(folder: Path) -> None:
 
 def test_names_and_units_are_told(folder: Path) -> None:
     source: Any = loadax.from_parquet(folder).source
-    assert source.classes == {"label": ["cat", "dog", "cow"]}
     assert source.units["time"] == "timestamp[us, tz=UTC]"
     assert "and 1 more" in repr(source)
 
@@ -218,16 +217,6 @@ def test_files_of_another_schema_are_named_with_the_column(tmp_path: Path) -> No
     assert loadax.from_parquet(tmp_path).read([1])["x"].tolist() == [2]
 
 
-def test_decimals_are_refused_with_the_cast(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"x": [1], "price": pa.array(["1.5"]).cast(pa.decimal128(5, 2))}), path)
-    with pytest.raises(LeafTypeError, match="column 'price' contains decimal128") as caught:
-        loadax.from_parquet(path)
-    cast, left_out = follow(caught.value, paths=path, pyarrow=pa)
-    assert plain(cast[0]) == {"x": 1, "price": 1.5}
-    assert plain(left_out[0]) == {"x": 1}
-
-
 def test_damaged_and_missing_files_are_named(folder: Path) -> None:
     path = folder / "b.parquet"
     content = path.read_bytes()
@@ -263,8 +252,6 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
 
 
 def test_arguments_that_can_not_be_used(folder: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is no column 'none'"):
-        loadax.from_parquet(folder, columns=["none"])
     with pytest.raises(ArgumentError, match="memory_bytes=-1: pass 0 or more"):
         loadax.from_parquet(folder, memory_bytes=-1)
     with pytest.raises(ArgumentError, match=r"nulls=\{'none': 0\}: there is no column 'none'"):

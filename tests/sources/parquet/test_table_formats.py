@@ -12,7 +12,6 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.cli import main
 from loadax.errors import SourceError
 from tests.servers.s3 import S3Server
 from tests.sources.advice import follow, lines
@@ -141,10 +140,3 @@ def test_delta_in_a_bucket(s3_server: S3Server, bucket: str, tmp_path: Path, mon
             loadax.from_parquet(path, columns="x")
         assert lines(str(caught.value)) == [f"loadax.from_parquet(deltalake.DeltaTable('{url}').file_uris())"]
     assert values(deltalake.DeltaTable(url).file_uris()) == [3, 10]
-
-
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_delta(tmp_path / "t")
-    for command in (["inspect", str(tmp_path / "t")], ["convert", str(tmp_path / "t"), str(tmp_path / "o.zarr")]):
-        assert main(command) != 0
-        assert "is a Delta table" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Megatron's index files: what they say, and what is said of those that are damaged."""
+"""Megatron's index files: their contents, and errors for damaged ones."""
 
 import struct
 from pathlib import Path
@@ -22,7 +22,7 @@ def index(folder: Path, content: bytes) -> str:
     return str(folder / "x.idx")
 
 
-def test_what_an_index_says(tmp_path: Path) -> None:
+def test_index_has_dtype_tokens_and_documents(tmp_path: Path) -> None:
     found = read_index(Files(), index(tmp_path, GOOD))
     assert found.dtype == np.uint16
     assert found.tokens == 7

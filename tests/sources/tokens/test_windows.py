@@ -14,25 +14,13 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.io import from_tokens
-from loadax.protocols import ArraySpec, Location, Source
+from loadax.protocols import ArraySpec, Location
 from loadax.sources.tokens.windows import TokenSource, open_tokens
 from loadax.testing import check_source
 from tests.limits import examples
 from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
 
 DTYPES = ["uint8", "uint16", "<i4", "uint32", "int64", ">u2", ">i4"]
-
-
-def test_a_row_is_the_tokens_that_are_read_and_the_one_more_that_is_predicted(tmp_path: Path) -> None:
-    tokens = np.arange(100, dtype=np.uint16)
-    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16")
-    assert isinstance(source, Source)
-    assert len(source) == 9
-    assert source.spec == {"tokens": ArraySpec((11,), np.dtype(np.uint16))}
-    batch = source.read(np.array([8, 0]))["tokens"]
-    assert batch.tolist() == [list(range(80, 91)), list(range(11))]
-    assert batch.dtype == np.uint16
-    assert source.read(np.empty(0, np.int64))["tokens"].shape == (0, 11)
 
 
 def test_with_the_default_stride_each_token_is_a_target_once(tmp_path: Path) -> None:
@@ -82,7 +70,7 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
             assert batch[name].dtype == np.dtype(dtype).newbyteorder("=")
             low = data.draw(st.integers(0, stop - start - 1))
             high = data.draw(st.integers(low + 1, stop - start))
-            # Within memory that is wider, so that its rows don't lie one behind another.
+            # Within memory that is wider, so that its rows are not contiguous.
             within = np.full((len(rows), high - low + 3), 7, data.draw(st.sampled_from([batch[name].dtype, np.int64])))
             boxes.append(((low, high),))
             out.append(within[:, 1:-2])
@@ -91,14 +79,6 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
         for within, part in wanted:
             np.testing.assert_array_equal(within[:, 1:-2], part)
             assert (within[:, [0, -2, -1]] == 7).all()
-
-
-def test_leaves_that_are_not_wanted_are_left_alone(tmp_path: Path) -> None:
-    tokens = stream(50)
-    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16", targets=True)
-    out = np.zeros((1, 4), np.uint16)
-    source.read_into(np.array([2]), [None, ((3, 7),)], [None, out])
-    assert out[0].tolist() == tokens[24:28].tolist()
 
 
 def test_many_rows_of_a_large_file(tmp_path: Path) -> None:
@@ -170,7 +150,7 @@ def test_a_pair_is_found_by_either_of_its_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(source.read(np.arange(len(source)))["tokens"], windows(tokens, 4, 4))
 
 
-def test_where_a_row_lies(tmp_path: Path) -> None:
+def test_rows_are_located_in_their_files(tmp_path: Path) -> None:
     tokens = stream(30)
     one = write_bin(tmp_path / "one.bin", tokens[:12])
     two = write_npy(tmp_path / "two.npy", tokens[12:])
@@ -188,7 +168,7 @@ def test_where_a_row_lies(tmp_path: Path) -> None:
         source.locate(3)
 
 
-def test_it_travels_as_paths(tmp_path: Path) -> None:
+def test_source_pickles_as_paths(tmp_path: Path) -> None:
     tokens = stream(200_000, np.int32)
     path = write_pair(tmp_path / "x.bin", [[each] for each in np.split(tokens, 10_000)])
     source = open_tokens(path, 100, segment_ids=True)
@@ -205,14 +185,14 @@ def test_it_travels_as_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str
 )
-def test_it_keeps_the_contract_of_a_source(arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_the_law_of_sources(arguments: dict[str, Any], tmp_path: Path) -> None:
     tokens = stream(3000)
     pair = write_pair(tmp_path / "a.bin", [[tokens[:700]], [tokens[700:710]], [tokens[710:1800]]])
     other = write_pair(tmp_path / "b.bin", [[tokens[1800:]]])
     check_source(open_tokens([pair, other], 16, **arguments))
 
 
-def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
+def test_repr_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
     for name in ("a.bin", "b.bin"):
         write_bin(tmp_path / name, stream(50))
     data = from_tokens(tmp_path, seq_len=10, dtype="uint16", stride=5)
@@ -221,13 +201,6 @@ def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
         repr(open_tokens(tmp_path / "a.bin", 3, dtype=">u2"))
         == f"3 + 1 of 50 uint16 tokens, every 3, in {tmp_path}/a.bin"
     )
-
-
-@pytest.mark.parametrize("rows", [[0, 9], [-1], [2**40]])
-def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
-    source = open_tokens(write_bin(tmp_path / "x.bin", stream(100)), 10, dtype="uint16")
-    with pytest.raises(RowIndexError, match=r"row -?\d+ is out of range: rows are at least 0 and below 9"):
-        source.read(np.array(rows))
 
 
 @pytest.mark.parametrize(
@@ -262,67 +235,72 @@ def test_a_bin_file_without_a_dtype(tmp_path: Path) -> None:
         open_tokens(tmp_path / "x.bin", 4)
 
 
-def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
-    odd = write_bin(tmp_path / "odd.bin", np.zeros(21, np.uint8))
-    table = write_npy(tmp_path / "table.npy", np.zeros((6, 4), np.int32))
-    floats = write_npy(tmp_path / "floats.npy", np.zeros(6))
-    wide = write_npy(tmp_path / "wide.npy", np.zeros(6, np.int64))
-    big = write_npy(tmp_path / "big.npy", np.zeros(6, ">u2"))
-    flat = write_bin(tmp_path / "flat.bin", stream(20))
-    objects = tmp_path / "objects.npy"
-    np.save(objects, np.array([{}, 1], object), allow_pickle=True)
-    cut = tmp_path / "cut.npy"
-    cut.write_bytes(wide.read_bytes()[:-1])
-    short = tmp_path / "short.npy"
-    short.write_bytes(b"\x93NUMPY\x01\x00")
-    header = tmp_path / "header.npy"
-    header.write_bytes(wide.read_bytes().replace(b"descr", b"dexcr"))
-    unclosed = tmp_path / "unclosed.npy"
-    unclosed.write_bytes(wide.read_bytes()[:100])
-    (tmp_path / "folder.bin").mkdir()
-    (tmp_path / "folder.bin" / "notes.txt").write_text("x")
-    for path, message in {
-        odd: r"odd\.bin: its size of 21 bytes is not a multiple of 2, the size of a uint16 token; "
-        r"check dtype=, or copy the file again",
-        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; "
-        r"open an array of rows with loadax\.from_npy",
-        floats: r"floats\.npy is float64\[6\]: tokens are integers",
-        wide: r"wide\.npy contains int64 tokens, but dtype=uint16 was passed; leave dtype out",
-        objects: r"objects\.npy contains Python objects; save an array of numbers with numpy\.save",
-        cut: r"cut\.npy: the file is cut short: int64\[6\] of its header needs 176 bytes; copy it again",
-        short: r"short\.npy: bytes 0 to 11 are missing: the file is cut short, or of another kind",
-        header: r"header\.npy: the header of this \.npy file can't be read: 'descr'; copy it again",
-        unclosed: r"unclosed\.npy: bytes 10 to 127 are missing: the file is cut short, or of another kind",
-        tmp_path / "nowhere.bin": r"nowhere\.bin: there is no such file",
-        tmp_path / "nowhere.npy": r"nowhere\.npy: there is no such file",
-        tmp_path / "nowhere.idx": r"nowhere\.idx: there is no such file",
-        tmp_path / "no*.bin": r"no\*\.bin: no file matches this pattern",
-        tmp_path
-        / "folder.bin": r"folder\.bin: the folder has no \.bin or \.npy file in it, but notes\.txt; pass the files",
-    }.items():
-        with pytest.raises(SourceError, match=message):
-            open_tokens([path], 4, dtype="uint16")
-    for other, message in {
-        wide: r"flat\.bin contains uint16 tokens and .*wide\.npy int64; a stream has one dtype",
-        big: r"flat\.bin contains uint16 tokens and .*big\.npy uint16 \(big-endian\); a stream has one dtype",
-    }.items():
-        with pytest.raises(
-            SourceError, match=message if other is big else r"wide\.npy contains int64 tokens, but dtype=uint16"
-        ):
-            open_tokens([flat, other], 4, dtype="uint16")
-    narrow = write_npy(tmp_path / "narrow.npy", stream(20))
-    with pytest.raises(
-        SourceError, match=r"narrow\.npy contains uint16 tokens and .*wide\.npy int64; a stream has one dtype"
-    ):
-        open_tokens([narrow, wide], 4)
+def write_wrong_files(folder: Path) -> None:
+    """Files of tokens that can't be read, named by what is wrong."""
+    arrays: dict[str, Any] = {
+        "table": np.zeros((6, 4), np.int32),
+        "floats": np.zeros(6),
+        "wide": np.zeros(6, np.int64),
+        "big": np.zeros(6, ">u2"),
+        "narrow": stream(20),
+    }
+    for name, array in arrays.items():
+        write_npy(folder / f"{name}.npy", array)
+    write_bin(folder / "odd.bin", np.zeros(21, np.uint8))
+    write_bin(folder / "flat.bin", stream(20))
+    np.save(folder / "objects.npy", np.array([{}, 1], object), allow_pickle=True)
+    content = (folder / "wide.npy").read_bytes()
+    (folder / "cut.npy").write_bytes(content[:-1])
+    (folder / "short.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    (folder / "header.npy").write_bytes(content.replace(b"descr", b"dexcr"))
+    (folder / "unclosed.npy").write_bytes(content[:100])
+    (folder / "folder.bin").mkdir()
+    (folder / "folder.bin" / "notes.txt").write_text("x")
+    (folder / "loop.bin").symlink_to(folder / "loop.bin")
+    os.mkfifo(folder / "pipe.bin")
+
+
+ONE_DTYPE = "; a stream has one dtype: convert some files, or open them separately"
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype", "message"),
+    [
+        (
+            "odd.bin",
+            "uint16",
+            r": its size of 21 bytes is not a multiple of 2, .* uint16 token; check dtype=, or copy",
+        ),
+        ("table.npy", "uint16", r" is int32\[6, 4\]: a stream of tokens has one dimension; .* loadax\.from_npy"),
+        ("floats.npy", "uint16", r" is float64\[6\]: tokens are integers"),
+        ("wide.npy", "uint16", " contains int64 tokens, but dtype=uint16 was passed; leave dtype out"),
+        ("objects.npy", "uint16", r" contains Python objects; save an array of numbers with numpy\.save"),
+        ("cut.npy", "uint16", r": the file is cut short: int64\[6\] of its header needs 176 bytes; copy it again"),
+        ("short.npy", "uint16", ": bytes 0 to 11 are missing: the file is cut short, or of another kind"),
+        ("header.npy", "uint16", r": the header of this \.npy file can't be read: 'descr'; copy it again"),
+        ("unclosed.npy", "uint16", ": bytes 10 to 127 are missing: the file is cut short, or of another kind"),
+        ("nowhere.bin", "uint16", ": there is no such file"),
+        ("nowhere.npy", "uint16", ": there is no such file"),
+        ("nowhere.idx", "uint16", ": there is no such file"),
+        ("no*.bin", "uint16", ": no file matches this pattern"),
+        ("folder.bin", "uint16", r": the folder has no \.bin or \.npy file in it, but notes\.txt; pass the files"),
+        ("loop.bin", "uint16", ": the file can't be opened: .*Too many levels of symbolic links"),
+        ("pipe.bin", "uint16", ": the file can.t be opened: it is a pipe"),
+        ("flat.bin big.npy", "uint16", rf" contains uint16 tokens and .*big\.npy uint16 \(big-endian\){ONE_DTYPE}"),
+        ("narrow.npy wide.npy", None, rf" contains uint16 tokens and .*wide\.npy int64{ONE_DTYPE}"),
+    ],
+)
+def test_wrong_files_are_named(names: str, dtype: str | None, message: str, tmp_path: Path) -> None:
+    write_wrong_files(tmp_path)
+    first, *_ = names.split()
+    with pytest.raises(SourceError, match=re.escape(f"{tmp_path}/{first}") + message):
+        open_tokens([tmp_path / name for name in names.split()], 4, dtype=dtype)
+
+
+def test_segment_ids_need_an_index(tmp_path: Path) -> None:
+    path = write_bin(tmp_path / "flat.bin", stream(20))
     with pytest.raises(SourceError, match=r"flat\.bin: there is no \.idx file next to it with the document offsets"):
-        open_tokens(flat, 4, dtype="uint16", segment_ids=True)
-    (tmp_path / "loop.bin").symlink_to(tmp_path / "loop.bin")
-    with pytest.raises(SourceError, match=r"loop\.bin: the file can't be opened: .*Too many levels of symbolic links"):
-        open_tokens(tmp_path / "loop.bin", 4, dtype="uint16")
-    os.mkfifo(tmp_path / "pipe.bin")
-    with pytest.raises(SourceError, match=r"pipe\.bin: the file can.t be opened: it is a pipe"):
-        open_tokens(tmp_path / "pipe.bin", 4, dtype="uint16")
+        open_tokens(path, 4, dtype="uint16", segment_ids=True)
 
 
 def test_a_file_that_shrinks_is_an_error_and_no_crash(tmp_path: Path) -> None:

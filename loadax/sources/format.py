@@ -1,0 +1,68 @@
+"""The record of a format of files: its names and first bytes, what opens it, and its options on the command line."""
+
+import re
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from loadax.sources.io.neighbours import is_companion
+
+
+class Format(NamedTuple):
+    """A format of files. Each format's folder has one record, which `loadax.sources.formats` lists.
+
+    Args:
+        function: Name of the function of loadax that opens such files.
+        noun: Noun for one file, as in "pass the path of …".
+        names: Regular expression that is found in names of such files.
+        magic: Regular expression that the first bytes of such files match.
+        opener: `module:function` that `function` calls; empty if another library opens the files.
+        given: Code of the function's arguments, where `{0}` is the path.
+        lacks: What a folder without such files lacks; empty if files are not looked for in folders.
+        argument: Name of the argument that takes the paths.
+        requires: A module of each package that reads such files, by the name that pip knows.
+        extra: Extra of loadax with these packages; empty if they are installed with it.
+        local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
+        accepted: Functions for formats that this one opens too, or refuses by itself.
+        any_bytes: Whether almost any bytes are data, so that files of other formats are recognised first.
+        lists: Whether such a file may also describe the other files of its folder, as labels of images.
+        is_folder: Whether a whole folder is the data, not the files in it one by one.
+        options: Options of the command line that apply.
+        columns: Name of the argument that `--columns` sets.
+        needs: Option of the command line without which the files can't be opened; empty if there is none.
+        command: Function of a path and the arguments that options set; returns the arguments to open it with.
+    """
+
+    function: str
+    noun: str
+    names: str = "(?!)"
+    magic: bytes = b"(?!)"
+    opener: str = ""
+    given: str = "{0}"
+    lacks: str = ""
+    argument: str = "paths"
+    requires: Mapping[str, str] = MappingProxyType({})
+    extra: str = ""
+    local_only: str | None = None
+    accepted: tuple[str, ...] = ()
+    any_bytes: bool = False
+    lists: bool = False
+    is_folder: bool = False
+    options: tuple[str, ...] = ()
+    columns: str = "columns"
+    needs: str = ""
+    command: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None
+
+    def belongs(self, name: str) -> bool:
+        """Whether a name is that of a file of this format; of companions only where `.idx` is its own ending."""
+        found = re.search(self.names, name)
+        return found is not None and (found[0] == ".idx" or not is_companion(name))
+
+    def open(self, paths: Any, *arguments: Any, **named: Any) -> Any:
+        """The source of files, by the function that `opener` names."""
+        return resolve_name(self.opener)(paths, *arguments, **named)
+
+    def call(self, path: str) -> str:
+        """The code that opens a file."""
+        return f"loadax.{self.function}({self.given.format(repr(path))})"

@@ -1,0 +1,91 @@
+"""StreamArray: entries of an array in files, read by their bytes."""
+
+import math
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import all_columns
+from loadax.protocols import ArraySpec, Columns, Integers, Location
+from loadax.redaction import redact
+from loadax.sources.io.remote_stream import ByteStream
+from loadax.sources.memory_array import MemoryArray
+
+
+@final
+class StreamArray:
+    """An array in local or remote files, in C order, whose first dimension counts entries.
+
+    Args:
+        stream: Stream of the bytes.
+        stored: Dtype, as it is stored.
+        shape: Shape of the array; None: it is flat, and ends with the stream.
+    """
+
+    memory = None
+
+    def __init__(self, stream: ByteStream, stored: np.dtype[Any], shape: tuple[int, ...] | None = None):
+        self._stream, self._stored, self.far = stream, stored, stream.far
+        self._length, *inner = shape or (stream.ends.total // stored.itemsize,)
+        self.spec = ArraySpec(tuple(inner), stored.newbyteorder("="))
+        self.whole = all_columns(self.spec.shape)
+        self._entry_bytes = math.prod(inner) * stored.itemsize
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return redact(f"at {', '.join(self.addresses)}")
+
+    @property
+    def addresses(self) -> list[str]:
+        """Paths and URLs of the files."""
+        return self._stream.ends.locations
+
+    def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
+        """Reads a column box of entries."""
+        if columns:
+            self._read(rows, self.spec.shape, columns, out)
+        else:
+            self.runs_into(rows, 1, (), out[:, None])
+
+    def runs(self, first: Integers, count: int, columns: Columns) -> NDArray[Any]:
+        """Reads a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
+        out = np.empty((len(first), count, *(stop - start for start, stop in columns)), self.spec.dtype)
+        self.runs_into(first, count, columns, out)
+        return out
+
+    def runs_into(self, first: Integers, count: int, columns: Columns, out: NDArray[Any]) -> None:
+        """Reads as `runs` does, into memory."""
+        self._read(first, (count, *self.spec.shape), ((0, count), *columns), out)
+
+    def gather(self, first: Integers, lengths: Integers) -> NDArray[Any]:
+        """Reads `lengths` entries, at least 1, from each of `first` on, concatenated; of a flat array."""
+        return self._stream.gather(first, lengths, self._stored).astype(self.spec.dtype, copy=False)
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        """Files of entries, each with its first and last byte."""
+        return self._stream.ends.locate(start * self._entry_bytes, stop * self._entry_bytes)
+
+    def _read(self, first: Integers, shape: tuple[int, ...], columns: Columns, out: NDArray[Any]) -> None:
+        """Reads a box of the arrays of a shape that begin at these entries."""
+        if not out.size:
+            return
+        # Along the first dimension the box is one byte range; along the others it is cut out afterwards.
+        (low, high), *others = columns
+        across = math.prod(shape[1:]) * self._stored.itemsize
+        starts, size = first * self._entry_bytes + low * across, (high - low) * across
+        contiguous = out.flags.c_contiguous or (out.ndim == 2 and out.strides[1] == out.itemsize)
+        if contiguous and out.dtype == self._stored and tuple(others) == all_columns(shape[1:]):
+            flat = out if out.ndim == 2 else out.reshape(len(out), -1)
+            self._stream.read_into(starts, flat.view(np.uint8))
+            return
+        content = np.empty((len(first), size), np.uint8)
+        self._stream.read_into(starts, content)
+        box = (slice(None), slice(None), *(slice(*column) for column in others))
+        out[...] = content.view(self._stored).reshape(len(first), high - low, *shape[1:])[box]
+
+
+ArrayLeaf: TypeAlias = MemoryArray | StreamArray
+"""An array whose first dimension counts entries, read in native byte order: in memory, or in files."""

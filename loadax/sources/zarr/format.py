@@ -1,0 +1,16 @@
+"""The record of zarr stores."""
+
+from loadax.sources.format import Format
+
+MARKERS = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+"""Names of files, one of which is in the folder of every zarr array and group."""
+
+FORMAT = Format(
+    "from_zarr",
+    "a zarr array or group (a folder, a .zip file or a URL)",
+    r"(?i)\.zarr$|^(zarr\.json|\.z(array|group|metadata))$",
+    opener="loadax.sources.zarr.source:open_zarr",
+    lacks="zarr.json",
+    options=("columns",),
+    columns="variables",
+)
