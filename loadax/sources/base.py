@@ -123,10 +123,12 @@ class BaseSource(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @abstractmethod
     def read(self, rows: Integers) -> Tree:
-        """Reads the rows `rows` (int64[n]) as a pytree of arrays whose first dimension is n."""
-        ...
+        """Reads the rows `rows` (int64[n]), as of epoch 0, as a pytree of arrays whose first dimension is n.
+
+        Every source defines either this or `read_visits`.
+        """
+        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads like `read`, for a source whose rows may depend on the epoch (see `random`)."""
@@ -321,6 +323,21 @@ class WrapperSource(BaseSource):
 
     def describe(self) -> list[Any]:
         return self._source.describe()
+
+
+def scatter_into(
+    source: BaseSource,
+    rows: Integers,
+    boxes: Sequence[Columns | None],
+    out: Sequence[NDArray[Any] | None],
+    places: Integers,
+) -> None:
+    """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
+    read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
+    source.read_into(rows, boxes, read)
+    for into, values in zip(out, read, strict=True):
+        if into is not None:
+            into[places] = values
 
 
 def walk(source: BaseSource) -> Iterator[BaseSource]:

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import size_text
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.protocols import Integers, Tree
 from loadax.sources.base import BaseSource
 
 
@@ -31,26 +30,23 @@ def check_rows(rows: Any, length: int) -> Integers:
     return rows
 
 
-def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
-    """Allocates memory for `rows` rows of a leaf.
+def read_columns(source: BaseSource, rows: Integers) -> Tree:
+    """Reads whole rows of a source with a spec by its `read_into`.
 
     Raises:
-        SourceError: When the allocation fails; names the leaf.
+        SourceError: When there is not enough memory for them; names the leaf.
     """
-    try:
-        return np.empty((rows, *spec.shape), spec.dtype)
-    except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
-        row_bytes = math.prod(spec.shape) * spec.dtype.itemsize
-        raise SourceError(
-            f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {rows} rows of "
-            f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; check its shape"
-        ) from error
-
-
-def read_columns(source: BaseSource, rows: Integers) -> Tree:
-    """Reads all columns of rows by `read_into`, of a source with a spec."""
     specs, structure = flatten_spec(source.spec)
-    out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in specs]
+    out = []
+    for spec, path in zip(specs, structure.paths, strict=True):
+        try:
+            out.append(np.empty((len(rows), *spec.shape), spec.dtype))
+        except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+            row_bytes = math.prod(spec.shape) * spec.dtype.itemsize
+            raise SourceError(
+                f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {len(rows)} rows of "
+                f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; check its shape"
+            ) from error
     source.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
     return structure.build(out)
 

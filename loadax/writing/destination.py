@@ -39,7 +39,6 @@ _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
     "data.functions": " (functions are compared by their code and the values that they use)",
 }
-_SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
 _SWAPS = 8  # tries, in case other processes replace the same store
 
@@ -256,12 +255,16 @@ class Destination:
         return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
 
     def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
-        difference = _difference(stored, content if share is None else _without_files(content), "")
+        data = content.get("data")
+        if share is not None and isinstance(data, dict):
+            # Other processes may read copies of the files, with other modification times.
+            content = {**content, "data": {**data, FILES: None}}
+        difference = _difference(stored, content, "")
         if difference:
             field, old, new = difference
             raise ArgumentError(
-                f"{self.location} was started with {field} = {_shown(old)}, but now it is {_shown(new)}"
-                f"{_MEANT.get(field, '')}; "
+                f"{self.location} was started with {field} = {json.dumps(old):.200}, but now it is "
+                f"{json.dumps(new):.200}{_MEANT.get(field, '')}; "
                 f"resume with the same data and arguments, or {self._remedy}",
                 argument="overwrite",
             )
@@ -276,12 +279,6 @@ class Destination:
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
 
 
-def _without_files(content: dict[str, Any]) -> dict[str, Any]:
-    """Drops the fingerprint of the files, since other processes may read copies with other modification times."""
-    data = content.get("data")
-    return {**content, "data": {**data, FILES: None}} if isinstance(data, dict) else content
-
-
 def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:
     """Returns the first field in which two JSON values differ, with both values; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -293,8 +290,3 @@ def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:
                 return nested
         return None
     return None if old == new else (field, old, new)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

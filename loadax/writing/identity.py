@@ -14,7 +14,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -41,7 +41,10 @@ _PLAIN = (str, bytes, int, float, complex, type(None), *(Decimal, Fraction, date
 
 def identify(source: BaseSource) -> dict[str, str | None]:
     """Digests of a source's files and of its data in memory; None for a part that it does not have."""
-    return {FILES: None if this_process().count > 1 else _files(source), "memory": _memory(source)}
+    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))  # one at a time: they may be copies
+    first = next(arrays, None)
+    memory = None if first is None else digest_of(itertools.chain([first], arrays))
+    return {FILES: None if this_process().count > 1 else _files(source), "memory": memory}
 
 
 def spread(size: int, most: int) -> Integers:
@@ -83,12 +86,6 @@ def _content(value: Any) -> Any:
             return type(value).__qualname__
 
 
-def _memory(source: BaseSource) -> str | None:
-    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
-    first = next(arrays, None)
-    return None if first is None else digest_of(itertools.chain([first], arrays))
-
-
 def _files(source: BaseSource) -> str | None:
     known = list(itertools.chain.from_iterable(map(_files_of, walk(source))))
     return digest_of_files(known) if known else None
@@ -110,7 +107,8 @@ def _files_of(source: BaseSource) -> Iterable[Any]:
         if path is None:
             remote.append(addresses[index])
         elif path.is_dir():
-            keys, root = _of_folder(path), os.path.realpath(path)
+            keys, root = sorted(keys_below(path)), os.path.realpath(path)
+            keys = own_keys(keys) or [key for key in keys if not key.startswith(".")]  # else no zarr store
             chosen = spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
             files += [stat_identity(f"{root}/{keys[position]}") for position in chosen]
         else:
@@ -122,9 +120,3 @@ def _remote_identities(locations: list[str]) -> list[Any]:
     with suppress(LoadaxError):  # a store of another kind, or one whose objects have other names
         return [*Files().identities(locations)]
     return list(map(resolved, locations))
-
-
-def _of_folder(folder: Path) -> list[str]:
-    """Files of a zarr store; all visible files for another kind of store."""
-    keys = sorted(keys_below(folder))
-    return own_keys(keys) or [key for key in keys if not key.startswith(".")]

@@ -37,6 +37,7 @@ _COMPRESSORS = ("zstd", "blosc", None)
 
 _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
+_NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
@@ -220,30 +221,18 @@ def array_names(structure: Structure) -> list[str]:
                 f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map"
             )
         first[name] = path
-        reason = _reason(name) if path else None
-        if reason:
-            raise ArgumentError(f"leaf {path} would be the array {name!r}, but {reason}; rename it in a map")
+        if path and not (_NAME.fullmatch(name) and name.isprintable()):
+            raise ArgumentError(
+                f"leaf {path} would be the array {name!r}: names of arrays have a character other than dots and no "
+                "slashes or unprintable ones, are not zarr.json, and don't begin with '__' or 'loadax.'; rename it in "
+                "a map"
+            )
     return names
 
 
 def array_label(location: str, name: str) -> str:
     """Name of a store's array in messages."""
     return f"{location}: array {name!r}" if name else location
-
-
-def _reason(name: str) -> str | None:
-    """Reason why an array can't have this name; None if it can."""
-    if not name.strip("."):
-        return "a name needs a character other than a dot"
-    if "/" in name or "\\" in name:
-        return "slashes separate folders"
-    if not name.isprintable():
-        return "it contains unprintable characters"
-    if name.startswith("__"):
-        return "zarr reserves names that begin with two underscores"
-    if name == "zarr.json" or name.startswith("loadax."):
-        return "the store uses this name for a file"
-    return None
 
 
 def keys_below(folder: Path) -> list[str]:

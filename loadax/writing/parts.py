@@ -79,7 +79,12 @@ class Parts:
                 for part in parts:
                     buffers = self._read(part, pool, workers)
                     self._stored(writing, done)
-                    writing.append((part, self._begin(part, buffers)))
+                    region = ts.d[0][slice(*self.layout.part(part))]
+                    begun = [
+                        array[region].write(buffer, can_reference_source_data_indefinitely=True)
+                        for array, buffer in zip(self.arrays, buffers, strict=True)
+                    ]
+                    writing.append((part, begun))
                     count += 1
                     # TensorStore keeps its own references, so that only parts in progress are in memory
                     del buffers
@@ -111,13 +116,6 @@ class Parts:
         checked = check_batch(batch, high - low, self.rows.spec, f"the dataset's read of positions {low} to {high - 1}")
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
             buffer[low - start : high - start] = leaf
-
-    def _begin(self, part: int, buffers: Buffers) -> list[Any]:
-        region = ts.d[0][slice(*self.layout.part(part))]
-        return [
-            array[region].write(buffer, can_reference_source_data_indefinitely=True)
-            for array, buffer in zip(self.arrays, buffers, strict=True)
-        ]
 
     def _stored(
         self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object], patience: float = PATIENCE

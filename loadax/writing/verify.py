@@ -45,7 +45,7 @@ class Damage:
 
 @final
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """Result of `verify`.
 
     Args:
@@ -67,7 +67,7 @@ class Report:
     ours: bool
 
 
-def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report:
+def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Verification:
     """Reads every chunk of a zarr store, of any writer, and reports damage.
 
     Flipped bits are detected where the store has checksums, as all stores of loadax do; missing and truncated files
@@ -89,7 +89,9 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
-    return Report(redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None)
+    return Verification(
+        redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None
+    )
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:

@@ -16,15 +16,9 @@ from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
 from tests.writing.child import start
-from tests.writing.rows import TreeRows, tree_of
+from tests.writing.rows import TreeRows, files, tree_of
 
 ROWS, SHARD = 300, 10
-
-
-def files(path: Path) -> dict[str, bytes]:
-    # A file that was being written when its process was killed may leave its lock, which the next writer takes over.
-    found = [each for each in path.rglob("*") if each.is_file() and not each.name.endswith(".__lock")]
-    return {each.relative_to(path).as_posix(): each.read_bytes() for each in found}
 
 
 def wait_until_it_begins(child: subprocess.Popen[str]) -> None:

@@ -115,10 +115,7 @@ for file, dataset in opened.items():
         except loadax.errors.SourceError as error:
             print(file, error)
 """
-CUT = (
-    r"the file has become shorter since it was opened; "
-    r"data must not change while it is read: restore the file, or open the dataset again"
-)
+CUT = "was opened; data must not change while it is read: restore the file, or open the dataset again"
 
 
 @pytest.mark.processes

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,13 @@ def tree_of(rows: int, seed: int = 0) -> dict[str, Any]:
         "image": made_up(np.uint8, (rows, 8, 8, 3), seed),
         "more": {"field": made_up(np.float32, (rows, 300), seed + 1), "label": made_up(np.int64, (rows,), seed + 2)},
     }
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """All files below a folder, by their paths in it."""
+    # A file that was being written when its process was killed may leave its lock, which the next writer takes over.
+    found = [each for each in sorted(path.rglob("*")) if each.is_file() and not each.name.endswith(".__lock")]
+    return {each.relative_to(path).as_posix(): each.read_bytes() for each in found}
 
 
 NAMES = {"image": ("image",), "more.field": ("more", "field"), "more.label": ("more", "label")}

@@ -14,14 +14,10 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.sources.adapt import as_source
 from loadax.sources.io import path_overlap
+from tests.writing.rows import files
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}
 REFUSED = r"overlaps .*, which this dataset reads; choose another path to write to"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
-    return {str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
 
 
 @pytest.fixture
@@ -52,14 +48,14 @@ def test_by_links_and_dots(
     read: str, written: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = contents(store)
+    before = files(store)
     dataset = loadax.from_zarr(read)
     with pytest.raises(ArgumentError, match=REFUSED):
         loadax.write_zarr(dataset, written, overwrite=True, progress=False)
     with pytest.raises(ArgumentError, match=REFUSED):
         dataset.cache(written, overwrite=True, progress=False)
     assert main(["convert", read, written, "--overwrite"]) == 2
-    assert contents(store) == before
+    assert files(store) == before
 
 
 def test_by_the_same_folder_under_another_name(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +116,13 @@ def test_of_every_kind_of_data(opened: Callable[[Path], Dataset], tmp_path: Path
     data = opened(tmp_path / "real")
     if opened in (of_documents, of_mapped_documents):
         data = data.pack(4)
-    before = contents(tmp_path / "real")
+    before = files(tmp_path / "real")
     wrapped: list[Any] = [data, data.map_batch(lambda batch: batch), loadax.concat([data, data])]
     for each in wrapped:
         for path in (tmp_path / "real", tmp_path / "link", tmp_path):
             with pytest.raises(ArgumentError, match=REFUSED):
                 loadax.write_zarr(each, path, overwrite=True, progress=False)
-    assert contents(tmp_path / "real") == before
+    assert files(tmp_path / "real") == before
 
 
 def test_of_caches(tmp_path: Path) -> None:

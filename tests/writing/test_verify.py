@@ -14,10 +14,10 @@ from numcodecs import Blosc, Zlib  # type: ignore[import-untyped]
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 from loadax.errors import SourceError
-from loadax.writing.verify import Damage, verify
+from loadax.writing.verify import Damage, Verification, verify
 from loadax.writing.write import write_zarr
 from tests.limits import examples
-from tests.writing.rows import TreeRows, made_up, tree_of
+from tests.writing.rows import TreeRows, tree_of
 
 ROWS, SHARD = 64, 16
 
@@ -40,16 +40,8 @@ def spans(path: Path) -> list[tuple[str, int, int]]:
 
 
 def test_all_is_well(path: Path) -> None:
-    report = verify(path)
-    assert (report.location, report.rows, report.arrays, report.damages, report.unchecked, report.ours) == (
-        str(path),
-        ROWS,
-        3,
-        (),
-        (),
-        True,
-    )
-    assert report.nbytes == ROWS * (8 * 8 * 3 + 300 * 4 + 8)
+    nbytes = ROWS * (8 * 8 * 3 + 300 * 4 + 8)
+    assert verify(path) == Verification(str(path), ROWS, 3, nbytes, damages=(), unchecked=(), ours=True)
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,13 +191,7 @@ def foreign(path: Path, kind: str) -> dict[tuple[int, int], Path]:
 def test_stores_of_others(kind: str, tmp_path: Path) -> None:
     chunks = foreign(tmp_path, kind)
     report = verify(tmp_path)
-    assert (report.rows, report.arrays, report.nbytes, report.damages, report.ours) == (
-        50,
-        2,
-        50 * 6 * 8 + 28,
-        (),
-        False,
-    )
+    assert report == Verification(str(tmp_path), 50, 2, 50 * 6 * 8 + 28, (), report.unchecked, ours=False)
     assert ("x" in report.unchecked) == (kind not in CHECKED)
     (first, lost), *_, (last, short) = chunks.items()
     rows = 20 if "shards" in kind else 10
@@ -237,9 +223,3 @@ def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == ""
     verify(path, progress=True)
     assert "87.5k/87.5k" in capfd.readouterr().err
-
-
-def test_arrays_by_themselves(tmp_path: Path) -> None:
-    write_zarr(TreeRows(made_up(np.int8, (9, 3))), tmp_path / "s", chunk_rows=2, shard_rows=4)
-    (tmp_path / "s/c/1/0").unlink()
-    assert spans(tmp_path / "s") == [("", 4, 8)]

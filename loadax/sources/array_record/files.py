@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.formatting import some
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
@@ -182,8 +183,7 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
     with thread_pool(min(len(paths), _OPENERS), "loadax-footers") as pool:
         files = list(pool.map(_look_into, paths))
     if not any(file.records for file in files):
-        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        raise SourceError(f"{files[0].path}{more} has no records; was its writer closed too early? Write it again")
+        raise SourceError(f"{some(paths, 1)} has no records; was its writer closed too early? Write it again")
     return RecordFiles(files)
 
 

@@ -12,47 +12,11 @@ from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import read_columns
+from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
-
-
-@final
-class BytesRecords(BaseSource):
-    """Records as `bytes`, for a map to decode; without `chunks`, because the chunk cache holds only numbers.
-
-    Args:
-        files: Files of the records.
-    """
-
-    traits = Traits(owns_memory=True, reads_examples=True)
-    spec = ArraySpec((), np.dtype(object))
-
-    def __init__(self, files: RecordFiles):
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __repr__(self) -> str:
-        return f"{self._files!r}"
-
-    @property
-    def addresses(self) -> list[str]:
-        """The files."""
-        return self._files.addresses
-
-    def locate(self, row: int) -> list[Location]:
-        """The file of a row, and which of its records it is."""
-        return self._files.locate(row)
-
-    def read(self, rows: Integers) -> NDArray[np.object_]:
-        records = np.empty(len(rows), object)
-        records[:] = self._files.read(rows)
-        return records
-
-    def read_examples(self, visits: Visits) -> list[Tree]:
-        return list(self._files.read(visits.rows))
 
 
 @final
@@ -85,34 +49,19 @@ class PaddedRecords(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
         return self._files.addresses
 
     def locate(self, row: int) -> list[Location]:
-        """The file of a row, and which of its records it is."""
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`."""
-        data = np.empty((len(rows), self._pad_to), self.spec[DATA].dtype)
-        length = np.empty(len(rows), _LENGTH_DTYPE)
-        self.read_into(rows, [((0, self._pad_to),), ()], [data, length])
-        return {DATA: data, LENGTH: length}
+        return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         data, length = out
         if data is None and length is None:
             return
         records = self._files.read(rows)
-        lengths = self._lengths(records, rows)
-        if length is not None:
-            length[...] = np.minimum(lengths, self._pad_to)
-        if data is not None:
-            assert boxes[0] is not None
-            (start, stop) = boxes[0][0]
-            self._pad(records, start, stop, data)
-
-    def _lengths(self, records: list[bytes], rows: Integers) -> Integers:
         lengths = _entries(records, self._dtype, rows, self._files)
         if not self._truncate and len(rows) and lengths.max() > self._pad_to:
             worst = int(np.argmax(lengths))
@@ -120,7 +69,12 @@ class PaddedRecords(BaseSource):
                 f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than {self._pad_to}, the "
                 "length of padded rows; pass a larger length, or truncate=True to drop the excess entries"
             )
-        return lengths
+        if length is not None:
+            length[...] = np.minimum(lengths, self._pad_to)
+        if data is not None:
+            assert boxes[0] is not None
+            (start, stop) = boxes[0][0]
+            self._pad(records, start, stop, data)
 
     def _pad(self, records: list[bytes], start: int, stop: int, data: NDArray[Any]) -> None:
         """Writes the entries `[start, stop)` of each record to `data`, padded with zeros."""
@@ -140,20 +94,24 @@ class PaddedRecords(BaseSource):
 
 
 @final
-class AlikeRecords(BaseSource):
-    """Records that are arrays: equally long where they are stacked, of any length where they are mapped or packed.
+class RecordSource(BaseSource):
+    """Records as `bytes`, for a map to decode, or as arrays: equally long where they are stacked, else of any length.
 
     Args:
         files: Files of the records.
-        dtype: Stored dtype of the entries.
+        dtype: Stored dtype of the entries; None: rows are `bytes`.
     """
 
     traits = Traits(owns_memory=True, reads_examples=True)
+    spec: Tree = None
     chunks: Integers | None = None
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any]):
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any] | None):
         self._files, self._dtype = files, dtype
-        self.chunks = files.chunks
+        if dtype is None:
+            self.spec = ArraySpec((), np.dtype(object))
+        else:  # `bytes` have no chunks, because the chunk cache holds only numbers
+            self.chunks = files.chunks
 
     def __len__(self) -> int:
         return len(self._files)
@@ -163,21 +121,23 @@ class AlikeRecords(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
         return self._files.addresses
 
     def locate(self, row: int) -> list[Location]:
-        """The file of a row, and which of its records it is."""
         return self._files.locate(row)
 
-    def padded(self, length: int, value: Any, truncate: bool) -> PaddedRecords:
+    def padded(self, length: int, value: Any, truncate: bool) -> PaddedRecords | None:
+        if self._dtype is None:
+            return None
         return PaddedRecords(self._files, self._dtype, length, truncate, fill_value("data", value, self._dtype))
 
     def read(self, rows: Integers) -> NDArray[Any]:
-        """Reads the examples at `rows`, which must be equally long."""
+        """Reads the examples at `rows`; arrays must be equally long."""
+        records = self._files.read(rows)
+        if self._dtype is None:
+            return objects(records)
         if not len(rows):
             return self.read(np.zeros(1, np.int64))[:0]
-        records = self._files.read(rows)
         lengths = _entries(records, self._dtype, rows, self._files)
         expected = lengths[0]
         wrong = np.flatnonzero(lengths != expected)
@@ -192,6 +152,8 @@ class AlikeRecords(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         records = self._files.read(visits.rows)
+        if self._dtype is None:
+            return list(records)
         _entries(records, self._dtype, visits.rows, self._files)
         return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
 

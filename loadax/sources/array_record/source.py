@@ -9,7 +9,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.format import FORMAT
-from loadax.sources.array_record.records import AlikeRecords, BytesRecords
+from loadax.sources.array_record.records import RecordSource
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
 
@@ -29,7 +29,7 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
     records = open_record_files(locations)
-    return BytesRecords(records) if entries is None else AlikeRecords(records, entries)
+    return RecordSource(records, entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

@@ -19,7 +19,7 @@ class ImageFiles:
         folder: Root folder; its URL ends with "/" if it is in a bucket.
         classes: Names of the classes, each a folder in `folder`; `("",)` if the files are in `folder` itself.
         names: Paths of the files of every class, relative to its folder.
-        sizes: Sizes of the files of every class in bytes, in a bucket; None: the folder is local.
+        sizes: Sizes of all files in bytes, in row order, in a bucket; None: the folder is local.
     """
 
     def __init__(
@@ -27,10 +27,10 @@ class ImageFiles:
         folder: str,
         classes: Sequence[str],
         names: Sequence[Sequence[str]],
-        sizes: Sequence[Sequence[int]] | None = None,
+        sizes: Sequence[int] | None = None,
     ):
         self.folder = folder
-        self.sizes = None if sizes is None else np.array([size for group in sizes for size in group], np.int64)
+        self.sizes = None if sizes is None else np.array(sizes, np.int64)
         self.classes = tuple(classes)
         encoded = [os.fsencode(name) for class_names in names for name in class_names]
         self._text = b"".join(encoded)

@@ -11,7 +11,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Pixels
@@ -59,10 +59,7 @@ class ImageSource(BaseSource):
         return f"{height}x{width} images{classes} in {self._files.folder}"
 
     def read(self, rows: Integers) -> Tree:
-        out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in (self.spec["image"], self.spec["label"])]
-        whole = tuple((0, extent) for extent in self.spec["image"].shape)
-        self.read_into(rows, [whole, ()], out)
-        return {"image": out[0], "label": out[1]}
+        return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads into `out`; see `Source`. Images that are not requested are not decoded."""

@@ -14,12 +14,13 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
 
 _LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
+_FEW, _LARGE = 4, 2 << 10  # rows of a file from which, and bytes of a row up to which, an indexed copy is faster
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
-class Segment(NamedTuple):
-    """`size` bytes of a file, from byte `begin` on; a stream is a sequence of segments.
+class FileSpan(NamedTuple):
+    """`size` bytes of a file, from byte `begin` on; a stream is a sequence of such segments.
 
     Args:
         location: Path or URL.
@@ -38,7 +39,7 @@ class Segment(NamedTuple):
 class Ends:
     """Offsets of the segments in the stream: maps parts of the stream to segments."""
 
-    def __init__(self, segments: Sequence[Segment]):
+    def __init__(self, segments: Sequence[FileSpan]):
         self.segments = tuple(segments)
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
@@ -119,7 +120,7 @@ class MappedSegments:
 
     far = False
 
-    def __init__(self, segments: Sequence[Segment]):
+    def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
         self._maps: dict[int, _MappedSegment] = {}
         self._lock = threading.Lock()
@@ -132,22 +133,31 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
-        if len(self.ends.segments) == 1:
-            copy_stretches(self._stretches(0, size), starts, out)
+        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
+        if low == high:
+            copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
             return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         order = np.argsort(first, kind="stable")
         order = order[first[order] == last[order]]
         owners, lows = np.unique(first[order], return_index=True)
         inner = starts[order] - self.ends.begins[first[order]]
+        rows, begins = order.tolist(), inner.tolist()
         for index, low, high in zip(
             owners.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
         ):
-            copy_stretches(self._stretches(index, size), inner[low:high], out, order[low:high])
+            stretches = self._stretches(index, size)
+            if high - low >= _FEW and rows[high - 1] - rows[low] == high - low - 1:  # ascending and adjacent
+                copy_stretches(stretches, inner[low:high], out[rows[low] : rows[high - 1] + 1])
+            elif high - low < _FEW or size >= _LARGE:
+                for place in range(low, high):
+                    out[rows[place]] = stretches[begins[place]]
+            else:
+                copy_stretches(stretches, inner[low:high], out, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
             for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                out[row, filled : filled + high - low] = self._memory(index)[low:high]
+                out[row, filled : filled + high - low] = self._mapped(index).memory[low:high]
                 filled += high - low
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -165,7 +175,7 @@ class MappedSegments:
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
         if len(out) >= _LONG * len(starts):
-            memories = {index: self._memory(index).view(dtype) for index in met.tolist()}
+            memories = {index: self._mapped(index).memory.view(dtype) for index in met.tolist()}
             begins = starts - self.ends.begins[owners] // dtype.itemsize
             for index, place, begin, length in zip(
                 owners.tolist(), places.tolist(), begins.tolist(), lengths.tolist(), strict=True
@@ -179,16 +189,13 @@ class MappedSegments:
 
     def _gather_of(self, index: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         begin = int(self.ends.begins[index]) // dtype.itemsize
-        return take_parts(self._memory(index).view(dtype), starts - begin, lengths)
+        return take_parts(self._mapped(index).memory.view(dtype), starts - begin, lengths)
 
     def _stretches(self, index: int, size: int) -> NDArray[Any]:
         mapped = self._mapped(index)
         if size not in mapped.views:
             mapped.views[size] = stretches_of(mapped.memory, size)
         return mapped.views[size]
-
-    def _memory(self, index: int) -> NDArray[np.uint8]:
-        return self._mapped(index).memory
 
     def _mapped(self, index: int) -> "_MappedSegment":
         segment = self.ends.segments[index]
@@ -200,7 +207,8 @@ class MappedSegments:
                     self._maps.pop(next(iter(self._maps)))
                 mapped = self._maps[index] = _map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
-        _check_long_enough(segment, mapped.file.size())
+        if (size := mapped.file.size()) < segment.begin + segment.size:
+            raise _too_short(segment, size)
         if segment.modified is not None and mapped.file.modified() != segment.modified:
             raise changed(segment.location)
         return mapped
@@ -213,23 +221,23 @@ class _MappedSegment(NamedTuple):
     """Overlapping rows by their size, of which there are few."""
 
 
-def _map(segment: Segment) -> _MappedSegment:
+def _map(segment: FileSpan) -> _MappedSegment:
     path = local_path(segment.location)
     assert path is not None
     try:
         file = FileMap(path)
     except OSError as error:
         raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
-    _check_long_enough(segment, file.length)
+    if file.length < segment.begin + segment.size:
+        raise _too_short(segment, file.length)
     return _MappedSegment(file, file.bytes[segment.begin : segment.begin + segment.size], {})
 
 
-def _check_long_enough(segment: Segment, size: int) -> None:
-    if size < segment.begin + segment.size:
-        raise SourceError(
-            f"{segment.location}: the file has {size} bytes, but had at least {segment.begin + segment.size} when it "
-            "was opened; data must not change while it is read: restore the file, or open the dataset again"
-        )
+def _too_short(segment: FileSpan, size: int) -> SourceError:
+    return SourceError(
+        f"{segment.location}: the file has {size} bytes, but had at least {segment.begin + segment.size} when it "
+        "was opened; data must not change while it is read: restore the file, or open the dataset again"
+    )
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

@@ -7,8 +7,6 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import BLOCK, DiskCache
 from loadax.sources.io.files import Files
 
-_JOINED = 64  # most blocks in one request: 8 MiB
-
 
 @final
 class CachedFiles:
@@ -38,13 +36,10 @@ class CachedFiles:
             for location, block in wanted
         }
         contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
-        runs = _runs([key for key in wanted if contents[key] is None])
-        asked = [ByteRange(location, first * BLOCK, self._range(location, last).stop) for location, first, last in runs]
-        for (location, first, last), content in zip(runs, self._files.read(asked), strict=True):
-            for block in range(first, last + 1):
-                part = content[(block - first) * BLOCK :][:BLOCK]
-                contents[location, block] = part
-                self._cache.put(names[location, block], part)
+        missing = [key for key in wanted if contents[key] is None]
+        for key, content in zip(missing, self._files.read([self._range(*key) for key in missing]), strict=True):
+            contents[key] = content
+            self._cache.put(names[key], content)
         return [self._cut(byte_range, contents) for byte_range in ranges]
 
     def _cut(self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]) -> bytes:
@@ -59,14 +54,3 @@ class CachedFiles:
 
 def _blocks(wanted: ByteRange) -> range:
     return range(wanted.start // BLOCK, -(-wanted.stop // BLOCK))
-
-
-def _runs(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """Joins consecutive blocks, sorted, into `(location, first, last)`."""
-    runs: list[tuple[str, int, int]] = []
-    for location, block in keys:
-        if runs and runs[-1][0] == location and runs[-1][2] == block - 1 and block - runs[-1][1] < _JOINED:
-            runs[-1] = (location, runs[-1][1], block)
-        else:
-            runs.append((location, block, block))
-    return runs

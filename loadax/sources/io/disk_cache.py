@@ -137,14 +137,15 @@ class DiskCache:
 
     def _admit(self, temporary: Path, path: Path, size: int) -> None:
         with self._locked() as usage:
-            total = _read_usage(usage)
+            text = os.pread(usage, 32, 0)
+            total = int(text) if text.isdigit() else None
             if path.exists():
                 return
             if total is None or total + size > self._limit:
                 total = self._evict(size)
             # Before the rename: a process that dies in between leaves a total that is too large, which the next
             # eviction corrects.
-            _write_usage(usage, total + size)
+            os.pwrite(usage, b"%020d" % (total + size), 0)
             temporary.rename(path)
 
     def _evict(self, size: int) -> int:
@@ -220,12 +221,3 @@ def _read(path: Path, size: int) -> bytes | None:
 
 def _checksum(content: bytes) -> bytes:
     return zlib.crc32(content).to_bytes(_CHECKSUM, "little")
-
-
-def _read_usage(usage: int) -> int | None:
-    text = os.pread(usage, 32, 0)
-    return int(text) if text.isdigit() else None
-
-
-def _write_usage(usage: int, total: int) -> None:
-    os.pwrite(usage, b"%020d" % total, 0)

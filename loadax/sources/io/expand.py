@@ -15,7 +15,7 @@ from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.format import Format
 from loadax.sources.io.files import Files
-from loadax.sources.io.listing import Entry, entries_at, entries_in, is_pattern
+from loadax.sources.io.listing import ListedPath, entries_at, entries_in, is_pattern
 from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 from loadax.sources.neighbours import is_companion, is_hidden
@@ -114,13 +114,13 @@ def _expand(path: str, kind: Format, files: Files) -> list[str]:
     if local is None and kind.local_only is not None:
         raise UnsupportedError(f"{path}: {kind.local_only}")
     if path.endswith("/") if local is None else local.is_dir():
-        return _of_folder(Entry(path if local is None else f"{local}/", ()), kind, files)
+        return _of_folder(ListedPath(path if local is None else f"{local}/", ()), kind, files)
     if (local is not None and local.exists()) or not is_pattern(path):
         return [path if local is None else str(local)]
     return _of_pattern(path, kind, files)
 
 
-def _of_folder(folder: Entry, kind: Format, files: Files, within: bool = False) -> list[str]:
+def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = False) -> list[str]:
     """The files of a kind in a folder, and in its folders with the name of such a file, as Spark writes.
 
     Args:
@@ -166,12 +166,12 @@ def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
     return sorted(found)
 
 
-def _is_like_file(entry: Entry, kind: Format) -> bool:
+def _is_like_file(entry: ListedPath, kind: Format) -> bool:
     """Whether an entry is a folder whose name ends as those of files do."""
     return entry.is_folder and kind.belongs(f"x{PurePosixPath(entry.name).suffix}")
 
 
-def _is_taken(entry: Entry, pattern: Sequence[str], kind: Format) -> bool:
+def _is_taken(entry: ListedPath, pattern: Sequence[str], kind: Format) -> bool:
     """Whether a pattern takes what matches it: all but hidden files and companions, unless it spells these."""
     spelled = [part for part in pattern if is_hidden(part)]
     if any(is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled) for part in entry.parts):
@@ -179,7 +179,7 @@ def _is_taken(entry: Entry, pattern: Sequence[str], kind: Format) -> bool:
     return kind.belongs(entry.name) or not is_companion(entry.name) or is_companion(pattern[-1])
 
 
-def _tell(path: str, aside: Sequence[Entry]) -> None:
+def _tell(path: str, aside: Sequence[ListedPath]) -> None:
     if aside:
         names = some(sorted("/".join(entry.parts) for entry in aside))
         _log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)

@@ -67,31 +67,25 @@ class FileMap:
     @property
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
-        try:
-            status = os.stat(self._name)  # noqa: PTH116
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity
+        return self._status() is not None
 
     def modified(self) -> int:
         """Time of the last change of the mapped file in ns; as it was, if the file was deleted or replaced."""
-        try:
-            status = os.stat(self._name)  # noqa: PTH116
-        except OSError:
-            return self._modified
-        # Another file in its place doesn't matter while this one is mapped.
-        same = (status.st_dev, status.st_ino) == self._identity
-        return status.st_mtime_ns if same else self._modified
+        status = self._status()
+        return self._modified if status is None else status.st_mtime_ns
 
     def size(self) -> int:
         """Size of the file now: reading past its end would kill the process with SIGBUS."""
+        status = self._status()
+        return self.length if status is None else status.st_size
+
+    def _status(self) -> os.stat_result | None:
+        """Status of the mapped file; None if it was deleted or replaced, after which it can't be truncated."""
         try:
             status = os.stat(self._name)  # noqa: PTH116
         except OSError:
-            return self.length  # deleted: nobody can truncate it any more
-        size = status.st_size
-        # Of another file in its place the size says nothing; looked at only where it matters.
-        return size if size >= self.length or (status.st_dev, status.st_ino) == self._identity else self.length
+            return None
+        return status if (status.st_dev, status.st_ino) == self._identity else None
 
 
 @cache

@@ -91,7 +91,8 @@ class IndexFolder:
                 raise ValueError("it is damaged: its checksum is wrong")
             known = {_NAME: content[_NAME], **content["identity"]}
             asked = {_NAME: _VERSION, **identity}
-            others = [field for field, value in asked.items() if differs(known.get(field), _plain(value), field)]
+            plain = json.loads(json.dumps(asked))
+            others = [field for field, value in plain.items() if differs(known.get(field), value, field)]
             if others:
                 _log.warning(
                     "index %s does not match (%s differs) and is not used; "
@@ -100,8 +101,9 @@ class IndexFolder:
                     ", ".join(others),
                 )
                 return None
-            arrays = {key: _array(self._folder / Path(file).name) for key, file in content["arrays"].items()}
+            arrays = {}
             for key, file in content["arrays"].items():
+                arrays[key] = parse_npy(_whole(self._folder / Path(file).name, machine_memory() // 2))
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")
             entry = Entry(arrays, content["facts"])
@@ -217,10 +219,6 @@ def _read(path: Path) -> bytes | None:
     return content
 
 
-def _array(path: Path) -> NDArray[Any]:
-    return parse_npy(_whole(path, machine_memory() // 2))
-
-
 def _whole(path: Path, most: int) -> bytes:
     """All bytes of a file."""
     with os.fdopen(open_kept(path), "rb") as file:
@@ -240,8 +238,3 @@ def _file_name(name: str, key: str, array: NDArray[Any]) -> str:
 def _check(content: Mapping[str, Any]) -> str:
     text = json.dumps({name: value for name, value in content.items() if name != "check"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    """Round-trips a value through JSON."""
-    return json.loads(json.dumps(value))

@@ -11,7 +11,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
 
 
-class Entry(NamedTuple):
+class ListedPath(NamedTuple):
     """A file or folder.
 
     Args:
@@ -31,9 +31,9 @@ class Entry(NamedTuple):
         return self.location.endswith("/")
 
 
-def entries_in(folder: str, files: Files) -> list[Entry]:
+def entries_in(folder: str, files: Files) -> list[ListedPath]:
     """Lists a folder, whose path or URL ends with "/"."""
-    return [Entry(location, [_parts(location)[-1]]) for location in files.names(folder)]
+    return [ListedPath(location, [_parts(location)[-1]]) for location in files.names(folder)]
 
 
 def is_pattern(path: str) -> bool:
@@ -42,7 +42,7 @@ def is_pattern(path: str) -> bool:
     return "*" in path if local is None else glob.has_magic(str(local))
 
 
-def entries_at(path: str, files: Files) -> tuple[Sequence[str], list[Entry]]:
+def entries_at(path: str, files: Files) -> tuple[Sequence[str], list[ListedPath]]:
     """Lists what matches a pattern: `*` within a name, `**` any number of folders.
 
     Returns:
@@ -53,7 +53,9 @@ def entries_at(path: str, files: Files) -> tuple[Sequence[str], list[Entry]]:
         fixed = next(index for index, part in enumerate(local.parts) if glob.has_magic(part))
         found = [Path(match) for match in glob.glob(str(local), recursive=True)]  # noqa: PTH207
         # `**` also matches the folder itself.
-        entries = [Entry(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found if each.parts[fixed:]]
+        entries = [
+            ListedPath(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found if each.parts[fixed:]
+        ]
         return local.parts[fixed:], entries
     folder = path[: path.index("*")].rpartition("/")[0] + "/"
     pattern = path[len(folder) :].split("/")
@@ -62,7 +64,7 @@ def entries_at(path: str, files: Files) -> tuple[Sequence[str], list[Entry]]:
     if deep:  # then only files are listed
         listed += {url[: end + 1] for url in listed for end in range(len(folder), len(url)) if url[end] == "/"}
     fixed = len(_parts(folder))
-    entries = [Entry(url, _parts(url)[fixed:]) for url in listed]
+    entries = [ListedPath(url, _parts(url)[fixed:]) for url in listed]
     return pattern, [entry for entry in entries if entry.parts and _fits(entry.parts, pattern)]
 
 

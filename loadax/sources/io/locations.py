@@ -12,14 +12,6 @@ from loadax.protocols import Location
 from loadax.sources.io.file_map import FileMap
 
 
-def base_of(array: NDArray[Any]) -> Any:
-    """The object whose memory an array views: a map, or None for an array with its own memory."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base
-
-
 class MappedFile(NamedTuple):
     """A file, and the byte at which an array begins."""
 
@@ -29,17 +21,12 @@ class MappedFile(NamedTuple):
 
 def mapped_file(array: NDArray[Any]) -> MappedFile | None:
     """Returns the file that an array was mapped from; None for an array in memory."""
-    file = base_of(array)
-    if isinstance(file, FileMap):
-        return MappedFile(str(file.path), array.ctypes.data - file.bytes.ctypes.data)
-    if not isinstance(array, np.memmap) or array.filename is None:
+    mapped, memory = map_of(array)
+    # The result of arithmetic is a memmap without a map.
+    named = isinstance(memory, FileMap) or (isinstance(array, np.memmap) and array.filename is not None)
+    if memory is None or not named:
         return None
-    base = base_of(array)
-    if not isinstance(base, mmap.mmap):
-        return None  # the result of arithmetic is a memmap without a map
-    # By address: the `offset` of a slice is that of the array it was cut from. Maps begin at a page boundary.
-    begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
-    return MappedFile(str(array.filename), begin + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data)
+    return MappedFile(mapped_name(array), array.ctypes.data - _first_byte(mapped, memory))
 
 
 class MappedExtent(NamedTuple):
@@ -70,12 +57,17 @@ def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
     mapped, memory = map_of(array)
     if memory is None or not array.size:
         return None
-    end = np.lib.array_utils.byte_bounds(array)[1]
+    return MappedExtent(memory, np.lib.array_utils.byte_bounds(array)[1] - _first_byte(mapped, memory))
+
+
+def _first_byte(mapped: np.memmap[Any, Any] | None, memory: mmap.mmap | FileMap) -> int:
+    """Address at which the first byte of a mapped file is, or would be if all of it were mapped."""
     if isinstance(memory, FileMap):
-        return MappedExtent(memory, end - memory.bytes.ctypes.data)
+        return int(memory.bytes.ctypes.data)
     assert mapped is not None
+    # By address: the `offset` of a slice is that of the array it was cut from. Maps begin at a page boundary.
     begin = int(mapped.offset) - int(mapped.offset) % mmap.ALLOCATIONGRANULARITY
-    return MappedExtent(memory, begin + end - np.frombuffer(memory, np.uint8).ctypes.data)
+    return int(np.frombuffer(memory, np.uint8).ctypes.data) - begin
 
 
 def mapped_name(array: NDArray[Any]) -> str:

@@ -95,7 +95,7 @@ def open_object_store(url: str) -> Any:
             case _:
                 return HTTPStore(url, **options)
     except (BaseError, ValueError) as error:
-        raise failure(error, url) from cause(error)
+        raise failure(error, url) from redacted(error)
 
 
 def failure(error: Exception, name: str) -> StorageError:
@@ -107,11 +107,6 @@ def failure(error: Exception, name: str) -> StorageError:
         brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
     remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
     return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
-
-
-def cause(error: Exception) -> Exception:
-    """The cause to chain to an error: obstore's message without secrets."""
-    return redacted(error)
 
 
 def _s3_settings(bucket: str) -> Any:

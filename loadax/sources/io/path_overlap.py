@@ -13,11 +13,6 @@ from loadax.sources.io.paths import local_path
 _Identity = tuple[int, int] | None  # device and inode
 
 
-def addresses_of(source: BaseSource) -> list[str]:
-    """Local paths and URLs that a source and its descendants read, as far as they are known."""
-    return [address for part in walk(source) for address in part.addresses]
-
-
 def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     """Checks that a path to write to does not overlap any path that a source reads.
 
@@ -26,7 +21,7 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     """
     target = checked_path("path", path, "a path or URL")
     identity_of = cache(_identity)
-    for address in dict.fromkeys(addresses_of(source)):
+    for address in dict.fromkeys(address for part in walk(source) for address in part.addresses):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
                 f"{target} overlaps {address}, which this dataset reads; choose another path to write to"

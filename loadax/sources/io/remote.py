@@ -11,10 +11,10 @@ from urllib.parse import quote, urlsplit
 
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
-from loadax.redaction import redact
+from loadax.redaction import redact, redacted
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
 from loadax.sources.io.exit import cancelled_at_exit
-from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_object_store, split_url
+from loadax.sources.io.object_stores import PATIENCE, failure, open_object_store, split_url
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry, such as a stray 404
@@ -114,7 +114,7 @@ class RemoteFiles:
         if answer is None or answer.info is not None:
             return None if answer is None else answer.info
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
-        meta = await _second_try(lambda: _head(store, key), location)
+        meta = await _second_try(lambda: store.head_async(key), location)
         return None if meta is None else _info(meta)
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
@@ -152,10 +152,6 @@ async def _get(store: Any, key: str, span: tuple[int, int]) -> _Answer:
     return _Answer(_info(result.meta), bytes(content))
 
 
-async def _head(store: Any, key: str) -> Any:
-    return await store.head_async(key)
-
-
 def _info(meta: Any) -> FileInfo:
     changed = meta["last_modified"].timestamp()  # 0 if the server does not send it
     return FileInfo(meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode())
@@ -173,13 +169,12 @@ async def _second_try(ask: Callable[[], Awaitable[Any]], name: str) -> Any:
                 return None
         except NotSupportedError as error:
             problem = "the server ignores Range requests and sends whole files"
-            raise StorageError(f"{redact(name)}: {problem}; use a server that supports Range requests") from cause(
-                error
-            )
+            message = f"{redact(name)}: {problem}; use a server that supports Range requests"
+            raise StorageError(message) from redacted(error)
         except (BaseError, ValueError, OSError) as error:
             refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
             if last or refused or _RETRIED.search(str(error)):
-                raise failure(error, name) from cause(error)
+                raise failure(error, name) from redacted(error)
         await asyncio.sleep(_SECOND_TRY)
     raise AssertionError
 
@@ -191,15 +186,10 @@ def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, An
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_until_exit(asked, ask))
+        return asyncio.run(_all(asked, ask))
     # In a notebook: this thread's loop can't wait for another one.
     with ThreadPoolExecutor(1, "loadax-requests") as pool:
-        return pool.submit(asyncio.run, _until_exit(asked, ask)).result()
-
-
-async def _until_exit(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
-    with cancelled_at_exit():
-        return await _all(asked, ask)
+        return pool.submit(asyncio.run, _all(asked, ask)).result()
 
 
 async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
@@ -209,16 +199,19 @@ async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, A
         async with width:
             return await ask(item)
 
-    tasks = [asyncio.ensure_future(one(item)) for item in asked]
-    patience = Patience(NOTICE, PATIENCE)
-    try:
-        while True:
-            done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
-            failed = next((task for task in tasks if task in done and task.exception() is not None), None)
-            if failed is not None or not waiting:
-                return [task.result() for task in ([failed] if failed else tasks)]
-            patience.check_storage(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with cancelled_at_exit():
+        tasks = [asyncio.ensure_future(one(item)) for item in asked]
+        patience = Patience(NOTICE, PATIENCE)
+        try:
+            while True:
+                done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
+                failed = next((task for task in tasks if task in done and task.exception() is not None), None)
+                if failed is not None or not waiting:
+                    return [task.result() for task in ([failed] if failed else tasks)]
+                patience.check_storage(
+                    str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting))
+                )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

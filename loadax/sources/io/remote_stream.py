@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import GAP, JOINED
-from loadax.sources.io.byte_stream import Ends, MappedSegments, Segment, copy_stretches, stretches_of
+from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
@@ -16,7 +16,7 @@ from loadax.sources.io.files import Files
 _WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
-def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | None) -> "ByteStream":
+def open_stream(segments: Sequence[FileSpan], files: Files, cache: DiskCache | None) -> "ByteStream":
     """Opens a stream of local files (memory-mapped) or of remote files (range requests).
 
     Args:
@@ -49,7 +49,7 @@ class RemoteSegments:
 
     far = True
 
-    def __init__(self, segments: Sequence[Segment], files: Files, cache: DiskCache | None = None):
+    def __init__(self, segments: Sequence[FileSpan], files: Files, cache: DiskCache | None = None):
         self.ends = Ends(segments)
         extents = {segment.location: segment.begin + segment.size for segment in segments}
         self._files = files if cache is None else CachedFiles(files, cache, extents)

@@ -8,7 +8,7 @@ from loadax.core.arguments import path
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
@@ -47,6 +47,6 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
                 f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
                 "numpy.ascontiguousarray(array), or copy the file to this machine"
             )
-        stream = RemoteSegments([Segment(location, header.begin, header.size)], files, blocks)
+        stream = RemoteSegments([FileSpan(location, header.begin, header.size)], files, blocks)
         arrays.append(StreamArray(stream, header.dtype, header.shape))
     return ArraySource(structure.build(arrays))

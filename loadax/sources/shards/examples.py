@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
 from loadax.sources.io.file_index import Scan, check_records
@@ -74,20 +75,13 @@ def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
     names = sorted({extension for shard in shards for extension in shard.extensions})
     numbers = {name: number for number, name in enumerate(names)}
     before = np.cumsum([0, *(len(shard.begins) for shard in shards)])
+    firsts = (np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False))
     keys = [key.encode("utf-8", "surrogateescape") for shard in shards for key in shard.keys]
     arrays: dict[str, NDArray[Any]] = {
         "begins": _joined([shard.begins for shard in shards]),
         "sizes": _joined([shard.sizes for shard in shards]),
         "extensions": _joined([[numbers[name] for name in shard.extensions] for shard in shards]).astype(np.int32),
-        "firsts": np.append(
-            _joined(
-                [
-                    [first + start for first in shard.firsts]
-                    for shard, start in zip(shards, before.tolist(), strict=False)
-                ]
-            ),
-            before[-1],
-        ),
+        "firsts": np.concatenate([*firsts, before[-1:]]),
         "examples": np.array([len(shard.firsts) for shard in shards], np.int64),
         "keys": np.frombuffer(b"".join(keys), np.uint8),
         "key_ends": np.cumsum([len(key) for key in keys], dtype=np.int64),
@@ -125,8 +119,8 @@ def check_examples(entry: Entry, sizes: Integers) -> None:
     check_records(Entry({**entry.arrays, "members": counts}, {}), sizes, "members")
 
 
-class Examples(NamedTuple):
-    """Examples of tar files that all have the same columns.
+class ExampleRanges(NamedTuple):
+    """Byte ranges of the examples of tar files, which all have the same columns.
 
     Args:
         begins: First byte of each column of each example, in the concatenation of all files: int64[examples, columns].
@@ -148,7 +142,7 @@ class Examples(NamedTuple):
 
 def select_columns(
     entry: Entry, columns: Sequence[str] | None, locations: Sequence[str], file_begins: Integers
-) -> tuple[list[str], Examples]:
+) -> tuple[list[str], ExampleRanges]:
     """Selects columns of an index.
 
     Args:
@@ -167,11 +161,8 @@ def select_columns(
     arrays, known = entry.arrays, entry.facts["extensions"]
     count = len(arrays["key_ends"])
     if not count:
-        more = f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""
-        raise SourceError(
-            f"{locations[0]}{more} has no examples: files named like 0001.jpg, 0001.cls; write it again, or pass the "
-            "files of another folder"
-        )
+        what = "has no examples: files named like 0001.jpg, 0001.cls"
+        raise SourceError(f"{some(locations, 1)} {what}; write it again, or pass the files of another folder")
     names = list(known) if columns is None else sorted(name for name in columns if name != KEY)
     if unknown := [name for name in names if name not in known]:
         raise ArgumentError(
@@ -181,7 +172,7 @@ def select_columns(
     owners = np.repeat(np.arange(count), np.diff(arrays["firsts"]))
     begins = np.empty((count, len(names)), np.int64)
     sizes = np.empty((count, len(names)), np.int64)
-    examples = Examples(begins, sizes, arrays["keys"], arrays["key_ends"])
+    examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
     for column, name in enumerate(names):
         members = np.flatnonzero(arrays["extensions"] == known.index(name))
         rows = owners[members]

@@ -42,9 +42,8 @@ class Feature(NamedTuple):
             if len(stored) or wanted == _OBJECT:
                 raise self._other(stored, name, row)
             stored = np.empty(0, np.int64)  # a list without values has no kind
-        if wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc"):
-            raise self._other(stored, name, row)
-        if not self.ragged and stored.size != int(np.prod(self.spec.shape)):
+        other_kind = wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc")
+        if other_kind or (not self.ragged and stored.size != int(np.prod(self.spec.shape))):
             raise self._other(stored, name, row)
         array = stored.astype(wanted)
         if wanted.kind in "iu" and (array != stored).any():
@@ -73,17 +72,13 @@ def features_of(given: Any) -> dict[str, Feature]:
 
 def features_like(example: Mapping[str, Value]) -> dict[str, Any]:
     """The `features=` that an example has, without lists of several byte strings, and without empty lists."""
-    return {name: _given_like(value) for name, value in sorted(example.items()) if _is_leaf(value)}
-
-
-def _is_leaf(value: Value) -> bool:
-    return len(value) == 1 or (len(value) > 1 and not isinstance(value, list))
-
-
-def _given_like(value: Value) -> Any:
-    if isinstance(value, list):
-        return bytes
-    return value.dtype.name if len(value) == 1 else (value.dtype.name, len(value))
+    given: dict[str, Any] = {}
+    for name, value in sorted(example.items()):
+        if isinstance(value, list):
+            given |= {name: bytes} if len(value) == 1 else {}
+        elif len(value):
+            given[name] = value.dtype.name if len(value) == 1 else (value.dtype.name, len(value))
+    return given
 
 
 def _feature(name: str, given: Any) -> Feature:
@@ -96,7 +91,7 @@ def _feature(name: str, given: Any) -> Feature:
     plain = checked_dtype(f"features[{name!r}]", dtype)
     if plain.kind not in "iufb":
         raise ArgumentError(f"features[{name!r}]={given!r} is {plain}: pass {_MEANT}")
-    return Feature(ArraySpec((0,) if shape is None else tuple(shape), plain), shape is None)
+    return Feature(ArraySpec((0,) if shape is None else tuple(shape), plain), ragged=shape is None)
 
 
 def _described(value: Value) -> str:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import stack
 from loadax.protocols import ArraySpec, Integers, Location
-from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.file_index import ENTRY
 from loadax.sources.io.files import Files
@@ -33,7 +33,7 @@ class Records:
         self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
         """Part of the name of a record in errors: the index may be of another file."""
         segments = [
-            Segment(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
+            FileSpan(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
             for location, info in zip(locations, files.infos(locations), strict=True)
         ]
         self._stream = open_stream(segments, files, cache)

@@ -51,8 +51,11 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
                 return members
             continue
         after = f" after {members[-1].name!r}" if members else ""
-        if not at:
-            _refuse_compressed(header, location)
+        if not at and (codec := compression_of(header)):
+            raise SourceError(
+                f"{location} is compressed by {codec}, so that no member can be read without those before it; "
+                f"decompress it: {_COMMANDS[codec]} {location}"
+            )
         if len(header) < _BLOCK:
             raise SourceError(
                 f"{location}: the tar file is cut short at byte {size}{after}, where its end is not marked; copy it "
@@ -96,15 +99,6 @@ def _end_of_zeros(at: int, size: int) -> Scan[int]:
     return size
 
 
-def _refuse_compressed(header: bytes, location: str) -> None:
-    codec = compression_of(header)
-    if codec is not None:
-        raise SourceError(
-            f"{location} is compressed by {codec}, so that no member can be read without those before it; "
-            f"decompress it: {_COMMANDS[codec]} {location}"
-        )
-
-
 def _check(header: bytes, location: str, at: int, after: str) -> None:
     stored = header[_CHECKSUM].strip(b"\0 ")
     # The checksum counts its own field as spaces.
@@ -121,23 +115,14 @@ def _damaged(location: str, at: int, what: str) -> SourceError:
 
 
 def _size(extended: dict[str, str], header: bytes, location: str, at: int) -> int:
-    """Size of a member, by the pax records before it or by its own header."""
-    stated = extended.get("size")
-    if not stated:
-        return _number(header[124:136], location, at)
-    if len(stated) > 20 or not (stated.isascii() and stated.isdigit()):  # int() would take "-1" and "1_0" too
-        raise _damaged(location, at, f"a size is {stated[:60]!r}")
-    return int(stated)
-
-
-def _number(field: bytes, location: str, at: int) -> int:
-    """A size: octal digits, or GNU's big-endian bytes after 0x80."""
-    if field[0] == 0x80:
+    """Size of a member: decimal, by the pax records before it; else octal in its header, or GNU's bytes after 0x80."""
+    stated, field = extended.get("size", "").encode("utf-8", "surrogateescape"), header[124:136]
+    if not stated and field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    digits = field.strip(b"\0 ")
-    if set(digits) - set(b"01234567"):  # int() would take "-1" and "1_0" too
-        raise _damaged(location, at, f"a size is {digits!r}")
-    return int(digits or b"0", 8)
+    digits, base = (stated, 10) if stated else (field.strip(b"\0 "), 8)
+    if len(digits) > 20 or set(digits) - set(b"0123456789"[:base]):  # int() would take "-1" and "1_0" too
+        raise _damaged(location, at, f"a size is {digits[:60]!r}")
+    return int(digits or b"0", base)
 
 
 def _name(header: bytes) -> str:

@@ -7,17 +7,18 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import some
 from loadax.core.spec import spec_of
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
@@ -26,8 +27,6 @@ from loadax.sources.shards.records import Records, objects, stack_examples
 
 _HEADER = struct.Struct("<QI")
 _CRC = 4
-_merge = partial(merge_records, counts="records")
-_GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
 
 
 @final
@@ -56,11 +55,9 @@ class TFRecordSource(BaseSource):
     def spec(self) -> Tree:
         if self._features is None:
             return ArraySpec((), np.dtype(object))
-        return (
-            spec_of(self._read(np.zeros(1, np.int64))[0])
-            if self.rows_probed
-            else {name: feature.spec for name, feature in self._features.items()}
-        )
+        if self.rows_probed:
+            return spec_of(self._read(np.zeros(1, np.int64))[0])
+        return {name: feature.spec for name, feature in self._features.items()}
 
     @property
     def rows_probed(self) -> int:
@@ -128,11 +125,11 @@ def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = expand(paths, TFRECORD, files)
-    entry = index_files("tfrecord 1", files, locations, _scan, _merge, _check, index, progress)
+    merge, check = partial(merge_records, counts="records"), partial(check_records, counts="records", after=_CRC)
+    entry = index_files("tfrecord 1", files, locations, _scan, merge, check, index, progress)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
-        more = f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""
-        raise SourceError(f"{locations[0]}{more} has no records; was its writer closed too early? Write it again")
+        raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
     records = Records(files, locations, blocks, index)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
 
@@ -165,7 +162,14 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
         length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
         record = f"record {len(begins)} at byte {at}"
         if crc >= 0 and masked_crc32c(header[:8]) != crc:
-            raise SourceError(_not_a_record(location, header, record, first=not at))
+            if at:
+                raise SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
+            if codec := compression_of(header):
+                raise SourceError(
+                    f"{location} is compressed by {codec}, so that no record can be read without those before it; "
+                    "write it without compression"
+                )
+            raise SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
         end = at + _HEADER.size + length + _CRC
         if crc < 0 or end > size:
             raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
@@ -173,18 +177,3 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
         sizes.append(length)
         at = end
     return FileRecords(begins, sizes)
-
-
-def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str:
-    if not first:
-        return f"{location}: {record} is damaged: the checksum of its size is wrong; copy the file again"
-    if header.startswith((_GZIP, _ZLIB)):
-        return (
-            f"{location} is compressed by {'gzip' if header.startswith(_GZIP) else 'zlib'}, so that no record can be "
-            "read without those before it; write it without compression"
-        )
-    return f"{location} is not a TFRecord file: it begins with {header[:8]!r}"
-
-
-def _check(entry: Entry, sizes: Integers) -> None:
-    check_records(entry, sizes, "records", after=_CRC)

@@ -18,9 +18,16 @@ from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
-from loadax.sources.shards.examples import KEY, Examples, check_examples, merge_examples, scan_examples, select_columns
+from loadax.sources.shards.decoders import FAILURES, OBJECT, UNDECODED, FileDecoder, decoder_of, is_image
+from loadax.sources.shards.examples import (
+    KEY,
+    ExampleRanges,
+    check_examples,
+    merge_examples,
+    scan_examples,
+    select_columns,
+)
 from loadax.sources.shards.format import WEBDATASET
-from loadax.sources.shards.leaves import FAILURES, OBJECT, Leaf, decoder_of, is_image, undecoded
 from loadax.sources.shards.records import Records, stack_examples
 
 
@@ -31,15 +38,15 @@ class WebDatasetSource(BaseSource):
     Args:
         records: Reader of the files.
         examples: Byte ranges of the examples.
-        leaves: Decoder of each column, by name, in the order of the columns of `examples`.
+        decoders: Decoder of each column, by name, in the order of the columns of `examples`.
         keyed: Whether to add the name of each example.
     """
 
-    def __init__(self, records: Records, examples: Examples, leaves: dict[str, Leaf], keyed: bool):
-        self._records, self._examples, self._leaves, self._keyed = records, examples, leaves, keyed
-        self._columns = list(leaves.items())
+    def __init__(self, records: Records, examples: ExampleRanges, decoders: dict[str, FileDecoder], keyed: bool):
+        self._records, self._examples, self._decoders, self._keyed = records, examples, decoders, keyed
+        self._columns = list(decoders.items())
         # Examples of one form are read straight into a batch, each column by itself.
-        alike = not keyed and all(leaf.spec and leaf.spec.dtype != OBJECT for leaf in leaves.values())
+        alike = not keyed and all(each.spec and each.spec.dtype != OBJECT for each in decoders.values())
         self.traits = Traits(
             owns_memory=True,
             reads_columns=alike,
@@ -52,7 +59,7 @@ class WebDatasetSource(BaseSource):
 
     def __repr__(self) -> str:
         files = len(self._records.addresses)
-        return f"{len(self)} examples ({', '.join(self._leaves)}) in {files} tar file{'s' if files > 1 else ''}"
+        return f"{len(self)} examples ({', '.join(self._decoders)}) in {files} tar file{'s' if files > 1 else ''}"
 
     @property
     def addresses(self) -> list[str]:
@@ -60,11 +67,11 @@ class WebDatasetSource(BaseSource):
 
     @property
     def rows_probed(self) -> int:
-        return int(any(leaf.spec is None for leaf in self._leaves.values()))
+        return int(any(each.spec is None for each in self._decoders.values()))
 
     @cached_property
     def spec(self) -> Tree:
-        specs = {name: leaf.spec for name, leaf in self._leaves.items()}
+        specs = {name: each.spec for name, each in self._decoders.items()}
         if None in specs.values():
             (first,) = self._read(np.zeros(1, np.int64))
             specs = spec_of(first)
@@ -75,7 +82,7 @@ class WebDatasetSource(BaseSource):
         index = int(check_rows([row], len(self))[0])
         return [
             location._replace(part=name)
-            for column, name in enumerate(self._leaves)
+            for column, name in enumerate(self._decoders)
             for location in self._records.locate(
                 int(self._examples.begins[index, column]), int(self._examples.sizes[index, column])
             )
@@ -109,10 +116,10 @@ class WebDatasetSource(BaseSource):
                 target[place] = self._decode(next(contents), row, column)[cut]
 
     def _read(self, rows: Integers) -> list[dict[str, Any]]:
-        contents = iter(self._contents(rows, range(len(self._leaves))))
+        contents = iter(self._contents(rows, range(len(self._decoders))))
         examples = []
         for row in rows.tolist():
-            example = {name: self._decode(next(contents), row, column) for column, name in enumerate(self._leaves)}
+            example = {name: self._decode(next(contents), row, column) for column, name in enumerate(self._decoders)}
             if self._keyed:
                 example[KEY] = self._examples.key(row)
             examples.append(example)
@@ -124,16 +131,16 @@ class WebDatasetSource(BaseSource):
         return self._records.read(self._examples.begins[chosen].ravel(), self._examples.sizes[chosen].ravel())
 
     def _decode(self, content: memoryview, row: int, column: int) -> Any:
-        name, leaf = self._columns[column]
+        name, decoder = self._columns[column]
         try:
-            value = leaf.decode(content)
+            value = decoder.decode(content)
         except FAILURES as error:
             raise SourceError(
                 f"{self._name(row, column)}: {name!r} can't be decoded: {error}; write the example again, or leave it "
                 f"out: dataset.exclude([{row}])"
             ) from error
-        if leaf.spec is not None and leaf.spec.shape and value.shape != leaf.spec.shape:
-            raise SourceError(f"{self._name(row, column)}: {name!r} is {value.shape}, not {leaf.spec.shape}")
+        if decoder.spec is not None and decoder.spec.shape and value.shape != decoder.spec.shape:
+            raise SourceError(f"{self._name(row, column)}: {name!r} is {value.shape}, not {decoder.spec.shape}")
         return value
 
     def _name(self, row: int, column: int) -> str:
@@ -168,8 +175,8 @@ def open_webdataset(
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
-    leaves = {name: decoder_of(name, rendering) if decode else undecoded() for name in names}
-    return WebDatasetSource(records, examples, leaves, keyed=wanted is not None and KEY in wanted)
+    decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}
+    return WebDatasetSource(records, examples, decoders, keyed=wanted is not None and KEY in wanted)
 
 
 def _columns(columns: Any) -> list[str] | None:

@@ -128,7 +128,8 @@ class Lane:
             oldest: Earliest row that the consumer may continue at.
         """
         if len(self.states) > 1:
-            self._drop(oldest)
+            oldest = max(oldest, self.states[0].row)
+            del self.states[: max(index for index, state in enumerate(self.states) if state.row <= oldest)]
         self.stateless = self._methods is None and len(self.states) == 1
         if self._methods is None or self._block is not None or perf_counter() < self._state_due:
             return
@@ -147,10 +148,6 @@ class Lane:
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
         return [state for state in list(self.states) if state.row <= row][-1]
-
-    def _drop(self, oldest: int) -> None:
-        latest = max(index for index, state in enumerate(self.states) if state.row <= max(oldest, self.states[0].row))
-        del self.states[:latest]
 
     def _next_rows(self, rows: list[Tree], count: int) -> int:
         """Appends up to `count` rows, and returns their number; 0 at the end of the epoch."""

@@ -11,7 +11,7 @@ from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
-from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
@@ -29,7 +29,7 @@ _log = logging.getLogger("loadax")
 class TokenFile(NamedTuple):
     """The tokens of one file, their stored dtype, and the `.idx` file with its document offsets."""
 
-    segment: Segment
+    segment: FileSpan
     dtype: np.dtype[Any]
     index_file: str | None = None
 
@@ -118,7 +118,7 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
             )
         if header.dtype.kind not in "iu":
             raise SourceError(f"{location} is {header.dtype}{list(header.shape)}: tokens are integers")
-        entries.append(TokenFile(Segment(location, header.begin, header.size), header.dtype))
+        entries.append(TokenFile(FileSpan(location, header.begin, header.size), header.dtype))
     return entries
 
 
@@ -133,7 +133,7 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
             f"{location} is {'longer' if stored > size else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
             f"of {parsed.dtype}) according to {index}; copy both again"
         )
-    return TokenFile(Segment(location, 0, size), parsed.dtype, index)
+    return TokenFile(FileSpan(location, 0, size), parsed.dtype, index)
 
 
 def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | None) -> list[TokenFile]:
@@ -141,7 +141,7 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
     headers = read_token_headers(files, locations)
     for location, header, size in zip(locations, headers, files.sizes(locations), strict=True):
         if header is not None:
-            entries.append(TokenFile(Segment(location, header.begin, size - header.begin), header.dtype))
+            entries.append(TokenFile(FileSpan(location, header.begin, size - header.begin), header.dtype))
             continue
         if dtype is None:
             raise ArgumentError(
@@ -153,7 +153,7 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
                 f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of "
                 f"{with_article(str(dtype))} token; check dtype=, or copy the file again"
             )
-        entries.append(TokenFile(Segment(location, 0, size), dtype))
+        entries.append(TokenFile(FileSpan(location, 0, size), dtype))
     return entries
 
 

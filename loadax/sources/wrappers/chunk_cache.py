@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, split_rows
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
-from loadax.sources.base import BaseSource, WrapperSource
-from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.base import BaseSource, WrapperSource, scatter_into
+from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
 
 _PAST = np.iinfo(np.int64).min  # marks a chunk without a slot
@@ -69,16 +70,15 @@ class ChunkCache(WrapperSource):
         super().__init__(source)
         self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
-        self._specs, self._structure = flatten_spec(spec)
         self._slots, self._times = slots, times
         starts = chunk_starts(source)
         assert starts is not None, "a source without chunks needs no cache"
         self.chunks = starts
         self._lock = threading.Lock()
-        self._open = _Open(
-            source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs)
-        )
-        self._before = 0  # rows fetched by earlier `_Open`s, with fewer columns
+        specs = flatten_spec(spec)[0]
+        self._make = partial(_CachedColumns, source, starts, specs, slots, times)
+        self._open = self._make(boxes if boxes is not None else [None] * len(specs))
+        self._before = 0  # rows fetched by earlier `_CachedColumns`s, with fewer columns
 
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
@@ -96,10 +96,7 @@ class ChunkCache(WrapperSource):
         return self._before + self._open.rows_fetched
 
     def read(self, rows: Integers) -> Tree:
-        boxes: list[Columns | None] = [tuple((0, extent) for extent in spec.shape) for spec in self._specs]
-        out: list[NDArray[Any] | None] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
-        self.read_into(rows, boxes, out)
-        return self._structure.build(out)
+        return read_columns(self, rows)
 
     def read_visits(self, visits: Visits) -> Tree:
         return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)
@@ -115,18 +112,18 @@ class ChunkCache(WrapperSource):
         if len(rows):
             self._covering(boxes).serve(rows, boxes, out)
 
-    def _covering(self, boxes: Sequence[Columns | None]) -> "_Open":
+    def _covering(self, boxes: Sequence[Columns | None]) -> "_CachedColumns":
         """Returns the open chunks; replaces them with empty ones if requested columns are missing."""
         with self._lock:
             covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
             if covering != self._open.boxes:
                 self._before += self._open.rows_fetched
-                self._open = _Open(self._source, self.chunks, self._specs, self._slots, self._times, covering)
+                self._open = self._make(covering)
             return self._open
 
 
 @final
-class _Open:
+class _CachedColumns:
     """Cached chunks for a fixed set of columns, in arenas of rows, so that serving rows is one indexed copy."""
 
     def __init__(
@@ -170,12 +167,16 @@ class _Open:
                 ]
             )
             places = rows - begins[which]
-            if len(chunks) == len(asked):
-                self._copy(places, boxes, out, None)
-            else:
+            targets = None
+            if len(chunks) < len(asked):
                 cached = begins[which] != _PAST
-                self._past(np.flatnonzero(~cached), rows, boxes, out)
-                self._copy(places[cached], boxes, out, np.flatnonzero(cached))
+                misses = np.flatnonzero(~cached)
+                scatter_into(self._source, rows[misses], boxes, out, misses)
+                with self._changed:
+                    self.rows_fetched += len(misses)
+                places, targets = places[cached], np.flatnonzero(cached)
+            for arena in self._arenas or ():
+                arena.gather(places, boxes, out, targets, self._in_transit.lease)
         except BaseException:
             self._release(chunks, {})
             raise
@@ -273,32 +274,6 @@ class _Open:
         self._source.read_into(rows, self.boxes, out)
         with self._changed:
             self.rows_fetched += len(rows)
-
-    def _past(
-        self, misses: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
-    ) -> None:
-        """Reads the rows `misses` directly from the source."""
-        values = [
-            None if destination is None else np.empty((len(misses), *destination.shape[1:]), destination.dtype)
-            for destination in out
-        ]
-        self._source.read_into(rows[misses], boxes, values)
-        for destination, value in zip(out, values, strict=True):
-            if destination is not None:
-                destination[misses] = value
-        with self._changed:
-            self.rows_fetched += len(misses)
-
-    def _copy(
-        self,
-        places: Integers,
-        boxes: Sequence[Columns | None],
-        out: Sequence[NDArray[Any] | None],
-        targets: Integers | None,
-    ) -> None:
-        """Copies the arena rows at `places` to the rows `targets` of `out` (None: all)."""
-        for arena in self._arenas or ():
-            arena.gather(places, boxes, out, targets, self._in_transit.lease)
 
     def _slot(self) -> int | None:
         """Takes a free slot, or evicts the least recently used idle chunk; None if all are in use."""

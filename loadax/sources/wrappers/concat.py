@@ -10,12 +10,12 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits
+from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
 
-class Part(Protocol):
+class PartReader(Protocol):
     """Data with maps, read by visits; see `loadax.reader.Reader`."""
 
     @property
@@ -43,7 +43,7 @@ class Part(Protocol):
     def ragged(self) -> bool: ...
 
     def describe(self) -> list[Any]: ...
-    def with_source(self, source: BaseSource) -> "Part": ...
+    def with_source(self, source: BaseSource) -> "PartReader": ...
     def lengths(self, rows: Integers) -> Integers | None: ...
     def read_visits(self, visits: Visits) -> Tree: ...
     def examples(self, visits: Visits) -> list[Tree]: ...
@@ -65,7 +65,7 @@ class ConcatenatedSource(BaseSource):
     spec: Tree = None
     """Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked."""
 
-    def __init__(self, parts: Sequence[Part], verb: str = "concat", names: Sequence[str] | None = None):
+    def __init__(self, parts: Sequence[PartReader], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = list(parts)
         self._verb, self._names = verb, names
         self._ends = np.cumsum([part.num_rows for part in self._parts])
@@ -98,7 +98,7 @@ class ConcatenatedSource(BaseSource):
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[PartReader]:
         """Readers of the parts."""
         return self._parts
 
@@ -145,7 +145,6 @@ class ConcatenatedSource(BaseSource):
         return part.source.documents(inner)
 
     def lengths(self, rows: Integers) -> Integers | None:
-        rows = check_rows(rows, len(self))
         out = np.empty(len(rows), np.int64)
         for part, positions, inner in self._owned(rows):
             lengths = part.lengths(inner)
@@ -153,11 +152,6 @@ class ConcatenatedSource(BaseSource):
                 return None
             out[positions] = lengths
         return out
-
-    def read(self, rows: Integers) -> Tree:
-        """Reads the examples at `rows` as of epoch 0."""
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads the examples, each with its own epoch, with one read per part.
@@ -188,27 +182,18 @@ class ConcatenatedSource(BaseSource):
         return out
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        rows = check_rows(rows, len(self))
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
         for part, positions, inner in self._owned(rows):
             if len(positions) == len(rows):
                 part.source.read_into(inner, boxes, out)
-                continue
-            scratch = [
-                None if destination is None else np.empty((len(positions), *destination.shape[1:]), destination.dtype)
-                for destination in out
-            ]
-            part.source.read_into(inner, boxes, scratch)
-            for destination, values in zip(out, scratch, strict=True):
-                if destination is not None and values is not None:
-                    destination[positions] = values
+            else:
+                scatter_into(part.source, inner, boxes, out, positions)
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        rows = check_rows(rows, len(self))
         begins = np.cumsum(lengths) - lengths
         out = [
             np.empty(int(lengths.sum()), dtype) if want else None
@@ -222,8 +207,9 @@ class ConcatenatedSource(BaseSource):
                     destination[places] = values
         return out
 
-    def _owned(self, rows: Integers) -> list[tuple[Part, Integers, Integers]]:
+    def _owned(self, rows: Integers) -> list[tuple[PartReader, Integers, Integers]]:
         """Splits rows by part: `(part, indices into rows, rows of the part)`."""
+        rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
         owned = []
         for index in np.unique(owner).tolist():
@@ -231,8 +217,8 @@ class ConcatenatedSource(BaseSource):
             owned.append((self._parts[index], positions, rows[positions] - int(self._begins[index])))
         return owned
 
-    def _part_of(self, row: int) -> tuple[Part, int]:
-        ((part, _, inner),) = self._owned(check_rows([row], len(self)))
+    def _part_of(self, row: int) -> tuple[PartReader, int]:
+        ((part, _, inner),) = self._owned(np.array([row]))
         return part, int(inner[0])
 
     def _compare(
@@ -263,7 +249,7 @@ class ConcatenatedSource(BaseSource):
         return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"
 
 
-def _difference_within(part: Part) -> str | None:
+def _difference_within(part: PartReader) -> str | None:
     """Describes how the rows of a part, itself a concatenation, differ from each other; None if they don't."""
     source = part.source
     return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - same class

@@ -10,7 +10,7 @@ from loadax.errors import LeafError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.wrappers.concat import Part
+from loadax.sources.wrappers.concat import PartReader
 
 
 @final
@@ -26,7 +26,7 @@ class FlatMapSource(BaseSource):
         name: Name of the function that makes them, for messages.
     """
 
-    def __init__(self, reader: Part, fan_out: int, name: str):
+    def __init__(self, reader: PartReader, fan_out: int, name: str):
         self._reader, self._fan_out, self._name = reader, fan_out, name
         self.traits = reader.traits._replace(reads_examples=True, attributes={})
 
@@ -62,10 +62,6 @@ class FlatMapSource(BaseSource):
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         return self._reader.source.locate_visit(row // self._fan_out, epoch)
-
-    def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
         examples = self.read_examples(visits)

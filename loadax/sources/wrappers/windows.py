@@ -108,12 +108,8 @@ class WindowSource(BaseSource):
         rows = sorted({begin + first + offset for first, count in self._parts for offset in range(count)})
         return joined(location for inner in rows for location in self._source.locate(inner))
 
-    def read(self, rows: Integers) -> Tree:
-        rows = check_rows(rows, self._length)
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
-
     def read_visits(self, visits: Visits) -> Tree:
-        begins = self._within[0] + visits.rows * self._stride
+        begins = self._within[0] + check_rows(visits.rows, self._length) * self._stride
         built = [self._source.read_runs(Visits(begins + first, visits.epochs), count) for first, count in self._parts]
         return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
 

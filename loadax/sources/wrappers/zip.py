@@ -12,7 +12,7 @@ from loadax.core.tree import Structure
 from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.wrappers.concat import Part
+from loadax.sources.wrappers.concat import PartReader
 
 
 class ZipPart(NamedTuple):
@@ -25,7 +25,7 @@ class ZipPart(NamedTuple):
     """
 
     name: str
-    reader: Part
+    reader: PartReader
     order: Order
 
 
@@ -121,11 +121,6 @@ class ZippedSource(BaseSource):
             locations += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
         return locations
 
-    def read(self, rows: Integers) -> Tree:
-        """Reads the examples at `rows` as of epoch 0."""
-        rows = check_rows(rows, len(self))
-        return self.read_visits(Visits(rows, np.zeros_like(rows)))
-
     def read_visits(self, visits: Visits) -> Tree:
         return self._structure.build(_read(part.reader, below) for part, below in self._below(visits))
 
@@ -150,7 +145,7 @@ class ZippedSource(BaseSource):
         return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)
 
 
-def _read(reader: Part, visits: Visits) -> Tree:
+def _read(reader: PartReader, visits: Visits) -> Tree:
     """Reads one part. Rows that may differ have the spec of the first one read, and not that of its first row."""
     if not reader.ragged or not len(visits.rows):
         return reader.read_visits(visits)

@@ -66,21 +66,18 @@ class StoredArray:
         under_way = ts.array(aligned).write(self._store[index])
 
         def finish() -> None:
-            self._finish(under_way, index, aligned)
+            try:
+                wait(under_way, self._name)
+            except SourceError as error:
+                again = self._again(str(error))
+                if again is None:
+                    raise
+                wait(ts.array(aligned).write(again[index]), self._name)
+                self._store = again  # the old one may have cached that a chunk is missing
             if aligned is not out:
                 out[...] = aligned
 
         return finish
-
-    def _finish(self, under_way: Any, index: Any, out: NDArray[Any]) -> None:
-        try:
-            wait(under_way, self._name)
-        except SourceError as error:
-            again = self._again(str(error))
-            if again is None:
-                raise
-            wait(ts.array(out).write(again[index]), self._name)
-            self._store = again  # the old one may have cached that a chunk is missing
 
     def _again(self, message: str) -> ts.TensorStore | None:
         """Reopens the store with an empty cache; None if a retry can't help.

@@ -10,14 +10,13 @@ from loadax.core.arguments import entries
 from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
+from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, json_object
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
-_CONTAINERS = {".zip": "zip"}  # by file extension
 
 
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
@@ -56,14 +55,6 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     return specs
 
 
-def members_at(leaf: Any) -> str:
-    """Names of the arrays of the group at a TensorStore spec or URL, for a message."""
-    spec = (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
-    folder = Folder(address_of(spec.get("kvstore")))
-    node = folder.node("")
-    return folder.shown(node[1] if node is not None else {})
-
-
 @final
 class Folder:
     """A zarr folder, zip file or database: its metadata and arrays."""
@@ -71,16 +62,16 @@ class Folder:
     def __init__(self, text: str):
         self.text = text
         self._context = new_context(0)
-        container = next((kind for end, kind in _CONTAINERS.items() if text.rstrip("/").endswith(end)), None)
-        address = f"{text.rstrip('/')}|{container}:" if container else text
+        zipped = text.rstrip("/").endswith(".zip")
+        address = f"{text.rstrip('/')}|zip:" if zipped else text
         path = local_path(text)
-        if container is None and path is not None and path.is_file():
+        if not zipped and path is not None and path.is_file():
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
         spec = key_value_spec(address if address.endswith(("/", ":")) else f"{address}/")
         self.store, self._spec = self._open(spec), spec
-        self._local = path if container is None else None
+        self._local = None if zipped else path
         self._check_regular([FINISHED, PARTIAL])
-        if container is None and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
+        if not zipped and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
             spec = {"driver": "ocdbt", "base": spec}
             self.store, self._spec = self._open(spec), spec
 

@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length, empty_rows
+from loadax.sources.checks import check_rows, common_length, read_columns
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
@@ -27,7 +27,7 @@ from loadax.sources.zarr.array import (
     reopen_strict,
     rows_from_zero,
 )
-from loadax.sources.zarr.discovery import find_arrays, members_at
+from loadax.sources.zarr.discovery import find_arrays
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
 Rows: TypeAlias = StoredArray | MappedChunks
@@ -51,19 +51,14 @@ class TensorStoreSource(BaseSource):
     addresses: Sequence[str] = ()
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
-        choice(
-            "missing",
-            missing,
-            ("error", "fill"),
-            "'error', or 'fill' to read missing chunks as the fill value",
-        )
+        choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read missing chunks as the fill value")
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
         opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
-        opened = [_opened(store, name, leaf) for store, name, leaf in zip(opening, names, leaves, strict=True)]
+        opened = list(map(_opened, opening, names))
         strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
-        reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
+        reopened = list(map(_opened, strict, names))
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
         attributes = {
@@ -113,19 +108,11 @@ class TensorStoreSource(BaseSource):
         ]
 
     def read(self, rows: Integers) -> Tree:
-        """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
-        rows = check_rows(rows, self._length)
-        out = [
-            empty_rows(len(rows), ArraySpec(array.shape[1:], array.dtype), path)
-            for array, path in zip(self._arrays, self._structure.paths, strict=True)
-        ]
-        self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
-        return self._structure.build(out)
+        return read_columns(self, check_rows(rows, self._length))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        self._read(check_rows(rows, self._length), boxes, out)
-
-    def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
+        rows = check_rows(rows, self._length)
         if os.getpid() != self._process:
             raise SourceError(
                 "this store was opened before the process was forked, and TensorStore would abort the child; "
@@ -137,7 +124,8 @@ class TensorStoreSource(BaseSource):
             if columns is not None and destination is not None
         ]
         for finish in under_way:
-            finish()
+            if finish is not None:
+                finish()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -178,7 +166,7 @@ def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**({"classes": classes} if named else {}), **({"units": units} if isinstance(units, str) else {})}
 
 
-def _opened(store: Any, name: str, leaf: Any) -> Any:
+def _opened(store: Any, name: str) -> Any:
     if not hasattr(store, "result"):
         return store
     try:
@@ -186,9 +174,7 @@ def _opened(store: Any, name: str, leaf: Any) -> Any:
     except SourceError as error:
         if '"group"' not in str(error):
             raise
-        raise SourceError(
-            f"{name} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
-        ) from error
+        raise SourceError(f"{name} is a group of zarr arrays; open it with loadax.from_zarr, or one of them") from error
 
 
 def _rows(store: Any, name: str, missing: Missing) -> Rows:

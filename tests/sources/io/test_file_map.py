@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadax.sources.io.byte_stream import MappedSegments, Segment
+from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.io.file_map import FileMap
 
 
@@ -81,7 +81,7 @@ def test_a_stream_keeps_a_bounded_number_of_maps(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("loadax.sources.io.byte_stream._MOST_MAPS", 3)
     for index in range(8):
         (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
-    stream = MappedSegments([Segment(str(tmp_path / str(index)), 0, 10) for index in range(8)])
+    stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(8)])
     out = np.empty((80, 1), np.uint8)
     for _ in range(2):
         stream.read_into(np.arange(80)[::-1], out)

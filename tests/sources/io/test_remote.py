@@ -20,7 +20,7 @@ from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.byte_stream import MappedSegments, Segment
+from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.io.files import Files
 from loadax.sources.io.remote_stream import ByteStream, RemoteSegments
 from loadax.sources.npy.source import open_npy
@@ -129,20 +129,20 @@ def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultPr
             files.read([ByteRange(x, 0, 1), ByteRange(nowhere, 0, 1)])
 
 
-def laid_out(folder: Path, base: str) -> tuple[list[Segment], list[Segment], bytes]:
+def laid_out(folder: Path, base: str) -> tuple[list[FileSpan], list[FileSpan], bytes]:
     """A stream in three files, one of them empty, that begin anywhere: local, remote, and its bytes."""
     content = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8).tobytes()
     parts = {"a": (5, content[:150_000]), "b": (0, b""), "c": (77, content[150_000:])}
     for name, (begin, part) in parts.items():
         (folder / name).write_bytes(b"#" * begin + part + b"behind")
     local, remote = (
-        [Segment(f"{where}/{name}", begin, len(part)) for name, (begin, part) in parts.items()]
+        [FileSpan(f"{where}/{name}", begin, len(part)) for name, (begin, part) in parts.items()]
         for where in (folder, base)
     )
     return local, remote, content
 
 
-def streams(local: list[Segment], remote: list[Segment]) -> list[ByteStream]:
+def streams(local: list[FileSpan], remote: list[FileSpan]) -> list[ByteStream]:
     return [
         MappedSegments(local),
         RemoteSegments(local, Files()),
@@ -188,7 +188,7 @@ def test_parts_of_any_lengths(dtype: str, longest: int, tmp_path: Path, http_pro
 
 def test_near_ranges_are_one_request_and_far_ones_are_not(tmp_path: Path, http_proxy: FaultProxy) -> None:
     (tmp_path / "x").write_bytes(bytes(MIB))
-    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, MIB)], Files())
+    reader = RemoteSegments([FileSpan(f"{http_proxy.url}/x", 0, MIB)], Files())
     for starts, expected in (
         ([1000, 0, 500, 500], ["bytes=0-1099"]),
         ([0, 100 + 65536], ["bytes=0-65735"]),
@@ -207,7 +207,7 @@ def test_joined_ranges_end_and_memory_is_bounded(
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     content.tofile(tmp_path / "x")
     monkeypatch.setattr("loadax.sources.io.remote_stream._WAVE", 10 * MIB)
-    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, size)], Files())
+    reader = RemoteSegments([FileSpan(f"{http_proxy.url}/x", 0, size)], Files())
     starts = np.arange(0, size, 64 << 10)
     out = np.empty((len(starts), 64 << 10), np.uint8)
     reader.read_into(starts, out)

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.errors import RowIndexError
 from loadax.protocols import Integers
 from loadax.sources.adapt import as_source
-from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
+from loadax.sources.wrappers.chunk_cache import ChunkCache
 from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
 
@@ -346,43 +345,3 @@ def test_memory_is_that_of_the_slots_and_untouched_slots_cost_nothing() -> None:
     before = process.memory_info().rss
     roomy.read(np.arange(4))
     assert process.memory_info().rss - before < 16 << 20
-
-
-def test_rows_that_are_not_there() -> None:
-    cache = cached(ChunkedSource(numbered(10), 4))
-    for row in (10, -1):
-        with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 10"):
-            cache.read(np.array([0, row]))
-
-
-def test_what_it_says_of_itself() -> None:
-    source = ChunkedSource(numbered(10), 4)
-    cache = cached(source, 3)
-    assert repr(cache) == "chunked arrays, 3 chunks open"
-    assert cache.traits.concurrent_reads == 1
-    assert cache.traits.owns_memory
-    assert cache.chunks == range(0, 10, 4)
-    source.concurrent_reads = 4  # type: ignore[attr-defined]
-    assert cached(source, 3).traits.concurrent_reads == 4
-
-
-def test_boxes() -> None:
-    box, other = ((0, 3), (1, 3)), ((1, 2), (0, 2))
-    assert hull(None, None) is None
-    assert hull(box, None) == hull(None, box) == hull(box, box) == box
-    assert hull(box, other) == ((0, 3), (0, 3))
-    assert hull((), ()) == ()
-    assert area([box, None, other, ()]) == 6 + 2 + 1
-    assert area([]) == 0
-    assert largest_chunk(range(0, 10, 4), 10) == 4
-    assert largest_chunk(range(0, 3, 4), 3) == 3
-    assert largest_chunk(np.array([0, 1, 4]), 9) == 5
-
-
-@pytest.mark.parametrize("into", [True, False])
-def test_columns_of_any_source(into: bool) -> None:
-    tree = {"a": numbered(8), "b": numbered(8, (2,))}
-    rows = np.array([7, 0, 0])
-    out = np.full((3, 2, 2), -1, np.int32)
-    as_source(ChunkedSource(tree, 4, into)).read_into(rows, [((1, 3), (0, 2)), None], [out, None])
-    np.testing.assert_array_equal(out, tree["a"][rows][:, 1:3, 0:2])

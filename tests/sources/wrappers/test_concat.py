@@ -1,13 +1,12 @@
 """Several datasets in one id space of rows."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadax import Dataset, concat, from_arrays, from_source
-from loadax.errors import LeafError, RowIndexError
+from loadax import concat, from_arrays, from_source
+from loadax.errors import LeafError
 from loadax.protocols import Visits
 from loadax.reader import Reader
 from loadax.sources.wrappers.concat import ConcatenatedSource
@@ -44,19 +43,6 @@ def test_rows_are_numbered_on_from_part_to_part() -> None:
     np.testing.assert_array_equal(batch["y"], WHOLE[rows, 0])
     assert source.read(np.empty(0, np.int64))["x"].shape == (0, 6)
     assert repr(source) == "concatenation of 4"
-
-
-@pytest.mark.parametrize("rows", [[11, 0, 4, 3, 10, 10, 5], [5, 4, 9], [11], []])
-@pytest.mark.parametrize("box", [(0, 6), (2, 5)])
-def test_columns_are_what_reading_whole_rows_gives(rows: list[int], box: tuple[int, int]) -> None:
-    source = ConcatenatedSource(parts())
-    assert source.traits.reads_columns
-    where = np.array(rows, np.int64)
-    within = np.full((len(rows) + 1, box[1] - box[0] + 1), -1, np.int32)
-    source.read_into(where, [(box,), None], [within[1:, 1:], None])
-    np.testing.assert_array_equal(within[1:, 1:], WHOLE[where, slice(*box)])
-    assert (within[0] == -1).all()
-    assert (within[:, 0] == -1).all()
 
 
 def test_columns_can_be_read_only_when_every_part_can() -> None:
@@ -134,33 +120,6 @@ def test_parts_that_differ(other: Any, message: str) -> None:
 def test_byte_order_is_no_difference() -> None:
     both = concat([from_arrays(WHOLE), from_arrays(WHOLE.astype(">i4"))])
     np.testing.assert_array_equal(both.read([3, 15]), WHOLE[[3, 3]])
-
-
-@pytest.mark.parametrize("row", [-1, 12])
-def test_a_row_that_is_not_there(row: int) -> None:
-    source = ConcatenatedSource(parts())
-    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
-        source.read(np.array([row]))
-    assert source.traits.reads_columns
-    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
-        source.read_into(np.array([row]), [((0, 6),), None], [np.zeros((1, 6), np.int32), None])
-
-
-def nested() -> Dataset:
-    first, second = from_arrays({"x": WHOLE[:4]}), from_arrays({"x": WHOLE[4:9]})
-    return concat([concat([first, second]), from_source(ReadOnly(WHOLE[9:]))])
-
-
-def test_a_concatenation_of_concatenations() -> None:
-    np.testing.assert_array_equal(nested().read(np.arange(12))["x"], WHOLE)
-
-
-def test_eight_threads_read_what_one_reads() -> None:
-    source = nested().source
-    asked = [np.random.default_rng(number).integers(0, 12, 100) for number in range(64)]
-    with ThreadPoolExecutor(8) as threads:
-        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
-            np.testing.assert_array_equal(batch["x"], WHOLE[rows])
 
 
 def test_what_joins_unlike_rows_is_joined_again() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from loadax.errors import RowIndexError, SourceError
+from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.zarr.source import TensorStoreSource
 
@@ -113,62 +113,23 @@ MISSING = (
 )
 
 
-def as_dict(spec: dict[str, Any]) -> Any:
-    return spec
+FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "dict": lambda spec: spec,
+    "lenient dict": lambda spec: {**spec, "fill_missing_data_reads": True},
+    "spec": ts.Spec,
+    "store": lambda spec: ts.open(spec).result(),
+    "strict store": lambda spec: ts.open({**spec, "fill_missing_data_reads": False}).result(),
+    "driver found by opening": lambda spec: {"driver": "auto", "kvstore": spec["kvstore"]},
+    "url": lambda spec: f"file://{spec['kvstore']['path']}",
+    "url with a driver": lambda spec: f"file://{spec['kvstore']['path']}|{spec['driver']}:",
+    "cast": lambda spec: {"driver": "cast", "dtype": "int64", "base": spec},
+    "open cast": lambda spec: ts.cast(ts.open(spec).result(), ts.int64),
+    "stack": lambda spec: ts.concat([ts.open(spec).result()], axis=0),
+    "two casts": lambda spec: FORMS["cast"]({"driver": "cast", "dtype": "int32", "base": spec}),
+}
 
 
-def as_lenient_dict(spec: dict[str, Any]) -> Any:
-    return {**spec, "fill_missing_data_reads": True}
-
-
-def as_spec(spec: dict[str, Any]) -> Any:
-    return ts.Spec(spec)
-
-
-def as_store(spec: dict[str, Any]) -> Any:
-    return ts.open(spec).result()
-
-
-def as_strict_store(spec: dict[str, Any]) -> Any:
-    return ts.open({**spec, "fill_missing_data_reads": False}).result()
-
-
-def as_found(spec: dict[str, Any]) -> Any:
-    """The driver is found out by opening."""
-    return {"driver": "auto", "kvstore": spec["kvstore"]}
-
-
-def as_url(spec: dict[str, Any]) -> Any:
-    return f"file://{spec['kvstore']['path']}"
-
-
-def as_url_with_a_driver(spec: dict[str, Any]) -> Any:
-    return f"file://{spec['kvstore']['path']}|{spec['driver']}:"
-
-
-def as_cast(spec: dict[str, Any]) -> Any:
-    return {"driver": "cast", "dtype": "int64", "base": spec}
-
-
-def as_open_cast(spec: dict[str, Any]) -> Any:
-    return ts.cast(ts.open(spec).result(), ts.int64)
-
-
-def as_stack(spec: dict[str, Any]) -> Any:
-    return ts.concat([ts.open(spec).result()], axis=0)
-
-
-def as_two_casts(spec: dict[str, Any]) -> Any:
-    return {"driver": "cast", "dtype": "int64", "base": {"driver": "cast", "dtype": "int32", "base": spec}}
-
-
-FORMS: list[Callable[[dict[str, Any]], Any]] = [
-    *(as_dict, as_lenient_dict, as_spec, as_store, as_strict_store, as_found, as_url, as_url_with_a_driver),
-    *(as_cast, as_open_cast, as_stack, as_two_casts),
-]
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_missing_chunk_is_an_error_however_the_store_was_given(
     form: Callable[[dict[str, Any]], Any], tmp_path: Path
 ) -> None:
@@ -288,15 +249,6 @@ def test_a_pytree_of_stores_is_a_pytree_of_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["x"], VALUES[ROWS])
     np.testing.assert_array_equal(batch["y"][0], VALUES[ROWS, 0, 0])
     assert repr(source) == "zarr and zarr3 arrays"
-
-
-@pytest.mark.parametrize("row", [20, -1, 2**40])
-def test_a_row_that_is_not_there(row: int) -> None:
-    source = TensorStoreSource(in_memory())
-    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 20"):
-        source.read(np.array([row]))
-    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
-        source.read_into(np.array([row]), [((0, 6), (0, 4))], [np.zeros((1, 6, 4), np.int32)])
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import json
 import pickle
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loadax import Dataloader, from_zarr, write_zarr
-from loadax.errors import RowIndexError, SourceError
-from loadax.sources.zarr.mapped import MappedChunks
+from loadax.errors import SourceError
 from loadax.sources.zarr.source import TensorStoreSource, open_zarr
-from tests.limits import HANG, examples
+from tests.limits import examples
 
 MAPPED = "zarr3, memory-mapped"
 BYTES: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -134,23 +131,6 @@ def test_many_rows_of_many_files_at_once(small: TensorStoreSource) -> None:
     np.testing.assert_array_equal(small.read(rows), SMALL[rows])
     np.testing.assert_array_equal(small.read(np.arange(3000)[::-1]), SMALL[::-1])
     check_columns(small, SMALL, rows[:3000], ((2, 5), (3, 4)))
-
-
-def test_threads_that_map_files_side_by_side(tmp_path: Path) -> None:
-    for turn in range(3):
-        spec = write(tmp_path / f"{turn}", SMALL, (256, 8, 16))
-        source = TensorStoreSource(spec)
-        barrier = threading.Barrier(8)
-
-        def read(seed: int, source: TensorStoreSource = source, barrier: threading.Barrier = barrier) -> None:
-            rng = np.random.default_rng(seed)
-            barrier.wait(HANG)
-            for _ in range(20):
-                rows = rng.integers(0, 3000, rng.integers(1, 20))
-                np.testing.assert_array_equal(source.read(rows), SMALL[rows])
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(read, range(8)))
 
 
 @pytest.mark.parametrize(
@@ -324,24 +304,6 @@ class TestWhatIsWrong:
             with pytest.raises(SourceError, match="rows 16 to 24 is missing"):
                 next(batches)
 
-    def test_a_row_that_is_not_there(self, mapped: TensorStoreSource) -> None:
-        """Also where the last chunk's file goes on."""
-        for row in (37, 39, -1):
-            with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 37"):
-                mapped.read(np.array([row]))
-
-
-def test_what_was_read_is_nobody_elses_memory(tmp_path: Path) -> None:
-    spec = write(tmp_path / "x")
-    file = tmp_path / "x" / "c" / "0" / "0" / "0"
-    before = file.read_bytes()
-    source = TensorStoreSource(spec)
-    for rows in (np.array([0]), np.arange(8), np.array([3, 20])):
-        batch = source.read(rows)
-        batch[...] = 0
-    assert file.read_bytes() == before
-    np.testing.assert_array_equal(source.read(np.array([3, 20])), VALUES[[3, 20]])
-
 
 def test_a_batch_stays_what_it_was_when_its_file_changes(tmp_path: Path) -> None:
     """A jax.Array on the CPU may live in memory that it was given: never in a file's."""
@@ -364,9 +326,6 @@ def test_what_it_says_of_itself(mapped: TensorStoreSource) -> None:
     """Rows of mapped files are read one by one at no extra cost: there are no chunks to keep, and no waits."""
     assert mapped.chunks is None
     assert mapped.traits.concurrent_reads == 1
-    (array,) = mapped._arrays
-    assert isinstance(array, MappedChunks)
-    assert (array.shape, array.dtype, array.chunk_starts) == (SHAPE, np.dtype(np.uint16), range(0, 37, 8))
 
 
 def test_beside_arrays_that_are_decoded(tmp_path: Path) -> None:

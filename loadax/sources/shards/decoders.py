@@ -16,8 +16,8 @@ FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
 OBJECT = np.dtype(object)
 
 
-class Leaf(NamedTuple):
-    """Decoder of one leaf of an example.
+class FileDecoder(NamedTuple):
+    """Decoder of the files of one extension.
 
     Args:
         decode: Function from the bytes of a file to the leaf.
@@ -33,36 +33,34 @@ def is_image(extension: str) -> bool:
     return f".{extension}".endswith(ENDINGS)
 
 
-def undecoded() -> Leaf:
-    """The leaf of a file's own bytes."""
-    return Leaf(bytes, ArraySpec((), OBJECT))
-
-
-def decoder_of(extension: str, rendering: Rendering | None) -> Leaf:
-    """The usual decoder of files with an extension; their bytes if there is none.
-
-    Args:
-        extension: Extension without the dot, in lower case.
-        rendering: Decoder of images.
-    """
-    last = extension.rpartition(".")[2]
-    if is_image(extension):
-        assert rendering is not None
-        size = rendering.size
-        return Leaf(
-            lambda content: rendering(bytes(content)),
-            None if size is None else ArraySpec((*size, 3), np.dtype(np.uint8)),
-        )
-    if last == "cls":
-        return Leaf(_number, ArraySpec((), np.dtype(np.int32)))
-    if last == "npy":
-        return Leaf(parse_npy, None)
-    return Leaf(_text, ArraySpec((), OBJECT)) if last == "txt" else undecoded()
-
-
 def _number(content: memoryview) -> np.int32:
     return np.int32(int(bytes(content)))
 
 
 def _text(content: memoryview) -> str:
     return bytes(content).decode("utf-8")
+
+
+UNDECODED = FileDecoder(bytes, ArraySpec((), OBJECT))
+"""Gives a file's own bytes."""
+
+_BY_EXTENSION = {
+    "cls": FileDecoder(_number, ArraySpec((), np.dtype(np.int32))),
+    "npy": FileDecoder(parse_npy, None),
+    "txt": FileDecoder(_text, ArraySpec((), OBJECT)),
+}
+
+
+def decoder_of(extension: str, rendering: Rendering | None) -> FileDecoder:
+    """The usual decoder of files with an extension; their bytes if there is none.
+
+    Args:
+        extension: Extension without the dot, in lower case.
+        rendering: Decoder of images.
+    """
+    if not is_image(extension):
+        return _BY_EXTENSION.get(extension.rpartition(".")[2], UNDECODED)
+    assert rendering is not None
+    size = rendering.size
+    spec = None if size is None else ArraySpec((*size, 3), np.dtype(np.uint8))
+    return FileDecoder(lambda content: rendering(bytes(content)), spec)
