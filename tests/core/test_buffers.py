@@ -141,7 +141,7 @@ VIEWS = [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack]
 ARRAYS = [placed, partial(placed, devices=8), shard_of_eight, view_of_an_array, view_of_a_deleted_array]
 
 
-@pytest.mark.parametrize("keep", [*VIEWS, *ARRAYS], ids=str)
+@pytest.mark.parametrize("keep", [*VIEWS, *ARRAYS], ids=lambda keep: getattr(keep, "__name__", "placed on 8"))
 def test_views_and_jax_arrays_keep_their_memory_until_they_are_gone(keep: Callable[[Bytes], Any]) -> None:
     pool = BufferPool(1 << 20)
     lease = pool.lease(SIZE)

@@ -21,8 +21,9 @@ import loadax
 from loadax.dataset import Dataset
 from loadax.loader.inspection.certificate import Certificate
 from loadax.sources.io.index_folder import Entry, IndexFolder
+from loadax.sources.shards.example_message import example_class
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
-from tests.sources.shards.corpora import example_class, masked, write_tar, write_tfrecord
+from tests.sources.shards.corpora import masked, write_tar, write_tfrecord
 from tests.sources.token_corpora import write_pair
 
 SEED = "seed"
@@ -175,7 +176,7 @@ def mutate_tar(content: bytes, random: Random) -> bytes:
 
 
 def _make_tfrecord(folder: Path) -> None:
-    example = example_class()
+    example, _ = example_class()
     records = []
     for row in range(5):
         made = example()

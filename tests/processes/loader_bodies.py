@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, from_arrays, from_source, from_tensorstore
 from loadax.core.tree import flatten
 from loadax.errors import LeafError, PartitionError
-from loadax.loader.watch import contents
+from loadax.loader.watch import record
 from loadax.sharding import data_parallel
 from tests.loader.oracle import CHAIN, ELEMENTWISE, NONE, ColumnSource, Oracle, ReadSource, arrays, assert_placed
 from tests.meshes import MeshCase, zoo
@@ -58,7 +58,7 @@ class Remembered:
         self.batch = cache(oracle.batch)
 
 
-@patch.object(contents, "sampled_rows", lambda *_: [])  # read for the comparison of hosts
+@patch.object(record, "sampled_rows", lambda *_: [])  # read for the comparison of hosts
 def every_mesh() -> None:
     """Bit-equal batches, and each element that is held is read once and no other: in columns, and in whole rows."""
     shuffled = from_arrays(TREE).shuffle(seed=5).order
@@ -110,7 +110,7 @@ def rows_only(mesh: Mesh, partition: Any, workers: int, oracle: Remembered) -> j
     return batch["mask"]
 
 
-@patch.object(contents, "sampled_rows", lambda *_: [])
+@patch.object(record, "sampled_rows", lambda *_: [])
 def columns_of_a_store(folder: str) -> None:
     """TensorStore's own count of bytes: a host reads its columns of its rows, and nothing else."""
     count, whole = jax.process_count(), np.arange(64 * 4096, dtype=np.float32).reshape(64, 4096)

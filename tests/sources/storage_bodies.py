@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import loadax
-from loadax.loader.watch import contents
+from loadax.loader.watch import record
 from tests.loader.oracle import assert_placed
 from tests.servers.faults import FaultProxy
 
@@ -34,7 +34,7 @@ def write_latitudes(folder: Path) -> None:
     ts.open(spec, create=True, dtype=ts.float32, shape=LATITUDES.shape).result().write(LATITUDES).result()
 
 
-@patch.object(contents, "sampled_rows", lambda *_: [])  # read for the comparison of hosts
+@patch.object(record, "sampled_rows", lambda *_: [])  # read for the comparison of hosts
 def only_its_latitudes(server: str, url: str, environment: dict[str, str]) -> None:
     """A host that holds half the latitudes of all rows fetches only these and the shards' indexes, each once."""
     count = jax.process_count()
