@@ -14,7 +14,7 @@ from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
-from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.library import comes_from
 from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th

@@ -48,7 +48,9 @@ from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.adapters.grain_transforms import (
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import chunk_rows
+from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
     RandomMapTransform,
@@ -56,8 +58,6 @@ from loadax.sources.adapters.grain_transforms import (
     map_function,
     refuse_transform,
 )
-from loadax.sources.base import BaseSource
-from loadax.sources.checks import chunk_rows
 from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")

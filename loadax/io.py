@@ -35,7 +35,7 @@ def from_arrays(tree: Tree) -> Dataset:
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
-    from loadax.sources.adapters.supported import open_tree
+    from loadax.sources.libraries.supported import open_tree
 
     try:
         return _opened(open_tree(tree))
@@ -117,11 +117,13 @@ def from_arrow(
         >>> from_arrow(table, nulls={"x": -1})[2]
         {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
     """
-    from loadax.sources.adapters.libraries import require
+    from loadax.sources.library import require
 
     require("a table", {"pyarrow": "pyarrow"}, "parquet")
-    from loadax.sources.arrow.open import open_arrow
+    from loadax.sources.libraries.unsupported import refuse_known
+    from loadax.sources.tables.arrow.open import open_arrow
 
+    refuse_known(data)
     return _opened(open_arrow(data, columns, nulls, classes))
 
 
@@ -260,7 +262,7 @@ def from_grain(
     """
     from loadax.row_index.build import scan_options
     from loadax.row_index.verbs import keep
-    from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
+    from loadax.sources.libraries.grain_map import is_grain, is_there, open_grain, refuse_grain
 
     flag("unbatch", unbatch)
     presence = None
@@ -321,8 +323,11 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
         >>> from_huggingface(data.select([1, 0]), columns=["label"])[0]
         {'label': np.int64(1)}
     """
-    from loadax.sources.huggingface.open import open_huggingface
+    from loadax.sources.libraries.unsupported import refuse_known
+    from loadax.sources.tables.huggingface.open import open_huggingface
 
+    if not isinstance(data, str | os.PathLike):  # the opener knows how names of Hugging Face datasets are loaded
+        refuse_known(data)
     return _opened(open_huggingface(data, columns))
 
 
@@ -699,7 +704,7 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
-    from loadax.sources.adapters.unsupported import refuse_mapping
+    from loadax.sources.libraries.unsupported import refuse_mapping
 
     dataset = _recognise(obj)
     if dataset is None:
@@ -756,7 +761,7 @@ def from_stream(
         >>> [int(x) for x in next(iter(loader))["x"][:4]]
         [0, 8, 4, 12]
     """
-    from loadax.sources.adapters.streams import open_stream
+    from loadax.sources.libraries.streams import open_stream
 
     return _stream(open_stream(open_lane, lanes, spec, flag("batched", batched)))
 
@@ -815,9 +820,9 @@ def _recognise(data: Any) -> Dataset | None:
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
     if type(data).__module__ in ("loadax.loader.iterator", "loadax.loader.epoch"):
         raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
-    from loadax.sources.adapters.grain_map import is_grain
-    from loadax.sources.adapters.streams import recognise_stream
-    from loadax.sources.adapters.supported import open_supported
+    from loadax.sources.libraries.grain_map import is_grain
+    from loadax.sources.libraries.streams import recognise_stream
+    from loadax.sources.libraries.supported import open_supported
 
     if is_grain(data):
         return from_grain(data)
@@ -847,7 +852,7 @@ def _is_tree(data: Any) -> bool:
 
 
 def _from_objects(data: Any) -> Dataset:
-    from loadax.sources.adapters.unsupported import refuse_unreadable
+    from loadax.sources.libraries.unsupported import refuse_unreadable
 
     refuse_unreadable(data)
     return _opened(ObjectSource(data))

@@ -26,8 +26,8 @@ from loadax.row_index.groups import by_function, by_leaf
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
+from loadax.sources.io.npy_header import NPY_FAILURES
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES
 
 
 def keep(

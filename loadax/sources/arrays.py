@@ -12,10 +12,10 @@ from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
-from loadax.sources.adapters.columns import column_array, is_column
-from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.columns import column_array, is_column
+from loadax.sources.library import comes_from
 from loadax.sources.memory_array import MemoryArray
 from loadax.sources.stream_array import ArrayLeaf, StreamArray
 

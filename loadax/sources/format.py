@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from loadax.sources.io.neighbours import is_companion
+from loadax.sources.neighbours import is_companion
 
 
 class Format(NamedTuple):

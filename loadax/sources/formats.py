@@ -9,18 +9,18 @@ from types import MappingProxyType
 from typing import Any
 
 from loadax.errors import LoadaxError, SourceError, StorageError
-from loadax.sources.adapters.libraries import require
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS
 from loadax.sources.images.format import FORMAT as _IMAGES
 from loadax.sources.io.expand import file_name
-from loadax.sources.io.neighbours import is_hidden
 from loadax.sources.io.paths import local_path
+from loadax.sources.library import require
+from loadax.sources.neighbours import is_hidden
 from loadax.sources.npy.format import FORMAT as _NPY
-from loadax.sources.parquet.format import FORMAT as _PARQUET
 from loadax.sources.shards.format import TFRECORD, WEBDATASET
-from loadax.sources.text.format import CSV, JSONL
+from loadax.sources.tables.parquet.format import FORMAT as _PARQUET
+from loadax.sources.tables.text.format import CSV, JSONL
 from loadax.sources.tokens.format import FORMAT as _TOKENS
 from loadax.sources.zarr.format import FORMAT as _ZARR
 

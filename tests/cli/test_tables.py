@@ -46,7 +46,7 @@ def test_inspect_shows_columns_and_row_groups(folder: Path, path: str, lines: li
 def test_inspect_advises_a_chunk_shuffle_where_memory_is_too_small(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("loadax.sources.parquet.source.ParquetSource._fitting", lambda _: 1)
+    monkeypatch.setattr("loadax.sources.tables.parquet.source.ParquetSource._fitting", lambda _: 1)
     parquet.write_table(pa.table({"x": range(8000)}), folder / "large.parquet", row_group_size=2000)
     assert main(["inspect", str(folder / "large.parquet")]) == 0
     shown = capsys.readouterr().out

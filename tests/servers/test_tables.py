@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.sources.parquet.files import Names, ParquetFiles, RowGroup
+from loadax.sources.tables.parquet.files import Names, ParquetFiles, RowGroup
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.servers.s3 import S3Server
@@ -64,7 +64,7 @@ def test_parquet_costs_a_list_a_footer_and_a_request_a_row_group(
 def test_row_groups_are_requested_together_up_to_a_number_of_bytes(
     most: int, together: list[int], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.sources.parquet.files._TOGETHER", most)
+    monkeypatch.setattr("loadax.sources.tables.parquet.files._TOGETHER", most)
     requested, request = [], ParquetFiles._requested
 
     def counted(self: ParquetFiles, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Any:

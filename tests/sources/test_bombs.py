@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 import loadax
 from loadax.core import memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.npy.header import parse_npy
+from loadax.sources.io.npy_header import parse_npy
 from tests.sources.shards.corpora import write_tar
 
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import ArgumentError, SourceError
-from tests.sources.arrow.test_table import plain
+from tests.sources.tables.arrow.test_table import plain
 
 NAMES = ["cow", "dog", "cat"]
 Opener = Callable[..., loadax.Dataset]

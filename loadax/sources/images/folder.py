@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
-from loadax.sources.adapters.libraries import require
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
-from loadax.sources.io.neighbours import is_litter
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.library import require
+from loadax.sources.neighbours import is_litter
 
 
 def open_images(

@@ -16,9 +16,9 @@ from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.format import Format
 from loadax.sources.io.files import Files
 from loadax.sources.io.listing import ListedPath, entries_at, entries_in, is_pattern
-from loadax.sources.io.neighbours import is_companion, is_hidden
 from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
+from loadax.sources.neighbours import is_companion, is_hidden
 
 _log = logging.getLogger("loadax")
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import open_kept, sweep, whole_file
+from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.io.paths import local_folder
-from loadax.sources.npy.header import NPY_FAILURES, parse_npy
 
 FILES = "files"
 """Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""

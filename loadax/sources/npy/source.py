@@ -12,9 +12,9 @@ from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
+from loadax.sources.io.npy_header import read_npy_headers
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote_stream import RemoteSegments
-from loadax.sources.npy.header import read_npy_headers
 from loadax.sources.stream_array import StreamArray
 
 

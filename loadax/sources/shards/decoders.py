@@ -8,7 +8,7 @@ import numpy as np
 from loadax.protocols import ArraySpec
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.format import ENDINGS
-from loadax.sources.npy.header import NPY_FAILURES, parse_npy
+from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 
 FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
 """Exceptions of decoding damaged files."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.sources.adapters.libraries import require
+from loadax.sources.library import require
 
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 

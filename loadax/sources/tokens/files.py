@@ -15,9 +15,9 @@ from loadax.sources.io.byte_stream import FileSpan
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
+from loadax.sources.io.npy_header import MAGIC, read_npy_headers
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote_stream import open_stream
-from loadax.sources.npy.header import MAGIC, read_npy_headers
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers

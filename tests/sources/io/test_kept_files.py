@@ -25,7 +25,7 @@ import loadax
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io import kept_files
 from loadax.sources.io.kept_files import sweep, temporary_file, whole_file
-from loadax.sources.text import decompress
+from loadax.sources.tables.text import decompress
 from tests.limits import HANG
 from tests.servers.faults import FaultProxy
 

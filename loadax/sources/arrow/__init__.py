@@ -1,1 +1,0 @@
-"""Tables: columns of Arrow arrays, of tables in memory and of Parquet files."""

@@ -1,0 +1,172 @@
+"""StoreSource: reads rows of open arrays of h5py, xarray, zarr and TensorStore, next to arrays in memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sources.arrays import ArraySource
+from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import check_rows, common_length
+from loadax.sources.library import comes_from
+
+
+@final
+class StoreSource(BaseSource):
+    """A tree of arrays with equal first dimensions, at least one of them in an open store: row i is entry i of each.
+
+    Raises:
+        SourceError: When a leaf has no rows or can't be read, or the leaves' lengths differ; names the leaf.
+    """
+
+    spec: Tree = None
+
+    def __init__(self, tree: Tree):
+        leaves, self._structure = flatten(tree, is_leaf=is_stored)
+        self._arrays = [_open(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+        self.spec = self._structure.build(ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays)
+        self.traits = Traits(owns_memory=True, concurrent_reads=max(array.reads for array in self._arrays))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return " and ".join(sorted({array.text for array in self._arrays}))
+
+    @property
+    def chunks(self) -> range | None:
+        """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
+        largest = max(
+            self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
+        )
+        return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
+
+    def read(self, rows: Integers) -> Tree:
+        rows = check_rows(rows, self._length)
+        return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
+
+
+def is_stored(data: Any) -> bool:
+    """Whether something is an open array of a supported library."""
+    return _opener(data) is not None
+
+
+def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
+    for module, name, opener in (
+        ("tensorstore", "TensorStore", _of_tensorstore),
+        ("zarr", "Array", _OfZarr),
+        ("h5py", "Dataset", _OfHdf5),
+        ("xarray", "DataArray", _OfXarray),
+    ):
+        if comes_from(data, module, name):
+            return opener
+    return None
+
+
+def _open(leaf: Any, path: str) -> "_Stored":
+    opener = _opener(leaf)
+    if opener is None:
+        return _OfSource(ArraySource({path: leaf}))
+    if not getattr(leaf, "shape", None):
+        raise SourceError(
+            f"leaf {path or 'given'} is a scalar of {type(leaf).__module__.partition('.')[0]} without rows; "
+            "leave it out"
+        )
+    return opener(leaf)
+
+
+def _run(rows: Integers) -> slice | None:
+    """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
+    if len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return None
+
+
+@final
+class _OfSource:
+    def __init__(self, source: BaseSource):
+        self._source, self.text, self.reads = source, repr(source), source.traits.concurrent_reads
+        (spec,), _ = flatten_spec(source.spec)
+        self.shape, self.dtype = (len(source), *spec.shape), spec.dtype
+        self.chunk_rows = source.chunks.step if isinstance(source.chunks, range) else 1
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        (leaf,), _ = flatten(self._source.read(rows))
+        return leaf
+
+
+def _of_tensorstore(store: Any) -> _OfSource:
+    from loadax.sources.zarr.source import TensorStoreSource
+
+    return _OfSource(TensorStoreSource(store))
+
+
+@final
+class _OfZarr:
+    reads, text = 4, "zarr arrays"
+
+    def __init__(self, array: Any):
+        self._array = array
+        for name in ("root", "path"):  # of local folders and zip files: else zarr reads zeros after os.chdir
+            if isinstance(path := getattr(array.store, name, None), Path):
+                setattr(array.store, name, path.absolute())
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+        self.chunk_rows = int(array.chunks[0])
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        return self._array[run] if run is not None else self._array.oindex[rows]
+
+
+@final
+class _OfHdf5:
+    reads, text = 1, "HDF5 arrays"  # HDF5 has one global lock
+
+    def __init__(self, dataset: Any):
+        self._dataset = dataset
+        self._file = str(Path(dataset.file.filename).absolute())
+        self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
+        self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        if run is not None:
+            return self._dataset[run]
+        if not len(rows):
+            return self._dataset[0:0]
+        # HDF5 needs ascending rows without repeats.
+        ascending, places = np.unique(rows, return_inverse=True)
+        run = _run(ascending)
+        return self._dataset[ascending if run is None else run][places]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"file": self._file, "name": self._dataset.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import h5py
+
+        self.__init__(h5py.File(state["file"], "r")[state["name"]])
+
+
+@final
+class _OfXarray:
+    reads, chunk_rows, text = 4, 1, "xarray arrays"
+
+    def __init__(self, array: Any):
+        self._array = array.variable  # without the coordinates, which rows don't need
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
+
+
+_Stored: TypeAlias = _OfSource | _OfZarr | _OfHdf5 | _OfXarray
+"""Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together."""

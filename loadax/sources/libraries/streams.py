@@ -1,0 +1,99 @@
+"""Opens what other libraries can only iterate over as streams: Hugging Face, Grain, torch, and generator functions."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from loadax.core.arguments import function, integer, takes
+from loadax.core.formatting import name_of
+from loadax.sources.library import comes_from
+from loadax.sources.stream.lane import OpenLane
+from loadax.sources.stream.source import StreamSource
+
+_LANES = 128
+
+
+def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool) -> StreamSource:
+    """The stream of a user's function.
+
+    Raises:
+        ArgumentError: If it is not a function of a lane and the number of lanes.
+    """
+    remedy = "a function of a lane and the number of lanes that returns an iterable of rows"
+    lanes = integer("lanes", lanes, 1)
+    if takes(open_lane, 3) is True and takes(open_lane, 2) is not True:
+        remedy += "; give its third argument a default, or call it epoch: open_lane(lane, lanes, epoch)"
+    with_epoch = "epoch" in _parameters(open_lane)
+    needed = ["epoch"] if with_epoch and takes(open_lane, 2) is False else []
+    opened = function("open_lane", open_lane, remedy, "lane", "lanes", *needed)
+
+    def open_epoch(lane: int, count: int, epoch: int) -> Any:
+        return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)
+
+    return StreamSource(open_epoch, lanes, spec, batched, name_of(opened))
+
+
+def recognise_stream(data: Any) -> StreamSource | None:
+    """The stream of a dataset of another library, or of a generator function. None for anything else."""
+    if comes_from(data, "datasets", "IterableDataset"):
+        return StreamSource(_huggingface(data), data.num_shards, None, False, "a Hugging Face IterableDataset")
+    if comes_from(data, "grain", "IterDataset"):
+        return StreamSource(_again(data), 1, None, False, "a Grain IterDataset")
+    if any(kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__):
+        return StreamSource(_again(data), 1, None, False, f"a torch {type(data).__name__}")
+    if inspect.isgeneratorfunction(data):
+        if takes(data, 0) and not takes(data, 2):
+            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, False, name_of(data))  # noqa: ARG005
+        return open_stream(data, _LANES, None, False)
+    return None
+
+
+def _parameters(opened: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(opened).parameters)
+    except (TypeError, ValueError):  # a C function without a signature
+        return []
+
+
+def _again(data: Any) -> OpenLane:
+    def open_lane(lane: int, lanes: int, epoch: int) -> Any:  # noqa: ARG001
+        return iter(data)
+
+    return open_lane
+
+
+def _huggingface(data: Any) -> OpenLane:
+    def open_lane(lane: int, lanes: int, epoch: int) -> "_HuggingFaceLane":
+        shard = data.shard(lanes, lane)
+        shard.set_epoch(epoch)
+        return _HuggingFaceLane(shard)
+
+    return open_lane
+
+
+@final
+class _HuggingFaceLane:
+    """Rows of one shard, with its state. The dataset has the state, not its iterator.
+
+    Args:
+        shard: `IterableDataset` of one shard.
+    """
+
+    def __init__(self, shard: Any):
+        # Lists of numbers become arrays.
+        self._rows = shard.with_format("numpy")
+        self._iterator: Iterator[Any] | None = None
+
+    def __iter__(self) -> "_HuggingFaceLane":
+        return self
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._rows)
+        return next(self._iterator)
+
+    def state_dict(self) -> Any:
+        return self._rows.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._rows.load_state_dict(state)

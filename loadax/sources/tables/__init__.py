@@ -1,0 +1,1 @@
+"""Tables: Arrow, Parquet, text files and Hugging Face datasets."""

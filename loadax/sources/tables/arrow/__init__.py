@@ -1,0 +1,1 @@
+"""Columns of Arrow arrays, and of tables in memory."""

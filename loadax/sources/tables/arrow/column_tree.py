@@ -1,0 +1,161 @@
+"""ColumnTree: columns of Arrow record batches as one tree, whose rows are read at any place."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.buffers import aligned_bytes, aligned_columns
+from loadax.core.spec import leaf_arrays, spec_of, stack
+from loadax.core.tree import flatten, map_leaves
+from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.sources.base import Traits
+from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
+
+_KINDS = Numbers, Lists, Objects
+
+
+@final
+class ColumnTree:
+    """Columns of the same record batches. Rows are not checked: callers pass rows in `[0, length)`.
+
+    Args:
+        tree: Column, or pytree of columns.
+        sizes: Number of rows of each record batch.
+    """
+
+    def __init__(self, tree: Tree, sizes: Sequence[int]):
+        found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
+        self.columns: list[Column] = found
+        self.sizes = sizes
+        ends = np.cumsum([0, *sizes])
+        self.starts, self._length = ends[:-1], int(ends[-1])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
+        """The rows of this tree, and then those of others with the same columns."""
+        trees = (self, *others)
+        columns = map(joined, zip(*(tree.columns for tree in trees), strict=True))
+        return ColumnTree(self._structure.build(columns), [size for tree in trees for size in tree.sizes])
+
+    @cached_property
+    def specs(self) -> list[ArraySpec | None]:
+        """Spec of each column, in leaf order; None for a column whose rows may differ in shape."""
+        return [column.spec for column in self.columns]
+
+    @cached_property
+    def spec(self) -> Tree | None:
+        """Spec of one row; None if the rows of a column may differ in shape: lists of any length, images."""
+        return None if None in self.specs else self._structure.build(self.specs)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the rows of a column may differ in shape."""
+        return None in self.specs
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        """Whether every row of a column has the same shape and dtype, so that `fill` writes rows into place."""
+        return all(isinstance(column, Numbers) for column in self.columns)
+
+    @property
+    def traits(self) -> Traits:
+        """What a source of these rows is like, but for the meaning of its numbers."""
+        return Traits(
+            reads_examples=self.is_ragged,
+            reads_columns=self.is_numeric,
+            reads_parts=self.reads_parts,
+            owns_memory=True,
+            runs_python=any(isinstance(column, Objects) for column in self.columns),  # rows are built as objects
+        )
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether rows are flat lists of numbers, so that `parts` can read parts of them."""
+        return all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
+
+    def read(
+        self,
+        rows: Integers,
+        labels: Integers | None = None,
+        allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
+    ) -> Tree:
+        """Reads rows, stacked.
+
+        Args:
+            rows: int64[n].
+            labels: Number of each row in messages; None: `rows`.
+            allocate: Allocates uint8[n] for numbers.
+
+        Raises:
+            LeafError: When rows differ in shape; names the first that differs.
+        """
+        if not len(rows) and self._length and self.is_ragged:
+            return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
+        runs = runs_of(self.starts, rows)
+        if self.is_numeric:
+            leaves: list[Any] = aligned_columns([spec for spec in self.specs if spec is not None], len(rows), allocate)
+            for column, leaf in zip(self.columns, leaves, strict=True):
+                assert isinstance(column, Numbers)
+                column.fill(runs, None, leaf)
+            return self._structure.build(leaves)
+        leaves = [column.read(runs, len(rows)) for column in self.columns]
+        if not self._length:  # no row tells the type of the objects
+            leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
+        if any(leaf is None for leaf in leaves):
+            examples = self._examples(runs, len(rows))
+            return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
+        return self._structure.build(leaves)
+
+    def fill(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
+        runs = runs_of(self.starts, rows)
+        for column, box, destination in zip(self.columns, boxes, out, strict=True):
+            if box is not None and destination is not None:
+                assert isinstance(column, Numbers)
+                column.fill(runs, box, destination)
+
+    def examples(self, rows: Integers) -> list[Tree]:
+        """Reads rows one by one, in memory that nothing else references."""
+        return self._examples(runs_of(self.starts, rows), len(rows))
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        """Entries of the lists at `rows`, if all columns are flat lists of equal lengths; else None."""
+        if not self.reads_parts:
+            return None
+        runs = runs_of(self.starts, rows)
+        first, *others = (column.lengths(runs, len(rows)) for column in self.columns if isinstance(column, Lists))
+        return first if all((other == first).all() for other in others) else None
+
+    def parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        """Reads parts of flat lists, concatenated, an array for each wanted column."""
+        runs = runs_of(self.starts, rows)
+        return [
+            column.read_parts(runs, starts, lengths) if want and isinstance(column, Lists) else None
+            for column, want in zip(self.columns, wanted, strict=True)
+        ]
+
+    def sample(self, rows: Integers) -> Iterator[NDArray[Any]]:
+        """Yields the values of rows as arrays, to hash them."""
+        runs = runs_of(self.starts, rows)
+        for column in self.columns:
+            values = column.read(runs, len(rows))
+            if values is None:
+                yield from leaf_arrays(column.examples(runs, len(rows)))
+            else:
+                yield values
+
+    def _examples(self, runs: Sequence[BatchRows], count: int) -> list[Tree]:
+        return self._structure.build_all([column.examples(runs, count) for column in self.columns], count)
+
+
+def sample_rows(length: int, total_bytes: int, most: int) -> Integers:
+    """Evenly spaced rows of a table, of about `most` bytes, including the first and the last."""
+    row_bytes = max(1, total_bytes // max(1, length))
+    return np.unique(np.linspace(0, length - 1, max(2, min(length, most // row_bytes))).astype(np.int64))

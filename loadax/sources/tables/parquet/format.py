@@ -1,0 +1,16 @@
+"""The record of Parquet files."""
+
+from loadax.sources.format import Format
+
+FORMAT = Format(
+    "from_parquet",
+    "a Parquet file",
+    r"(?i)\.(parquet|pq)$",
+    rb"PAR1",
+    "loadax.sources.tables.parquet.open:open_parquet",
+    lacks=".parquet file",
+    requires={"pyarrow": "pyarrow"},
+    extra="parquet",
+    lists=True,
+    options=("columns", "cache"),
+)

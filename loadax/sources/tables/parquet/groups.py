@@ -1,0 +1,141 @@
+"""RowGroups decodes row groups of Parquet files; RecentGroups is an LRU cache of the decoded ones."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.protocols import Columns, Integers, Tree
+from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import check_rows, read_columns
+from loadax.sources.tables.arrow.column_tree import ColumnTree
+from loadax.sources.tables.arrow.columns import Numbers, runs_of
+from loadax.sources.tables.arrow.leaves import TableLeaf
+from loadax.sources.tables.arrow.table_leaves import TableLeaves
+from loadax.sources.tables.parquet.files import ParquetFiles, RowGroup
+
+
+@final
+class RowGroups(BaseSource):
+    """Rows of Parquet files: decodes the row groups of the rows on every read; `ChunkCache` keeps numbers.
+
+    Args:
+        files: The files.
+        leaves: Leaves to read.
+    """
+
+    traits = Traits(owns_memory=True, reads_columns=True)
+
+    def __init__(self, files: ParquetFiles, leaves: TableLeaves):
+        self.files, self.leaves = files, leaves
+        rows = np.array([group.rows for group in files.groups], np.int64)
+        self.starts = np.cumsum(rows) - rows
+        self._length = int(rows.sum())
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def spec(self) -> Tree | None:
+        return self.leaves.empty.spec
+
+    @property
+    def chunks(self) -> Integers | range:
+        """First rows of the row groups, as a range where all but the last have the same number of rows."""
+        step = int(self.starts[1]) if len(self.starts) > 1 else max(1, self._length)
+        even = range(0, self._length, step)
+        return even if np.array_equal(self.starts, even) else self.starts
+
+    def read(self, rows: Integers) -> Tree:
+        return read_columns(self, rows)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Decodes the wanted columns of each row group once; of numbers alone."""
+        rows = check_rows(rows, self._length)
+        wanted = [index for index, box in enumerate(boxes) if box is not None and out[index] is not None]
+        if not wanted:
+            return
+        runs = runs_of(self.starts, rows)
+        decoded = self.decode([run.batch for run in runs], [self.leaves.leaves[index] for index in wanted])
+        for run, tree in zip(runs, decoded, strict=True):
+            for index, column in zip(wanted, tree.columns, strict=True):
+                box, destination = boxes[index], out[index]
+                assert isinstance(column, Numbers)
+                assert destination is not None
+                column.fill([run._replace(batch=0)], box, destination)
+
+    def decode(self, indices: Sequence[int], leaves: Sequence[TableLeaf] | None = None) -> Iterator[ColumnTree]:
+        """Decodes leaves (None: all) of row groups, one after the other.
+
+        Raises:
+            SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
+        """
+        groups = [self.files.groups[index] for index in indices]
+        names = [leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)]
+        for group, table in zip(groups, self.files.read(groups, names), strict=True):
+            # Only texts of more than 2 GiB are decoded to several chunks.
+            yield self.leaves.columns(table.combine_chunks(), partial(self._row_text, group), leaves)
+
+    def _row_text(self, group: RowGroup, row: int) -> str:
+        return f"row {group.first_row + row} of {self.files.location(group)}"
+
+    def size(self, index: int) -> int:
+        """Bytes of a decoded row group."""
+        return self.files.groups[index].size
+
+    def group_of(self, row: int) -> tuple[RowGroup, int]:
+        """The row group of a row, and the row of its file."""
+        index = int(np.searchsorted(self.starts, row, side="right")) - 1
+        group = self.files.groups[index]
+        return group, group.first_row + row - int(self.starts[index])
+
+
+@final
+class RecentGroups:
+    """LRU cache of decoded row groups. Thread-safe: each is decoded by one thread.
+
+    Args:
+        groups: The row groups.
+        most: Size limit in bytes; the least recently used row groups are evicted first.
+        least: Number of row groups to keep even if they take more.
+    """
+
+    def __init__(self, groups: RowGroups, most: int, least: int):
+        self._groups, self._most, self._least = groups, most, least
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()  # by index, last used last
+        self._bytes = 0
+
+    def get(self, index: int) -> ColumnTree:
+        """The decoded row group."""
+        with self._lock:
+            future = self._kept.get(index)
+            mine = future is None
+            if future is None:
+                future = self._kept[index] = Future()
+                self._bytes += self._groups.size(index)
+                self._evict()
+            else:
+                self._kept.move_to_end(index)
+        if mine:
+            try:
+                (tree,) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
+                future.set_result(tree)
+            except BaseException as error:
+                with self._lock:
+                    if self._kept.get(index) is future:
+                        del self._kept[index]
+                        self._bytes -= self._groups.size(index)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def _evict(self) -> None:
+        while self._bytes > self._most and len(self._kept) > max(1, self._least):
+            index, _ = self._kept.popitem(last=False)
+            self._bytes -= self._groups.size(index)

@@ -1,0 +1,88 @@
+"""Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from loadax.core.arguments import integer
+from loadax.core.formatting import some
+from loadax.errors import SourceError
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import expand
+from loadax.sources.io.files import Files
+from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.tables.arrow.leaves import TableLeaf
+from loadax.sources.tables.arrow.nulls import Found, first_null
+from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
+from loadax.sources.tables.arrow.unify import unified_schema
+from loadax.sources.tables.parquet.files import Names, ParquetFiles, encrypted_text
+from loadax.sources.tables.parquet.format import FORMAT
+from loadax.sources.tables.parquet.groups import RowGroups
+from loadax.sources.tables.parquet.partitions import partition_columns
+from loadax.sources.tables.parquet.source import ParquetSource
+from loadax.sources.tables.parquet.table_formats import refuse_tables
+
+
+def open_parquet(
+    paths: Any, columns: Any, nulls: Any, classes: Any, memory_bytes: int, cache: Any, cache_bytes: int
+) -> ParquetSource:
+    """Opens Parquet files; see `loadax.from_parquet`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing, damaged or of another schema, or a column has nulls; names the file.
+        LeafTypeError: When a column has a type without an array.
+    """
+    memory_bytes = integer("memory_bytes", memory_bytes, 0)
+    blocks = open_cache(cache, cache_bytes)
+    files = Files()
+    try:
+        locations = expand(paths, FORMAT, files)
+    except SourceError:
+        refuse_tables(paths, (), files)
+        raise
+    refuse_tables(paths, locations, files)
+    parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
+    first, schema = next(parquet.schemas())
+    names = column_names(columns, schema.names)
+    call = Call("from_parquet", "paths", tuple(names))
+    for location, encrypted in parquet.encrypted():
+        if locked := [name for name in names if name in encrypted]:
+            what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
+            raise SourceError(encrypted_text(location, what) + call.without(*locked))
+    schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
+    with naming_file(first):
+        refuse_repeated(schema.names)
+        leaves = TableLeaves(schema, call, nulls, classes, partial(_tables, parquet))
+        groups = RowGroups(parquet, leaves)
+        _check_nulls(groups, leaves)
+        return ParquetSource(groups, memory_bytes)
+
+
+def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
+    """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
+    yield pa.table({name: values[:0] for name, values in files.partitions.items()})
+    read = [(name,) for name in columns if name not in files.partitions]
+    yield from files.read(files.groups, read) if read else ()
+
+
+def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
+    """Refuses nulls that the footers tell of, all columns at once; others are refused when they are decoded."""
+    leaves = {leaf.names: leaf for leaf in table.leaves if not table.nulls.accepts(leaf.path)}
+    refused: dict[Names, Any] = {}
+    for names, group, count in groups.files.nulls(list(leaves)):
+        refused.setdefault(names, [group, 0])[1] += count
+    if refused:
+        raise SourceError(table.nulls.refusal(_first_nulls(groups, leaves, refused)))
+
+
+def _first_nulls(groups: RowGroups, leaves: Mapping[Names, TableLeaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
+    for names, leaf in leaves.items():
+        if names in refused:
+            group, count = refused[names]
+            table = next(iter(groups.files.read([group], [names])))
+            arrays = [next(arrays_of([leaf], batch)) for batch in table.to_batches()]
+            row = group.first_row + first_null(arrays)
+            yield Found(leaf.path, arrays[0].type, count, f"row {row} of {groups.files.location(group)}")

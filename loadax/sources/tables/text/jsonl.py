@@ -1,0 +1,339 @@
+"""JsonlSource: rows of JSON lines, found by an index of the lines and parsed many at a time."""
+
+import io
+import json
+import logging
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import json as arrow_json
+
+from loadax.errors import SourceError
+from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import expand
+from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
+from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import Entry, check_array
+from loadax.sources.shards.records import Records
+from loadax.sources.tables.arrow.call import Call, column_names, naming_file
+from loadax.sources.tables.arrow.column_tree import ColumnTree
+from loadax.sources.tables.arrow.table_leaves import TableLeaves
+from loadax.sources.tables.text.decompress import decompressed
+from loadax.sources.tables.text.dtypes import arrow_types, with_types
+from loadax.sources.tables.text.encoding import BOM, encoding_of
+from loadax.sources.tables.text.format import JSONL
+from loadax.sources.tables.text.integers import refuse_rounded
+
+_log = logging.getLogger("loadax")
+
+_WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
+_SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
+_NEWLINE = 10
+_merge = partial(merge_records, counts="lines")
+_OPEN, _CLOSE = b"{}"
+_DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+@final
+class JsonlSource(BaseSource):
+    """Row i: line i of the files that is not blank. Examples are dicts of the columns.
+
+    Args:
+        lines: The lines.
+        schema: Arrow schema of the columns to read.
+        inferred: Names of columns with floats, whose types are not stated by the user.
+        leaves: Leaves to read.
+    """
+
+    def __init__(self, lines: "_Lines", schema: Any, inferred: Sequence[str], leaves: TableLeaves):
+        self._lines, self._schema, self._inferred, self._leaves = lines, schema, inferred, leaves
+        self.traits = leaves.empty.traits._replace(
+            reads_columns=False, concurrent_reads=lines.records.concurrent_reads, attributes=leaves.attributes
+        )
+
+    def __len__(self) -> int:
+        return len(self._lines.begins)
+
+    def __repr__(self) -> str:
+        return f"JSON lines ({self._leaves}) of {self.addresses[0]}"
+
+    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+        return self._leaves.stated_names
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._leaves.empty.spec
+
+    @property
+    def addresses(self) -> list[str]:
+        return self._lines.records.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """File of a row, with the bytes of its line."""
+        row = int(check_rows([row], len(self))[0])
+        return self._lines.records.locate(int(self._lines.begins[row]), int(self._lines.sizes[row]))
+
+    def read(self, rows: Integers) -> Tree:
+        rows = check_rows(rows, len(self))
+        if not len(rows) and len(self) and self.spec is None:
+            return self._tree(np.zeros(1, np.int64)).read(rows)
+        return self._tree(rows).read(np.arange(len(rows)), rows)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        rows = check_rows(visits.rows, len(self))
+        return self._tree(rows).examples(np.arange(len(rows)))
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        rows = check_rows(rows, len(self))
+        return self._tree(rows).parts(np.arange(len(rows)), starts, lengths, wanted)
+
+    def _tree(self, rows: Integers) -> ColumnTree:
+        if not len(rows):
+            return self._leaves.empty
+        lines = self._lines.read(rows)
+
+        def where(index: int) -> str:
+            return self._lines.text(int(rows[index]))
+
+        try:
+            table = parse(lines, self._schema)
+        except (pa.ArrowException, UnicodeDecodeError):
+            for index, line in enumerate(lines):
+                refuse_line(line, self._schema, partial(where, index))
+            raise
+        refuse_rounded(lines, table.select(self._inferred), where, False)
+        return self._leaves.columns(table, where)
+
+
+@final
+class _Lines(NamedTuple):
+    """Lines of files.
+
+    Args:
+        records: Reader of the files.
+        begins: First byte of each line, in the concatenation of all files: int64[n].
+        sizes: Bytes of each line, int64[n].
+    """
+
+    records: Records
+    begins: Integers
+    sizes: Integers
+
+    def read(self, rows: Integers) -> list[memoryview]:
+        """Reads lines."""
+        return self.records.read(self.begins[rows], self.sizes[rows])
+
+    def text(self, row: int) -> str:
+        """File and number of a line, from 1, for messages."""
+        begin = int(self.begins[row])
+        (location,) = self.records.locate(begin, 1)
+        assert location.first is not None
+        start, before = begin - location.first, 0
+        for low in range(start, begin, _WINDOW):
+            (window,) = self.records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
+            before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
+        return f"{location.file}, line {before + 1}{self.records.by_index}"
+
+
+def open_jsonl(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    dtypes: Any = None,
+    nulls: Any = None,
+    classes: Any = None,
+    index: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> JsonlSource:
+    """Opens files of JSON lines; see `loadax.from_jsonl`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing or damaged, or a line is not JSON; names the file and the line.
+        LeafTypeError: When a column has a type without an array.
+    """
+    types = arrow_types(dtypes, text=False)
+    blocks = open_cache(cache, cache_bytes)
+    files = Files()
+    locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
+    entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
+    counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
+    if not len(begins):
+        raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
+    records = Records(files, locations, blocks, index)
+    lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
+    schema = _infer(lines, columns, types)
+    names = column_names(columns, schema.names)
+    chosen = with_types(schema, types, names)
+    inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
+    call = Call("from_jsonl", "paths", tuple(names), has_dtypes=True)
+    with naming_file(locations[0]):
+        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes))
+
+
+def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
+    """Parses lines to a table of the columns of a schema; None: of all columns, of the types that are inferred.
+
+    Raises:
+        pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
+    """
+    lines = [line[len(BOM) :] if line[:1] == BOM[:1] and line[:3] == BOM else line for line in lines]
+    content = b"\n".join(lines)
+    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
+        raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
+    if not content.isascii():
+        str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
+    # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines. This is
+    # checked before, since Arrow crashes where there are only nulls.
+    if not all(map(_is_braced, lines)):
+        raise pa.ArrowInvalid("a line is not an object")
+    table = arrow_json.read_json(
+        io.BytesIO(content),
+        arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+        arrow_json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+        ),
+    )
+    if table.num_rows != len(lines):
+        raise pa.ArrowInvalid("a line has several values, or none")
+    return table if schema is None else table.select(schema.names)
+
+
+def _is_braced(line: memoryview) -> bool:
+    if line[0] == _OPEN and line[-1] == _CLOSE:
+        return True
+    text = bytes(line).strip()
+    return text.startswith(b"{") and text.endswith(b"}")
+
+
+def _is_deep(line: memoryview) -> bool:
+    """Whether lists and objects are nested too deep."""
+    content = bytes(line)
+    if content.count(b"[") + content.count(b"{") <= _DEEPEST:
+        return False
+    marks = np.frombuffer(_STRING.sub(b"", content), np.uint8)
+    opened = (marks == ord("[")) | (marks == ord("{"))
+    closed = (marks == ord("]")) | (marks == ord("}"))
+    return bool((np.cumsum(opened) - np.cumsum(closed)).max(initial=0) > _DEEPEST)
+
+
+def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None:
+    """Raises an error that names a line if it can't be parsed."""
+    try:
+        parse([line], schema)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        problem, remedy = str(error), "correct the line, or leave it out"
+        try:
+            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict) and schema is not None:
+                remedy = (
+                    "correct the line, or state a type that all rows have by dtypes=, such as 'uint64' or 'float64'"
+                )
+        except ValueError as fault:
+            problem = f"it is not JSON: {fault}"
+        raise SourceError(f"{where()}: {problem}; {remedy}") from error
+
+
+def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
+    """Whether lines can be parsed together, so that each column has one type."""
+    try:
+        parse(lines, schema)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any:
+    """The schema of rows (None: of the first and of evenly spaced ones); texts that look like times stay texts.
+
+    The user asks for `columns`, and states the types of those in `typed`.
+
+    Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
+    """
+    if rows is None:
+        count = len(all_lines.begins)
+        sampled = min(_SAMPLED, count)
+        rows = np.unique([*range(sampled), *np.linspace(0, count - 1, sampled).astype(np.int64)])
+    lines = all_lines.read(rows)
+
+    def where(index: int) -> str:
+        return all_lines.text(int(rows[index]))
+
+    try:
+        table = parse(lines)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        whole = [_parses([line]) for line in lines]
+        if not all(whole):
+            first = whole.index(False)
+            if not any(whole):
+                refuse_line(lines[first], None, partial(where, first))
+            _log.warning(
+                "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
+                where(first),
+                f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
+            )
+            return _infer(all_lines, columns, typed, rows[np.array(whole)])
+        # Each line parses alone, so one has another type than a line before it.
+        differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
+        reason = str(error).partition(" in row ")[0]
+        raise SourceError(
+            f"{where(differing)}: {reason}; correct the line: all rows of a column must have one type"
+        ) from error
+    inferred = [name for name in column_names(columns, table.column_names) if name not in typed]
+    refuse_rounded(lines, table.select(inferred), where, True)
+    return pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
+
+
+def _without_times(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_without_times(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _without_times(field.type)) for field in kind])
+    return kind
+
+
+def _scan(location: str, size: int) -> Scan[FileRecords]:
+    """Finds the lines of a file that are not blank."""
+    begins, sizes = [], []
+    open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
+    for low in range(0, size, _WINDOW):
+        content = np.frombuffer((yield low, min(low + _WINDOW, size)), np.uint8)
+        encoding = None if low else encoding_of(bytes(content[:4]))
+        if encoding not in (None, "utf-8-sig"):
+            name = encoding.upper()
+            raise SourceError(
+                f"{location}: the file is in {name}; write it in UTF-8: iconv -f {name} -t UTF-8 {location}"
+            )
+        ends = np.flatnonzero(content == _NEWLINE) + low
+        if low + len(content) == size and (not len(ends) or ends[-1] < size - 1):
+            ends = np.append(ends, size)
+        starts = np.concatenate([[open_line], ends[:-1] + 1])[: len(ends)]
+        lengths = ends - starts
+        first = np.where(starts < low, open_byte, content[np.clip(starts - low, 0, len(content) - 1)])
+        open_line = int(ends[-1]) + 1 if len(ends) else open_line
+        if low <= open_line < low + len(content):
+            open_byte = int(content[open_line - low])
+        # "\r" is the whole of a blank line of Windows. Longer ones of spaces are refused when they are read.
+        filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
+        begins.append(starts[filled].astype(np.int64))
+        sizes.append(lengths[filled].astype(np.int64))
+    return FileRecords(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
+
+
+def _check(entry: Entry, sizes: Integers) -> None:
+    check_records(entry, sizes, "lines")
+    check_array(entry, "sizes", np.int64, None, 1)
