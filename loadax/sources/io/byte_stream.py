@@ -14,7 +14,7 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
 
 _LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
-_FEW, _LARGE = 4, 2 << 10  # rows of a file from which, and bytes of a row up to which, an indexed copy is faster
+_FEW, _LARGE = 16, 2 << 10  # rows of a file from which, and bytes of a row up to which, an indexed copy is faster
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
@@ -138,22 +138,20 @@ class MappedSegments:
             copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
             return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
+        begins = starts - self.ends.begins[first]
         order = np.argsort(first, kind="stable")
         order = order[first[order] == last[order]]
         owners, lows = np.unique(first[order], return_index=True)
-        inner = starts[order] - self.ends.begins[first[order]]
-        rows, begins = order.tolist(), inner.tolist()
-        for index, low, high in zip(
-            owners.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
-        ):
-            stretches = self._stretches(index, size)
-            if high - low >= _FEW and rows[high - 1] - rows[low] == high - low - 1:  # ascending and adjacent
-                copy_stretches(stretches, inner[low:high], out[rows[low] : rows[high - 1] + 1])
-            elif high - low < _FEW or size >= _LARGE:
-                for place in range(low, high):
-                    out[rows[place]] = stretches[begins[place]]
-            else:
-                copy_stretches(stretches, inner[low:high], out, order[low:high])
+        in_order = np.array_equal(order, np.arange(len(starts)))
+        if len(order) < _FEW * len(owners) or (size >= _LARGE and not in_order):
+            # An indexed copy per file would cost more than a plain copy per row.
+            memories = {index: self._mapped(index).memory for index in owners.tolist()}
+            for row, index, begin in zip(order.tolist(), first[order].tolist(), begins[order].tolist(), strict=True):
+                out[row] = memories[index][begin : begin + size]
+        else:
+            for index, rows in zip(owners.tolist(), np.split(order, lows[1:]), strict=True):
+                part = (out[rows[0] : rows[-1] + 1],) if in_order else (out, rows)
+                copy_stretches(self._stretches(index, size), begins[rows], *part)
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
             for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
