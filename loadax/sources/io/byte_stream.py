@@ -133,7 +133,9 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
-        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
+        low = high = 0
+        if len(self.ends.segments) > 1:
+            low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
         if low == high:
             copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
             return
@@ -143,7 +145,7 @@ class MappedSegments:
         order = order[first[order] == last[order]]
         owners, lows = np.unique(first[order], return_index=True)
         in_order = np.array_equal(order, np.arange(len(starts)))
-        if len(order) < _FEW * len(owners) or (size >= _LARGE and not in_order):
+        if len(order) <= _FEW * len(owners) or (size >= _LARGE and not in_order):
             # An indexed copy per file would cost more than a plain copy per row.
             memories = {index: self._mapped(index).memory for index in owners.tolist()}
             for row, index, begin in zip(order.tolist(), first[order].tolist(), begins[order].tolist(), strict=True):
