@@ -38,8 +38,8 @@ def refuse_known(data: Any) -> None:
     if comes_from(data, "datasets", "IterableDataset"):
         raise ArgumentError(
             "the data is an IterableDataset, which a Dataloader reads as a stream; for random access load it without "
-            "streaming=True, or write its rows to disk once: loadax.from_huggingface("
-            "datasets.Dataset.from_generator(lambda: iter(data), features=data.features))"
+            "streaming=True, or hold all of its rows in memory: loadax.from_huggingface("
+            "datasets.Dataset.from_list(list(data), features=data.features))"
         )
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
