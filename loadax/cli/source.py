@@ -108,7 +108,7 @@ def find_opener(options: argparse.Namespace) -> Opener:
     given = _arguments(options, one)
     if one.needs and one.needs not in given:
         raise ArgumentError(f"{source} is {one.noun}: pass {_option(one.needs)} too")
-    return Opener(one.function, source, given if one.command is None else one.command(source, given))
+    return Opener(one.function, source, one.command_arguments(source, given))
 
 
 def _format_of(options: argparse.Namespace) -> Format:

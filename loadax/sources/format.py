@@ -1,7 +1,7 @@
 """The record of a format of files: its names and first bytes, what opens it, and its options on the command line."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ class Format(NamedTuple):
         options: Options of the command line that apply.
         columns: Name of the argument that `--columns` sets.
         needs: Option of the command line without which the files can't be opened; empty if there is none.
-        command: Function of a path and the arguments that options set; returns the arguments to open it with.
+        command: `module:function` of a path and the arguments that options of the command line set; returns the
+            arguments to open it with. Empty: these.
     """
 
     function: str
@@ -52,7 +53,7 @@ class Format(NamedTuple):
     options: tuple[str, ...] = ()
     columns: str = "columns"
     needs: str = ""
-    command: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None
+    command: str = ""
 
     def belongs(self, name: str) -> bool:
         """Whether a name is that of a file of this format; of companions only where `.idx` is its own ending."""
@@ -62,6 +63,11 @@ class Format(NamedTuple):
     def open(self, paths: Any, *arguments: Any, **named: Any) -> Any:
         """The source of files, by the function that `opener` names."""
         return resolve_name(self.opener)(paths, *arguments, **named)
+
+    def command_arguments(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with which the command line opens a path, from those that its options set."""
+        arguments: dict[str, Any] = resolve_name(self.command)(path, given) if self.command else given
+        return arguments
 
     def call(self, path: str) -> str:
         """The code that opens a file."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.spec import spec_of
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
@@ -177,3 +177,18 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
         sizes.append(length)
         at = end
     return FileRecords(begins, sizes)
+
+
+def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that open a TFRecord file: features as in the first record, if that is a `tf.train.Example`.
+
+    Raises:
+        ArgumentError: When the first record lacks a feature.
+    """
+    chosen = given.pop("features", ())
+    found = features_in(source)
+    absent = sorted(set(chosen) - set(found))
+    if absent:
+        has = f"but {some(found)}; pass these" if found else "since it is not a tf.train.Example; leave --columns out"
+        raise ArgumentError(f"--columns: the first record of {source} has no feature {absent[0]!r}, {has}")
+    return {**given, "features": {name: found[name] for name in chosen or found}} if found else given

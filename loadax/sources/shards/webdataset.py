@@ -187,3 +187,8 @@ def _columns(columns: Any) -> list[str] | None:
     if not plain or len(set(plain)) < len(names):
         raise ArgumentError(f"columns={columns!r}: pass extensions, each once, such as ['jpg', 'cls']")
     return plain
+
+
+def command_arguments(_path: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that open tar files on the command line: members are decoded."""
+    return {**given, "decode": True}
