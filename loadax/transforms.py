@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.row_generator import generator
 from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
+from loadax.seeds import row_generator
 
 
 @final
@@ -156,7 +156,7 @@ class Map:
         """Applies the function to one example. An exception gets a note with the row."""
         try:
             index = (row,) if self.with_index else ()
-            rng = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
+            rng = (row_generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *index, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
@@ -222,7 +222,7 @@ class BatchMap:
         try:
             index = (visits.rows.copy(),) if self.with_index else ()  # the function may change its argument
             pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-            rngs = ([generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
+            rngs = ([row_generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
             result = self.function(batch, *index, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from loadax.core.arguments import takes
-from loadax.core.row_generator import generator
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
 from loadax.reader import Reader
+from loadax.seeds import row_generator
 from loadax.sources.arrays import ArraySource
 from loadax.transforms import BatchMap, Map
 
@@ -49,39 +49,47 @@ def test_no_two_streams_are_alike() -> None:
     keys = [
         (seed, place, epoch, row) for seed in (-1, 0, 1) for place in (0, 1) for epoch in (0, 1, 2) for row in (0, 1, 2)
     ]
-    streams = [tuple(generator(*key).integers(1 << 30, size=4)) for key in keys]
+    streams = [tuple(row_generator(*key).integers(1 << 30, size=4)) for key in keys]
     assert len(set(streams)) == len(keys)
 
 
 def test_streams_of_neighbours_never_overlap() -> None:
     """A row's stream does not run into that of the next row."""
-    first = set(generator(0, 0, 0, 5).integers(1 << 62, size=3000).tolist())
-    for neighbour in (generator(0, 0, 0, 6), generator(0, 0, 1, 5), generator(0, 1, 0, 5), generator(1, 0, 0, 5)):
+    first = set(row_generator(0, 0, 0, 5).integers(1 << 62, size=3000).tolist())
+    for neighbour in (
+        row_generator(0, 0, 0, 6),
+        row_generator(0, 0, 1, 5),
+        row_generator(0, 1, 0, 5),
+        row_generator(1, 0, 0, 5),
+    ):
         assert not first & set(neighbour.integers(1 << 62, size=3000).tolist())
 
 
 def test_streams_are_pinned() -> None:
     """A new NumPy or loadax must not draw otherwise: a resumed run would see other data."""
-    assert generator(1, 2, 3, 4).bit_generator.random_raw(2).tolist() == [11977381676744033955, 15097021557017575587]
-    assert generator(0, 0, 2**62, 2**62).random() != generator(0, 0, 0, 0).random()
+    assert row_generator(1, 2, 3, 4).bit_generator.random_raw(2).tolist() == [
+        11977381676744033955,
+        15097021557017575587,
+    ]
+    assert row_generator(0, 0, 2**62, 2**62).random() != row_generator(0, 0, 0, 0).random()
 
 
 def test_what_a_stream_spawns_is_pinned_too() -> None:
     """NumPy would take it from the operating system, differently in every run."""
-    spawned = generator(1, 2, 3, 4).spawn(2)
+    spawned = row_generator(1, 2, 3, 4).spawn(2)
     assert [int(each.integers(1 << 60)) for each in spawned] == [1050968984880120394, 502863698750187756]
-    rng = generator(1, 2, 3, 4)
+    rng = row_generator(1, 2, 3, 4)
     first, second, third = *rng.spawn(1), *rng.spawn(2)
     drawn = [int(each.integers(1 << 60)) for each in (first, second, third)]
-    assert drawn[:2] == [int(each.integers(1 << 60)) for each in generator(1, 2, 3, 4).spawn(2)]
-    assert len({*drawn, int(generator(1, 2, 3, 5).spawn(1)[0].integers(1 << 60))}) == 4
-    seeds: list[Any] = [rng.bit_generator.seed_seq, generator(1, 2, 3, 4).bit_generator.seed_seq]
+    assert drawn[:2] == [int(each.integers(1 << 60)) for each in row_generator(1, 2, 3, 4).spawn(2)]
+    assert len({*drawn, int(row_generator(1, 2, 3, 5).spawn(1)[0].integers(1 << 60))}) == 4
+    seeds: list[Any] = [rng.bit_generator.seed_seq, row_generator(1, 2, 3, 4).bit_generator.seed_seq]
     one, other = (np.random.PCG64(seed).random_raw() for seed in seeds)
     assert one == other
 
 
 def test_a_stream_travels() -> None:
-    rng = generator(1, 2, 3, 4)
+    rng = row_generator(1, 2, 3, 4)
     rng.random()
     rng.spawn(1)
     pickled, copied = pickle.loads(pickle.dumps(rng)), copy.deepcopy(rng)

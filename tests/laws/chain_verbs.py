@@ -20,8 +20,7 @@ import numpy as np
 
 import loadax
 from loadax import Dataset
-from loadax.core.row_generator import generator
-from loadax.seeds import derive, permute
+from loadax.seeds import derive, permute, row_generator
 from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, stacked
 
 SEQUENCES = ("segment_ids", "positions", "loss_mask")
@@ -368,7 +367,7 @@ def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
 
 def map_random(chain: Chain, function: Function, seed: int) -> Chain:
     def made(visit: Visit) -> Row:
-        return function(deepcopy(visit.value), generator(seed, chain.maps, visit.epoch, visit.row))
+        return function(deepcopy(visit.value), row_generator(seed, chain.maps, visit.epoch, visit.row))
 
     dataset = chain.dataset.map(function, rng=True, seed=seed)
     return replace(_mapped(chain, f".map({function.__name__}, rng, {seed})", dataset, made), random=True)
@@ -394,7 +393,7 @@ def map_batch(chain: Chain, function: Function, by_row: Function, name: str, **a
 
 def map_batch_random(chain: Chain, function: Function, by_row: Function, seed: int) -> Chain:
     def made(visit: Visit) -> Row:
-        return by_row(visit.value, generator(seed, chain.maps, visit.epoch, visit.row))
+        return by_row(visit.value, row_generator(seed, chain.maps, visit.epoch, visit.row))
 
     dataset = chain.dataset.map_batch(function, rng=True, seed=seed)
     mapped = _mapped(chain, f".map_batch({function.__name__}, rng, {seed})", dataset, made)

@@ -108,10 +108,10 @@ def odd_keys(_: Path) -> tuple[Dataset, Any]:
 def photographs(path: Path) -> tuple[Dataset, Any]:
     for number in range(COUNT):
         Image.fromarray(image(number)).save(path / f"{number:02}.png")
-    from loadax.core.row_generator import generator
+    from loadax.seeds import row_generator
 
     data = loadax.from_images(path).map(random_crop, rng=True, seed=3)
-    return data, [random_crop({"image": image(number)}, generator(3, 0, 0, number)) for number in range(COUNT)]
+    return data, [random_crop({"image": image(number)}, row_generator(3, 0, 0, number)) for number in range(COUNT)]
 
 
 KINDS: dict[str, Callable[[Path], tuple[Dataset, Any]]] = {

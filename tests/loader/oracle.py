@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
-from loadax.core.row_generator import generator
 from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, LaneAssignment, Order
+from loadax.seeds import row_generator
 from loadax.sources.arrays import ArraySource
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _one_row(function: Callable[[Any], Any]) -> Callable[[Example, int, int], Ex
 
 
 def _noisy_by_hand(place: int) -> Callable[[Example, int, int], Example]:
-    return lambda example, row, epoch: _noisy(example, generator(3, place, epoch, row))
+    return lambda example, row, epoch: _noisy(example, row_generator(3, place, epoch, row))
 
 
 NONE = Recipe("no map", lambda data: data, lambda example, row, epoch: example)

@@ -11,8 +11,8 @@ import pytest
 import loadax
 from loadax import testing
 from loadax.core.fingerprint import fingerprint
-from loadax.core.row_generator import generator
 from loadax.errors import ArgumentError
+from loadax.seeds import row_generator
 
 DATA = loadax.from_arrays({"x": np.arange(20.0)})
 
@@ -59,7 +59,7 @@ def test_transforms_apply_their_methods() -> None:
     assert DATA.map(Duck()).read(range(20))["x"].tolist() == (x + 1).tolist()
     assert DATA.filter(Above(5.0)).read(range(15))["x"].tolist() == x[5:].tolist()
     for epoch in (0, 2):
-        oracle = [each + 2.0 * generator(7, 1, epoch, row).random() for row, each in enumerate(x * 3)]
+        oracle = [each + 2.0 * row_generator(7, 1, epoch, row).random() for row, each in enumerate(x * 3)]
         mapped = DATA.map(Scale(3.0)).map(Jitter(2.0), seed=7)
         assert mapped.read(range(20), epoch)["x"].tolist() == oracle
         same = DATA.map(Scale(3.0)).map(Jitter(2.0).random_map, rng=True, seed=7)
