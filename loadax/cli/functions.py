@@ -40,6 +40,8 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
         ) from error
     for part in attribute.split("."):
         value = getattr(value, part, None)
+    if value is None:
+        raise ArgumentError(f"{option} {name}: module {module} has no such function; check the name")
     if not callable(value):
         raise ArgumentError(f"{option} {name} is {value!r:.80}, which is not callable; pass the name of a function")
     return value

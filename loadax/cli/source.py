@@ -76,7 +76,7 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     columns = "columns, arrays, members or features to read, by name (default: all)"
     command.add_argument("--columns", "--variables", metavar="A,B", type=_names, help=columns)
     command.add_argument("--seq-len", metavar="L", type=int, help="tokens per row; each row gets one more")
-    command.add_argument("--dtype", help="dtype of tokens, or of records of numbers, such as uint16")
+    command.add_argument("--dtype", help="dtype of tokens in .bin files, or of records of numbers, such as uint16")
     command.add_argument("--size", metavar="HxW", type=_size, help="size of images, such as 224 or 224x288")
     command.add_argument("--pad-to", metavar="N", type=int, help="length to which records are padded with zeros")
     kept = "local folder that keeps decompressed files, and bytes of remote files"

@@ -21,7 +21,7 @@ from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
-from loadax.sources.formats import find_format
+from loadax.sources.formats import FORMATS, find_format
 from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When the store can't be read at all.
     """
-    one = find_format(options.path)
+    # Archives beside the images, say, are not what is verified.
+    one = find_format(options.path, among=(FORMATS["from_zarr"], FORMATS["from_images"]))
     if one is not None and one.is_folder:
         return _verify_images(options.path, options.rows)
     if options.rows is not None:

@@ -14,11 +14,15 @@ _DATALOADER = {
     "loadax.mix(datasets, weights)",
     "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
     "as many as prefetch= says",
+    "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
     "timeout": "abort_after= is the time in seconds after which a batch that does not come is an error",
     "worker_init_fn": "leave it out: random numbers are each row's own in data.map(fn, rng=True)",
     "generator": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
+    "multiprocessing_context": "worker_type='process' starts fresh interpreters",
+    "worker_count": "the number of workers is num_workers=",
+    "read_options": "num_workers= and prefetch= say how much is read ahead",
     "seed": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "sharding": "pass mesh= and partition=, which takes a NamedSharding",
 }

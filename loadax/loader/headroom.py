@@ -17,7 +17,7 @@ from loadax.protocols import Tree
 
 _FEWEST = 10  # measured steps
 _NOTHING = 0.02
-_TWICE = 2
+_TWICE, _TENFOLD = 2, 9.95
 
 
 @final
@@ -43,7 +43,8 @@ class Headroom:
         if self.gain < _NOTHING:
             return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to gain"
         times = self.gain + 1
-        speedup = f"{percent_text(self.gain)} faster" if times < _TWICE else f"{times:.3g} times as fast"
+        factor = f"{times:.0f}" if times >= _TENFOLD else f"{times:.2g}"
+        speedup = f"{percent_text(self.gain)} faster" if times < _TWICE else f"{factor} times as fast"
         return f"a perfect loader would take {perfect} instead of {now}: {speedup}"
 
     __repr__ = __str__

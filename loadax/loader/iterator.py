@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
 from loadax.core.replacements import missing_attribute
-from loadax.errors import ArgumentError, ClosedError, MeshError
+from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
 from loadax.loader.execution.monitor import RunMonitor
@@ -133,8 +133,9 @@ class DataIterator:
                 # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
                 step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
-                    # Another thread has moved or set the iterator: the stretch that is open now reads this step.
-                    if stretch.replaced_at is not None and step >= stretch.replaced_at:
+                    # Another thread has moved, set or interrupted the iterator: the next stretch reads this step.
+                    replaced_at = self._step if self._is_interrupted(stretch) else stretch.replaced_at
+                    if replaced_at is not None and step >= replaced_at:
                         continue
                     if not stretch.goes_on(step, stretch.scheduler.check):
                         stretch.ended = stretch.ended or stretch.streams is self._streams
@@ -145,8 +146,9 @@ class DataIterator:
                 continue  # another thread has the last batch, or is about to open the next stretch
             except Exception as error:
                 with self._lock:
-                    if isinstance(error, ClosedError) and (self._is_over() or stretch is not self._stretch):
-                        continue  # another thread reached the end first, or has opened the next stretch
+                    ended = self._is_over() or self._interrupted or stretch is not self._stretch
+                    if isinstance(error, ClosedError) and ended:
+                        continue  # another thread reached the end first, or is about to open the next stretch
                 self._error = error
                 self._stretch.guard.tell_hosts(self._step, error)
                 self.close()
@@ -167,6 +169,10 @@ class DataIterator:
             elif self._step == before.end and before.open:
                 self._open(before.guard, before, before.monitor)
             return self._stretch
+
+    def _is_interrupted(self, stretch: Stretch) -> bool:
+        """Whether the present stretch was interrupted, and will be replaced at the present step."""
+        return self._interrupted and stretch is self._stretch
 
     def _interrupt(self, step: int | None) -> None:
         """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""
@@ -305,9 +311,7 @@ class DataIterator:
         with self._lock:
             shard = partial(pipeline.shard, resolve_mesh(mesh))
             target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
-            last = target.shape_step(self._step)
-            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
-                _ = target.shard(step).shardings  # raises if its batches can't be placed there
+            self._check_shards(target, partition is not None)
             stretch, self._interrupted = self._stretch, True
             stretch.scheduler.close()
             before, self._target, self._error = self._target, target, None
@@ -318,6 +322,18 @@ class DataIterator:
                 self._target = before
                 self._replaced_guard(self._stretch)
                 raise
+
+    def _check_shards(self, target: Target, chosen: bool) -> None:
+        """Checks that all remaining batches can be placed there. `chosen`: the partition was chosen for this mesh."""
+        last = target.shape_step(self._step)
+        try:
+            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
+                _ = target.shard(step).shardings
+        except (MeshError, PartitionError) as error:
+            if chosen:
+                raise
+            message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
+            raise type(error)(message) from error
 
     def save(self, directory: FutureFolder) -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.

@@ -202,7 +202,10 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
     if index is None or count is None:
         raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
     count = dividing("shard_count", count, batch_sizes)
-    return ShardSpec(integer("shard_index", index, 0, count - 1), count)
+    index = integer("shard_index", index)
+    if not 0 <= index < count:
+        raise ArgumentError(f"shard_index={index} is out of range for shard_count={count}; pass 0 to {count - 1}")
+    return ShardSpec(index, count)
 
 
 def schedule(name: str, value: Any) -> Schedule[int]:

@@ -129,9 +129,8 @@ class PackedSource(BaseSource):
         )
         self._by_leaf = groups[0].name != ALL
         form = documents.form
-        shows = form.build(
-            [_Shown(leaf if self._by_leaf else 0, leaf, dtype) for leaf, dtype in enumerate(form.dtypes)]
-        )
+        leaves = [_Shown(leaf if self._by_leaf else 0, leaf, dtype) for leaf, dtype in enumerate(form.dtypes)]
+        shows: dict[str, _Shown] = {**form.build(leaves)}  # a dict, whatever mapping a document is
         self._own_mask = None if self._by_leaf else _own_mask(shows.get(_MASK))
         for index, group in enumerate(groups):
             for name, dtype in (_ADDED if self._by_leaf else {**_ADDED, _MASK: np.dtype(np.bool_)}).items():

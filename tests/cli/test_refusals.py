@@ -91,7 +91,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (("bench", "x.npy", "--map", "nowhere_:f"), "--map nowhere_:f: module nowhere_ can't be imported: No module"),
         (
             ("bench", "x.npy", "--map", "refusals_module:f"),
-            "refusals_module:f is None, which is not callable; pass the name of",
+            "--map refusals_module:f: module refusals_module has no such function; check the name",
         ),
         (
             ("bench", "x.npy", "--map", "refusals_module:number"),

@@ -129,6 +129,16 @@ def test_classes_that_jax_knows_stay() -> None:
         assert [leaf.shape for leaf in jax.tree.leaves(batch)] == [(8,), (8,)]
 
 
+@pytest.mark.parametrize("make", [dict, OrderedDict, lambda values: defaultdict(list, values), Ordered])
+@pytest.mark.parametrize("lengths", [8, {"a": 8, "b": 6}])
+def test_packed_rows_are_a_dict_whatever_a_document_is(make: Any, lengths: Any) -> None:
+    def packed(make: Any) -> Any:
+        return loadax.from_source([make({"b": np.arange(3), "a": np.arange(3)}) for _ in range(4)]).pack(lengths)
+
+    assert type(packed(make)[0]) is dict
+    assert iter(Dataloader(packed(make), 1)).get_state() == iter(Dataloader(packed(dict), 1)).get_state()
+
+
 @pytest.mark.processes
 def test_mapping_classes_of_rows_in_worker_processes() -> None:
     class Known(dict[str, Any]):

@@ -121,7 +121,8 @@ def test_in_one_call(machine: Machine) -> None:
         (0.0199, 0.01, "a perfect loader would take 10 ms a step instead of 19.9 ms: 99% faster"),
         (0.02, 0.01, "a perfect loader would take 10 ms a step instead of 20 ms: 2 times as fast"),
         (0.025, 0.01, "a perfect loader would take 10 ms a step instead of 25 ms: 2.5 times as fast"),
-        (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 9.97 times as fast"),
+        (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 10 times as fast"),
+        (1.5, 0.001, "a perfect loader would take 1 ms a step instead of 1.5e+03 ms: 1500 times as fast"),
         (0.014, 0.001, "a perfect loader would take 1 ms a step instead of 14 ms: 14 times as fast"),
         (
             0.0141,

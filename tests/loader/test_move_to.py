@@ -84,6 +84,14 @@ def test_batches_after_a_move_are_those_of_a_loader_on_that_mesh(variant: str) -
             assert batches.stats().steps == step, "the statistics continue"
 
 
+def test_mesh_that_does_not_fit_names_what_to_pass_to_move_to() -> None:
+    with iter(Dataloader(from_arrays({"label": TREE["label"]}), BATCH)) as batches:
+        with pytest.raises(PartitionError, match=r"or with another partition: it\.move_to\(mesh, partition=…\)$"):
+            batches.move_to(data_parallel(jax.devices()[:3]))
+        batches.move_to(data_parallel(jax.devices()[:3]), P())
+        assert next(batches)["label"].sharding.is_fully_replicated
+
+
 def test_an_epoch_moves_and_keeps_the_partition_and_the_latest_host_leaves() -> None:
     loader = Dataloader(NAMED, BATCH, partition=P("data"), host_leaves="name", num_epochs=2)
     steps = []
@@ -105,9 +113,15 @@ def test_a_mesh_that_the_partition_does_not_fit_leaves_the_iterator_where_it_is(
     grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
     with loader.iterate() as batches:
         next(batches)
-        with pytest.raises(PartitionError, match=r"names the axis 'data', but the mesh has .*: use one of these$"):
+        with pytest.raises(
+            PartitionError,
+            match=r"names the axis 'data', but the mesh has .*: use one of these; or move",
+        ):
             batches.move_to(grid)
-        with pytest.raises(PartitionError, match=r"names the axis 'seq', but the mesh has .*: use one of these$"):
+        with pytest.raises(
+            PartitionError,
+            match=r"names the axis 'seq', but the mesh has .*: use one of these; or move",
+        ):
             batches.move_to(grid, P("seq"))
         with pytest.raises(PartitionError, match=r"12 rows, but P\('data'\) splits it into 8"):
             batches.move_to(rows)  # fits the next batch, but not those of step 3
@@ -127,7 +141,7 @@ def test_what_no_batch_can_be_placed_on_is_refused() -> None:
             batches.move_to(None)  # type: ignore[arg-type]
         with pytest.raises(MeshError, match="is for planning only"):
             batches.move_to(plan_mesh({"data": 8}, hosts=2), P("data"))  # type: ignore[arg-type]
-        with pytest.raises(MeshError, match=r"use one mesh$"):
+        with pytest.raises(MeshError, match=r"use one mesh; or move to another mesh"):
             batches.move_to(half)
         check_placed(next(batches), loader, 1, 8)
         batches.move_to(half, NamedSharding(half, P("data")))

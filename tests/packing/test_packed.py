@@ -237,8 +237,9 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS, [0, 7, 3, 10]),
             SourceError,
-            "the offsets go from 0 to 10 with a step of -4, but the data has 10",
+            "the offsets go from 0 to 10 with 3 after 7, but the data has 10",
         ),
+        (lambda _: (TOKENS, [0, 2**63 - 1, -2, 10]), SourceError, f"with -2 after {2**63 - 1}, but the data has 10"),
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,

@@ -5,6 +5,7 @@ import importlib
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -135,9 +136,18 @@ def test_arguments_that_can_not_be_used() -> None:
 
 def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "")
-    with pytest.raises(WorkerError, match=r"can't start : .*; use fewer workers, or worker_type='thread'"):
+    with pytest.raises(WorkerError, match=r"there is no Python interpreter to start .*; use worker_type='thread'"):
         iter(loader())
     wait_for_the_end()
+
+
+def test_default_timeout_of_sockets_is_not_that_of_workers() -> None:
+    socket.setdefaulttimeout(0.5)
+    try:
+        with iter(loader(maps.slow_who, num_workers=1)) as batches:
+            reads_on(batches, 0, 2)
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_missing_interpreter_while_workers_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,11 @@ def test_content_says_more_than_the_name(folder: Path, tmp_path: Path) -> None:
         assert "open it with" not in str(caught.value)
 
 
+def test_csv_whose_first_line_begins_as_a_json_object(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('{"a": 1},b\n1,2\n')
+    assert loadax.from_csv(tmp_path / "x.csv")[0] == {'{"a": 1}': 1, "b": 2}
+
+
 def test_tokens_are_not_read_from_other_formats(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.tar is a tar file; open it with loadax\.from_webdataset\("):
         loadax.from_tokens(folder / "a.tar", seq_len=3, dtype="uint16")

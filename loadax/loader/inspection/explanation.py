@@ -1,5 +1,6 @@
 """Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from html import escape
@@ -158,9 +159,9 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        figures = asdict(self)
-        del figures["partition_picture"]
-        return figures
+        figures = {name: value for name, value in asdict(self).items() if name != "partition_picture"}
+        plain: dict[str, Any] = json.loads(json.dumps(figures))
+        return plain
 
     def text_picture(self, width: int = 100) -> str:
         """Draws the hosts that hold each part of the largest leaf, for a terminal of `width` characters per line."""

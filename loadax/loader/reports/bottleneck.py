@@ -130,7 +130,8 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, loader, look)
 
     if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
-        return verdict(f"too few steps to tell ({stats.steps}; the first batch took {stats.first:.2f} s)", None)
+        first = f"; the first batch took {stats.first:.2f} s" if stats.steps else ""
+        return verdict(f"too few steps to tell ({stats.steps}{first})", None)
     share = stats.waited_share
     waited = f"training waited {percent_text(share)} of the time"
     if share < _NOTHING:
@@ -211,7 +212,7 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
         (stage == "place", "", f"{_ASK} what a faster loader would gain"),
-        (busy > _SATURATED * cores, f"; all {cores} cores are busy", less),
+        (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),
             ", of which one at a time runs, as code that holds the GIL does",

@@ -17,6 +17,7 @@ class Connection:
     """
 
     def __init__(self, end: socket.socket):
+        end.setblocking(True)  # else the end follows socket.setdefaulttimeout, and reads fail instead of waiting
         self._socket = end
         self._messages = connection.Connection(os.dup(end.fileno()))
 

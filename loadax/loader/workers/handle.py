@@ -61,6 +61,11 @@ class WorkerHandle:
     """One worker process and this end of its connection. Answers arrive in the order of the requests."""
 
     def __init__(self) -> None:
+        if not sys.executable:
+            raise WorkerError(
+                "worker_type='process': there is no Python interpreter to start (sys.executable is empty); use "
+                "worker_type='thread'"
+            )
         try:
             self._process, ours, self._stacks = _spawn()
         except OSError as error:
@@ -167,7 +172,7 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
         stacks = unless_started.enter_context(contextlib.closing(WorkerStacks()))
         descriptors = theirs.fileno(), stacks.descriptor
         arguments = map(str, (*descriptors, os.getpid()))
-        command = [sys.executable or "", "-P", "-m", "loadax.loader.workers.main", *arguments]
+        command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", *arguments]
         with _no_interrupts():
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
                 command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=descriptors

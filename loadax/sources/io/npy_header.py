@@ -1,14 +1,16 @@
 """Reads headers of `.npy` files."""
 
-import ast
 import math
 import tokenize
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0
 from numpy.typing import NDArray
 
+from loadax.core.arguments import LARGEST
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
 from loadax.sources.io.files import Files
@@ -20,6 +22,7 @@ REMEDY = "write it with numpy.save; if it is a flat file of tokens, open it with
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
 _FIRST = 1 << 12  # bytes of the first read; most headers have 128
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
+_VERSIONS = (b"\1\0", b"\2\0", b"\3\0")
 
 NPY_FAILURES = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
@@ -35,7 +38,7 @@ def parse_npy(content: bytes | memoryview) -> NDArray[Any]:
     """
     location = "the array"
     first, begin = _span(bytes(content[:_PREFIX]), location)
-    header = _parse(bytes(content[first:begin]), begin, location)
+    header = _parse(bytes(content[:_PREFIX]), bytes(content[first:begin]), begin, location)
     if len(content) < begin + header.size:
         raise SourceError(f"it is cut short: {header.dtype}{list(header.shape)} takes {header.size} bytes")
     array = np.frombuffer(content, header.dtype, math.prod(header.shape), begin)
@@ -70,7 +73,10 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     texts = [start[first:stop] for start, (first, stop) in zip(starts, spans, strict=True)]
     for index, text in zip(longer, files.read(list(longer.values())), strict=True):
         texts[index] = text
-    headers = [_parse(text, stop, location) for text, (_, stop), location in zip(texts, spans, locations, strict=True)]
+    headers = [
+        _parse(start, text, stop, location)
+        for start, text, (_, stop), location in zip(starts, texts, spans, locations, strict=True)
+    ]
     for header, location, size in zip(headers, locations, files.sizes(locations), strict=True):
         if size < header.begin + header.size:
             raise SourceError(
@@ -83,9 +89,16 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
 def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
     if not start.startswith(MAGIC):
-        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {REMEDY}")
+        archive = (
+            "an archive (.npz): save each of its arrays with numpy.save" if start.startswith(b"PK\3\4") else REMEDY
+        )
+        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; {archive}")
     if len(start) < _PREFIX:
         raise too_short(ByteRange(location, 0, _PREFIX))
+    if start[6:8] not in _VERSIONS:
+        raise SourceError(
+            f"{location} is a .npy file of version {start[6]}.{start[7]}, which NumPy never wrote; copy it again"
+        )
     first = 10 if start[6] == 1 else 12
     length = int.from_bytes(start[8:first], "little")
     if length > _LONGEST:
@@ -93,16 +106,18 @@ def _span(start: bytes, location: str) -> tuple[int, int]:
     return first, first + length
 
 
-def _parse(text: bytes, begin: int, location: str) -> NpyHeader:
+def _parse(start: bytes, text: bytes, begin: int, location: str) -> NpyHeader:
+    """The header of a file that begins with `start`. NumPy parses it, as it parses those that Python 2 wrote."""
+    length, read = (2, read_array_header_1_0) if start[6] == 1 else (4, read_array_header_2_0)
     try:
-        fields = ast.literal_eval(text.decode("utf-8"))
-        dtype = np.lib.format.descr_to_dtype(fields["descr"])
-        shape = tuple(int(extent) for extent in fields["shape"])
-        if min(shape, default=0) < 0:
+        if start[6] == 3:  # UTF-8, which the parser of version 2 reads once it is escaped
+            text = text.decode().encode("ascii", "backslashreplace")
+        shape, fortran, dtype = read(BytesIO(len(text).to_bytes(length, "little") + text))
+        size = math.prod(max(1, extent) for extent in shape) * dtype.itemsize
+        if size > LARGEST or min(shape, default=0) < 0 or bool in map(type, shape):
             raise ValueError(f"its shape is {shape}")
-        fortran = bool(fields["fortran_order"])
     except NPY_FAILURES as error:
         raise SourceError(f"{location}: the header of this .npy file can't be read: {error}; copy it again") from error
     if dtype.hasobject:
         raise SourceError(f"{location} contains Python objects; save an array of numbers with numpy.save")
-    return NpyHeader(dtype, shape, fortran, begin)
+    return NpyHeader(dtype, tuple(map(int, shape)), fortran, begin)

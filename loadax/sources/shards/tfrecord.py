@@ -26,6 +26,7 @@ from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 
 _HEADER = struct.Struct("<QI")
+_ZLIB = 0x78  # first byte of what zlib compressed; the first two are a multiple of 31
 _CRC = 4
 
 
@@ -164,7 +165,8 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
         if crc >= 0 and masked_crc32c(header[:8]) != crc:
             if at:
                 raise SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
-            if codec := compression_of(header):
+            zlib = header[0] == _ZLIB and int.from_bytes(header[:2]) % 31 == 0
+            if codec := "zlib" if zlib else compression_of(header):
                 raise SourceError(
                     f"{location} is compressed by {codec}, so that no record can be read without those before it; "
                     "write it without compression"

@@ -158,9 +158,9 @@ def _bounds(offsets: Any, total: int) -> Integers:
             "ints, one more than documents"
         )
     bounds = given.astype(np.int64)
-    smallest = np.diff(bounds).min()
-    if bounds[0] != 0 or bounds[-1] != total or smallest < 0:
-        down = f" with a step of {smallest}" if smallest < 0 else ""
+    falls = np.flatnonzero(bounds[1:] < bounds[:-1])  # not by differences, which may wrap
+    if bounds[0] != 0 or bounds[-1] != total or len(falls):
+        down = f" with {bounds[falls[0] + 1]} after {bounds[falls[0]]}" if len(falls) else ""
         raise SourceError(
             f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries; "
             f"pass offsets that ascend from 0 to {total}, one more than documents"

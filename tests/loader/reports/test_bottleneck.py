@@ -197,7 +197,7 @@ AHEAD: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
     "a map in processes": ({"worker_type": "process", "transform": 9.0, "transform_cpu": 4.5}, DECODE, FAST),
 }
 FEW: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
-    "nothing yet": ({}, NOTHING, "too few steps to tell (0; the first batch took 0.00 s)"),
+    "nothing yet": ({}, NOTHING, "too few steps to tell (0)"),
     "few": (
         {"steps": 11, "measured": 9, "waited": 0.5, "trained": 0.4, "first": 2.0},
         NOTHING,

@@ -63,11 +63,41 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
         "header.npy": ": bytes 10 to 127 are missing: the file is cut short",
         "cut.npy": r": the file is cut short: float32\[12, 5\] of its header needs 368 bytes; copy it again",
         "objects.npy": r" contains Python objects; save an array of numbers with numpy\.save",
-        "both.npz": rf" is not a .npy file: it begins with b'PK.*; {remedy}",
+        "both.npz": r" is not a .npy file: it begins with b'PK.*; an archive \(\.npz\): save each of its arrays",
         "": ": the file can't be opened: ",
     }.items():
         with pytest.raises(SourceError, match=re.escape(str(tmp_path / name)) + message):
             open_npy({"x": tmp_path / name})
+
+
+def npy_of(version: int, header: str, content: bytes = bytes(32)) -> bytes:
+    text = header.ljust(117).encode("latin1" if version < 3 else "utf-8") + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 if version == 1 else 4, "little") + text + content
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_headers_are_those_that_numpy_reads(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(npy_of(version, "{'descr': [('é', '<i4')], 'fortran_order': False, 'shape': (8,), }"))
+    assert open_npy(path).spec.dtype.names == np.load(path).dtype.names
+    path.write_bytes(npy_of(version, "{'descr': '<i4', 'fortran_order': False, 'shape': (8L,), }"))  # by Python 2
+    if version < 3:
+        with pytest.warns(UserWarning, match="Python 2"):
+            assert len(open_npy(path)) == 8
+    for header in (
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (True,), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (2.9,), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': '8', }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (8,), 'more': 1}",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904, 0), }",
+        "{'descr': '<i4', 'fortran_order': 2, 'shape': (8,), }",
+    ):
+        path.write_bytes(npy_of(version, header))
+        with pytest.raises(SourceError, match=r"x\.npy: the header of this .npy file can't be read: "):
+            open_npy(path)
+    path.write_bytes(npy_of(9, "{'descr': '<i4', 'fortran_order': False, 'shape': (8,), }"))
+    with pytest.raises(SourceError, match=r"x\.npy is a .npy file of version 9\.0, which NumPy never wrote; copy it"):
+        open_npy(path)
 
 
 def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> None:

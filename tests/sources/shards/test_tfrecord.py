@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,7 @@ class TestBadInput:
         path = tmp_path / "x.tfrecord"
         for content, message in {
             gzip.compress(b"x" * 100): "is compressed by gzip.*; write it without compression",
+            zlib.compress(b"x" * 100): "is compressed by zlib.*; write it without compression",
             b"hello" * 100: "is not a TFRecord file: it begins with b'hellohel'",
             b"": "has no records; was its writer closed too early",
         }.items():

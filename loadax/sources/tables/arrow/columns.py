@@ -127,8 +127,7 @@ class Numbers:
         for batch, places, rows, span in runs:
             values = self.parts[batch].view
             if values is None:
-                values, rows = self._open(self.parts[batch], rows)  # noqa: PLW2901
-                span = span if values is self.parts[batch].view else slice(0, len(rows))  # noqa: PLW2901
+                values, rows, span = self._open(self.parts[batch], rows, span)  # noqa: PLW2901
             if span is not None:
                 out[places] = values[(span, *box)]
             elif taken and isinstance(places, slice):
@@ -140,22 +139,25 @@ class Numbers:
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
-    def _open(self, part: ColumnPart, rows: Integers) -> tuple[NDArray[Any], Integers]:
-        """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
+    def _open(
+        self, part: ColumnPart, rows: Integers, span: slice | None
+    ) -> tuple[NDArray[Any], Integers, slice | None]:
+        """The numbers of a record batch, or of some of its rows alone, and where the rows are in them."""
         array = part.array
         if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
             part.view = numbers
-            return numbers, rows
+            return numbers, rows, span
         values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
         if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
             opened = part.view = values.reshape(len(array), *self.spec.shape)
-            return opened, rows
+            return opened, rows, span
         # Bits and days become bytes and dates, and rows of null that nothing reads take no room among lists.
         wanted = array.take(pa.array(rows))
         check_shape(wanted, self.spec)
         taken = innermost(wanted).to_numpy(zero_copy_only=False)
-        return taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape), np.arange(len(rows))
+        taken = taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape)
+        return taken, np.arange(len(rows)), slice(0, len(rows))
 
 
 @final

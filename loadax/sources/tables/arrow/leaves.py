@@ -170,4 +170,5 @@ def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
         typed = call.has_dtypes and len(names) == 1
         remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
-    return f"column {path!r} contains {kind}, which an array can't hold; cast it to numbers with pyarrow{leave_out}"
+    remedy = "cast it to numbers with pyarrow" if pa.types.is_decimal(kind) else "write it as another type"
+    return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"

@@ -7,7 +7,7 @@ JSONL = Format(
     "from_jsonl",
     "a file of JSON lines",
     rf"(?i)\.(jsonl|ndjson){_PACKED}",
-    rb'\s*\{[ \t]*("[^\n]*":|\}[ \t\r]*(\n|$))',
+    rb'\s*\{[ \t]*("[^\n]*":[^\n]*(\}[ \t\r]*(\n|\Z)|\Z)|\}[ \t\r]*(\n|\Z))',
     "loadax.sources.tables.text.jsonl:open_jsonl",
     lacks=".jsonl file",
     requires={"pyarrow": "pyarrow"},

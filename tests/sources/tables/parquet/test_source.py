@@ -2,6 +2,9 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.sources.tables.arrow import columns as arrow_columns
 from loadax.sources.tables.parquet.files import ParquetFiles
 from loadax.testing import check_source
+from tests.limits import HANG
 from tests.sources.advice import follow
 from tests.sources.tables.arrow.test_table import ROWS, numbers, of_any_kind, oracle, plain
 
@@ -256,3 +261,20 @@ def test_arguments_that_can_not_be_used(folder: Path) -> None:
         loadax.from_parquet(folder, memory_bytes=-1)
     with pytest.raises(ArgumentError, match=r"nulls=\{'none': 0\}: there is no column 'none'"):
         loadax.from_parquet(folder, nulls={"none": 0})
+
+
+def test_threads_that_view_a_column_first_read_their_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet.write_table(pa.table({"x": range(100), "text": [str(row) for row in range(100)]}), tmp_path / "x.parquet")
+    data, both = loadax.from_parquet(tmp_path / "x.parquet"), threading.Barrier(2)
+    view, opened = vars(arrow_columns)["view"], arrow_columns.Numbers._open
+
+    def after_both(function: Callable[..., Any], *arguments: Any) -> Any:
+        result = function(*arguments)
+        both.wait(HANG)
+        return result
+
+    monkeypatch.setattr(arrow_columns, "view", partial(after_both, view))
+    monkeypatch.setattr(arrow_columns.Numbers, "_open", lambda *arguments: after_both(opened, *arguments))
+    with ThreadPoolExecutor(2) as pool:
+        rows = [[51, 61, 7], [52, 62, 8]]
+        assert [read["x"].tolist() for read in pool.map(data.read, rows)] == rows
