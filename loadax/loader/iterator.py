@@ -137,7 +137,7 @@ class DataIterator:
                     replaced_at = self._step if self._is_interrupted(stretch) else stretch.replaced_at
                     if replaced_at is not None and step >= replaced_at:
                         continue
-                    if not stretch.goes_on(step, stretch.scheduler.check):
+                    if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
                         stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
                     if stretch is self._stretch:

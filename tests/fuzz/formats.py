@@ -21,9 +21,8 @@ import loadax
 from loadax.dataset import Dataset
 from loadax.loader.inspection.certificate import Certificate
 from loadax.sources.io.index_folder import Entry, IndexFolder
-from loadax.sources.shards.example_message import example_class
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
-from tests.sources.shards.corpora import masked, write_tar, write_tfrecord
+from tests.sources.shards.corpora import encoded, masked, write_tar, write_tfrecord
 from tests.sources.token_corpora import write_pair
 
 SEED = "seed"
@@ -176,14 +175,7 @@ def mutate_tar(content: bytes, random: Random) -> bytes:
 
 
 def _make_tfrecord(folder: Path) -> None:
-    example, _ = example_class()
-    records = []
-    for row in range(5):
-        made = example()
-        made.features.feature["id"].int64_list.value.append(row)
-        made.features.feature["text"].bytes_list.value.append(b"t" * row)
-        made.features.feature["w"].float_list.value.extend([0.5, row])
-        records.append(made.SerializeToString())
+    records = [encoded({"id": np.array([row]), "text": [b"t" * row], "w": np.array([0.5, row])}) for row in range(5)]
     write_tfrecord(folder / "seed.tfrecord", records)
 
 
