@@ -16,12 +16,14 @@ class Call(NamedTuple):
     Args:
         function: Name of the function of loadax.
         argument: Name of the variable with the data, in advice.
+        table: Code that makes a `pyarrow.Table` of that variable; None: there is none that is short.
         columns: Names of the columns that are read.
         has_dtypes: Whether the function has the argument `dtypes`.
     """
 
     function: str
     argument: str
+    table: str | None
     columns: tuple[str, ...] = ()
     has_dtypes: bool = False
 
@@ -35,6 +37,12 @@ class Call(NamedTuple):
         others = [name for name in self.columns if name not in columns]
         what = "the column" if len(columns) == 1 else "the columns"
         return f", or leave {what} out: {self.code(columns=others)}" if others else ""
+
+    def cast(self, column: str) -> str:
+        """Code that opens the table with a column cast to float64."""
+        index = self.columns.index(column)
+        chosen = f"{self.table}.select({list(self.columns)!r})"
+        return f"loadax.from_arrow({chosen}.set_column({index}, {column!r}, {self.table}[{column!r}].cast('float64')))"
 
 
 def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> list[str]:

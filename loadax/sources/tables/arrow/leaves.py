@@ -170,5 +170,6 @@ def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
         typed = call.has_dtypes and len(names) == 1
         remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
         return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
-    remedy = "cast it to numbers with pyarrow" if pa.types.is_decimal(kind) else "write it as another type"
+    cast = pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None
+    remedy = f"cast it to numbers: {call.cast(path)}" if cast else "write it as another type"
     return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"

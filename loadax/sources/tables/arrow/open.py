@@ -30,7 +30,8 @@ def open_arrow(
     names = column_names(columns, table.column_names)
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
-    return open_table(table, nulls, Call("from_arrow", "data", tuple(names)), classes=classes)
+    call = Call("from_arrow", "data", "pyarrow.table(data)", tuple(names))
+    return open_table(table, nulls, call, classes=classes)
 
 
 def as_table(data: Any) -> Any:

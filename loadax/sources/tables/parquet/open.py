@@ -24,6 +24,8 @@ from loadax.sources.tables.parquet.partitions import partition_columns
 from loadax.sources.tables.parquet.source import ParquetSource
 from loadax.sources.tables.parquet.table_formats import refuse_tables
 
+_NAMED = 100  # files in a message
+
 
 def open_parquet(
     paths: Any, columns: Any, nulls: Any, classes: Any, memory_bytes: int, cache: Any, cache_bytes: int
@@ -47,7 +49,8 @@ def open_parquet(
     parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
-    call = Call("from_parquet", "paths", tuple(names))
+    table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
+    call = Call("from_parquet", "paths", table, tuple(names))
     for location, encrypted in parquet.encrypted():
         if locked := [name for name in names if name in encrypted]:
             what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"

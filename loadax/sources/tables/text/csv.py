@@ -88,7 +88,7 @@ def open_csv(
         file = int(np.searchsorted(starts, row, side="right")) - 1
         return f"row {row - int(starts[file])} of {locations[file]}"
 
-    call = Call("from_csv", "paths", tuple(names), has_dtypes=True)
+    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         return open_table(pa.concat_tables(tables), nulls, call, locations, where, classes)
 

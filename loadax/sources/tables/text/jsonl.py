@@ -179,7 +179,7 @@ def open_jsonl(
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
-    call = Call("from_jsonl", "paths", tuple(names), has_dtypes=True)
+    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
         return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes))
 

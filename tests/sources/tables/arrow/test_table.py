@@ -283,12 +283,13 @@ def test_nulls_of_a_column_that_does_not_exist() -> None:
 )
 def test_other_types_without_an_array(column: Any) -> None:
     data = pa.table({"x": [1], "bad": column})
-    found = r"contains .*; (cast it to numbers with pyarrow|write it as another type)"
+    found = r"contains .*; (cast it to numbers: .*|write it as another type)"
     message = rf"column 'bad(\.price)?' ({found}, or|has nothing but nulls, .*values, or)"
     with pytest.raises(LeafTypeError, match=message) as caught:
         loadax.from_arrow(data)
-    (left_out,) = follow(caught.value, data=data)
+    *cast, left_out = follow(caught.value, data=data, pyarrow=pa)
     assert plain(left_out[0]) == {"x": 1}
+    assert [plain(dataset[0]) for dataset in cast] == [{"x": 1, "bad": 1.0}] * pa.types.is_decimal(data["bad"].type)
 
 
 @pytest.mark.parametrize(

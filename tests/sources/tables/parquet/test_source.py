@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.tables.arrow import columns as arrow_columns
 from loadax.sources.tables.parquet.files import ParquetFiles
 from loadax.testing import check_source
@@ -261,6 +261,18 @@ def test_arguments_that_can_not_be_used(folder: Path) -> None:
         loadax.from_parquet(folder, memory_bytes=-1)
     with pytest.raises(ArgumentError, match=r"nulls=\{'none': 0\}: there is no column 'none'"):
         loadax.from_parquet(folder, nulls={"none": 0})
+
+
+@pytest.mark.parametrize("paths", ["", "*.parquet", "{0..1}.parquet"])
+def test_decimals_are_refused_with_the_cast(paths: str, tmp_path: Path) -> None:
+    for part in range(2):
+        table = pa.table({"x": [part], "price": pa.array(["1.5"]).cast(pa.decimal128(5, 2))})
+        parquet.write_table(table, tmp_path / f"{part}.parquet")
+    with pytest.raises(LeafTypeError, match="column 'price' contains decimal128") as caught:
+        loadax.from_parquet(tmp_path / paths)
+    cast, left_out = follow(caught.value, paths=tmp_path / paths, pyarrow=pa)
+    assert plain(cast[0]) == {"x": 0, "price": 1.5}
+    assert plain(left_out[0]) == {"x": 0}
 
 
 def test_threads_that_view_a_column_first_read_their_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
