@@ -16,7 +16,7 @@ from PIL import Image
 import loadax
 from loadax.errors import LeafError, LoadaxError, SourceError
 from loadax.loader.inspection.certificate import Certificate
-from loadax.loader.workers.pickling import pack
+from loadax.loader.workers.payload import pack
 from loadax.reader import Reader
 from tests.servers.child import run_python
 

@@ -18,8 +18,8 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.remote_errors import RemoteError, unwrap
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
+from loadax.sources.io.remote_errors import RemoteError, unwrap
 
 # Hides accelerators from workers.
 _NO_ACCELERATORS = {

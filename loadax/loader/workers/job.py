@@ -17,10 +17,11 @@ from loadax.loader.assembly.assembler import Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
-from loadax.loader.workers.pickling import PickledPayload, pack, snapshot
-from loadax.loader.workers.remote_errors import RemoteError, unwrap
+from loadax.loader.workers.payload import PickledPayload, pack
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
+from loadax.sources.io.pickling import snapshot
+from loadax.sources.io.remote_errors import RemoteError, unwrap
 
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
 _OR_THREADS = (

@@ -19,12 +19,13 @@ from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
-from loadax.loader.workers.pickling import PickledPayload, pickle_answer, unpack
-from loadax.loader.workers.remote_errors import wrap
+from loadax.loader.workers.payload import PickledPayload, unpack
 from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.loader.workers.stacks import STACK_SIGNAL
 from loadax.protocols import Visits
 from loadax.reader import Reader
+from loadax.sources.io.pickling import pickle_answer
+from loadax.sources.io.remote_errors import wrap
 
 _POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
 

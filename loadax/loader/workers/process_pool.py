@@ -18,8 +18,9 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.pickling import refuse_while_unpacking, unpickle_answer
+from loadax.loader.workers.payload import refuse_while_unpacking
 from loadax.reader import Reader
+from loadax.sources.io.pickling import unpickle_answer
 
 _CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadax.loader.workers.pickling import PickledPayload, pack, unpack
+from loadax.loader.workers.payload import PickledPayload, pack, unpack
 from tests.loader.workers import maps
 from tests.work import lines_of
 

@@ -1,8 +1,8 @@
 """Pickles a dataset for worker processes: code by name or by value, files as paths, arrays once for all workers.
 
 Functions of `__main__` and of notebooks, lambdas and closures are pickled by value (cloudpickle), others by name.
-Memory-mapped arrays are mapped again by the worker. All other arrays are copied once into an anonymous file that every
-worker maps, so they exist once, not once per process.
+Memory-mapped arrays are mapped again by the worker. All other large arrays are apart from the message, so that workers
+can map one copy of them.
 """
 
 import bisect
@@ -17,40 +17,31 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import align
-from loadax.errors import SourceError, WorkerError
-from loadax.loader.workers.reducers import REDUCERS, reduced_function
-from loadax.loader.workers.shared_memory import nameless_file
+from loadax.errors import SourceError
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
+from loadax.sources.io.reducers import REDUCERS, reduced_function
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
-_Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
+Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
-_unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 _registry = threading.RLock()
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
 
-class PickledPayload(NamedTuple):
-    """A pickled object: a message, and a file with its arrays, `(first byte, bytes)` each."""
-
-    message: bytes
-    descriptor: int
-    arrays: tuple[tuple[int, int], ...]
-
-
-def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> PickledPayload:
-    """Pickles `value`.
+def dump(value: Any, by_value: Sequence[str] = (), instead: Instead = ()) -> tuple[bytes, list[memoryview]]:
+    """Pickles `value`, with its large arrays apart.
 
     Args:
         value: Picklable object.
@@ -60,10 +51,10 @@ def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> Pi
     Raises:
         Exception: Whatever pickling raises.
     """
-    buffers: list[Any] = []
+    buffers: list[memoryview] = []
 
     def out_of_band(buffer: Any) -> bool:
-        small = buffer.raw().nbytes < _SMALL
+        small = bool(buffer.raw().nbytes < _SMALL)
         if not small:
             buffers.append(buffer.raw())
         return small
@@ -71,20 +62,13 @@ def pack(value: Any, by_value: Sequence[str] = (), instead: _Instead = ()) -> Pi
     out = io.BytesIO()
     with _by_value(by_value):
         _Pickler(out, out_of_band, instead).dump(value)
-    extents, end = [], 0
-    for raw in buffers:
-        extents.append((end, raw.nbytes))
-        end = align(end + raw.nbytes)
-    descriptor = nameless_file()
-    try:
-        os.ftruncate(descriptor, max(end, 1))
-        with mmap.mmap(descriptor, max(end, 1)) as memory:
-            for raw, (first, size) in zip(buffers, extents, strict=True):
-                memory[first : first + size] = raw
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return PickledPayload(out.getvalue(), descriptor, tuple(extents))
+    return out.getvalue(), buffers
+
+
+def extents_of(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """First byte and size of each buffer, aligned, in a file of all."""
+    ends = list(accumulate(align(raw.nbytes) for raw in buffers))
+    return [(end - align(raw.nbytes), raw.nbytes) for end, raw in zip(ends, buffers, strict=True)]
 
 
 def snapshot(value: Any) -> _Snapshot | None:
@@ -104,45 +88,11 @@ def restored(message: bytes, buffers: list[Any], attributes: dict[str, Any]) -> 
     return value
 
 
-def unpack(payload: PickledPayload) -> Any:
-    """Unpickles a payload. Its arrays are views of the payload's file, copied on write.
-
-    Raises:
-        Exception: Whatever unpickling raises, such as `ModuleNotFoundError`.
-    """
-    size = max((first + length for first, length in payload.arrays), default=0)
-    memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
-    arrays = [memory[first : first + length] for first, length in payload.arrays]
-    token = _unpacking.set(True)
-    try:
-        return cloudpickle.loads(payload.message, buffers=arrays)
-    finally:
-        _unpacking.reset(token)
-
-
-def refuse_while_unpacking() -> None:
-    """Refuses to start worker processes from a module that a worker process imports.
-
-    Raises:
-        WorkerError: Names the module.
-    """
-    frame: Any = sys._getframe() if _unpacking.get() else None  # noqa: SLF001
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    if frame is not None:
-        name = frame.f_globals.get("__name__")
-        raise WorkerError(
-            f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
-            "processes import it to find what it defines; move that code into a function, or under "
-            f'`if __name__ == "__main__":`, and run it as `python -m {name}`'
-        )
-
-
 @final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
-    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], Any], instead: _Instead = ()):
+    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], Any], instead: Instead = ()):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
         self._instead = {id(value): arguments for value, arguments in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
