@@ -28,6 +28,7 @@ from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
+from loadax.core.tasks import Engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
@@ -597,6 +598,7 @@ class Dataset:
         *,
         index: str | os.PathLike[str] | None = None,
         workers: int | None = None,
+        executor: Engine | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Keeps the rows for which `fn(example)` is True, with the maps so far applied.
@@ -609,15 +611,20 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
                 closure values and globals identify it.
-            index: Local folder that keeps the list for later runs, another one for each filter. An index of other data
-                or another `fn` is rebuilt, which is logged. A run of several processes needs an existing one, which
-                `loadax index` builds.
+            index: Folder that keeps the list for later runs, another one for each filter. An index of other data or
+                another `fn` is rebuilt, which is logged. While rows are checked, it keeps what is finished: after an
+                interruption, the same call goes on from there. Processes that share it check rows together, each once;
+                a run of several processes needs such a folder.
             workers: Number of threads. None: 4, or more if the source waits for a network.
+            executor: What checks rows instead of threads of this process: an instance of
+                `concurrent.futures.Executor`, such as a process pool or Dask's `client.get_executor()`, or a function
+                that makes one. It needs `index`, in a folder that its workers share. None: threads.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
             ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, or `key`
-                is given without `index`.
+                or `executor` is given without `index`; or if there is no `index` in a run of several processes.
+            WorkerError: If the executor loses tasks again and again.
             LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
         Examples:
@@ -631,7 +638,7 @@ class Dataset:
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
-        options = scan_options(index, workers, progress)
+        options = scan_options(index, workers, executor, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))
 
@@ -658,6 +665,7 @@ class Dataset:
         *,
         index: str | os.PathLike[str] | None = None,
         workers: int | None = None,
+        executor: Engine | None = None,
         progress: bool | None = None,
     ) -> tuple["Dataset", "Dataset"]:
         """Splits the dataset into two that share no group of rows, such as a user or a patient.
@@ -672,6 +680,7 @@ class Dataset:
             seed: Seed of the split.
             index: As in `filter`. One index serves any fraction and seed.
             workers: As in `filter`.
+            executor: As in `filter`.
             progress: As in `filter`.
 
         Raises:
@@ -690,7 +699,7 @@ class Dataset:
         from loadax.row_index.verbs import split_groups
 
         self._check_random_access("split_by()")
-        options = scan_options(index, workers, progress)
+        options = scan_options(index, workers, executor, progress)
         share, seed = checked_fraction(fraction), integer("seed", seed, most=None)
         first, rest = split_groups(self.order, self.reader, key, share, seed, options)
         return self._with(first), self._with(rest)

@@ -290,7 +290,7 @@ def from_grain(
             f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
             "pass a text that you change with the data and its functions"
         )
-    options = scan_options(index, None, progress)
+    options = scan_options(index, None, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
     remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"

@@ -1,10 +1,10 @@
-"""Evaluates a row function on all rows, or loads the result from an index on disk."""
+"""Evaluates a row function on all rows in a pass, or loads the result from an index on disk."""
 
 import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, optional_flag
-from loadax.core.distributed import Process, this_process
+from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
-from loadax.core.progress import progress_bar
 from loadax.core.spec import describe_spec, leaf_arrays
+from loadax.core.tasks import Engine, checked_engine
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached, digest_values
+from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
+from loadax.sources.io.index_folder import Entry, digest_values
+from loadax.sources.io.parts import Arrays
+from loadax.sources.io.passes import PassOptions, index_folder, kept_pass
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
@@ -60,65 +62,65 @@ class Options:
     Args:
         index: Path of the index folder; None: no index.
         workers: Number of threads; None: chosen from the source.
+        executor: What evaluates rows instead of threads; None: threads.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
     """
 
     index: str | os.PathLike[str] | None
     workers: int | None
+    executor: Engine | None
     progress: bool | None
 
 
-def scan_options(index: Any, workers: Any, progress: Any) -> Options:
+def scan_options(index: Any, workers: Any, executor: Any, progress: Any) -> Options:
     """The options, checked. The path of the index is checked when it is opened.
 
     Raises:
         ArgumentError: When one can't be used.
     """
     workers = None if workers is None else integer("workers", workers, 1)
-    return Options(index, workers, optional_flag("progress", progress))
+    return Options(index, workers, checked_engine(executor), optional_flag("progress", progress))
 
 
 def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:
     """Computes or loads the values of the rows in `met`, ascending, and their digest.
 
     Raises:
-        ArgumentError: When a map is random, the index path is invalid, or the index does not exist in a run of several
-            processes.
+        ArgumentError: When a map is random, the index path is invalid, or there is none in a run of several processes.
         SourceError: When the index can't be read or written.
     """
-    process = this_process()
     if reader.traits.random:
         raise ArgumentError(
             f"{question.verb}() reads each row once, but a map before it is random; "
             f"call {question.verb}() before the random map"
         )
-    folder = None if options.index is None else IndexFolder(options.index)
-    path = None if folder is None else folder.path(question.verb)
-    known_as = None if path is None else _known_as(question, reader, path, process)
+    folder = index_folder(options.index, question.verb, str(len(met)) + " rows")
+    known_as = None if folder is None else _known_as(question, reader, folder.path(question.verb))
+    label = f"{question.verb} {question.name.partition(' ')[0]}"
 
     def identity() -> dict[str, Any]:
         return {"function or key": known_as, **_identity(reader, met)}
 
-    def make() -> Entry:
-        if process.count > 1:
-            without = "without index=" if path is None else f"without its index at {path}"
-            raise ArgumentError(
-                f"{question.verb}() {without}, in a run of {process.count} processes: each would read all rows; build "
-                f"the index before the run: `loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION "
-                "--out PATH` or by running this program in one process, and pass index=PATH"
-            )
-        values = _look(question, reader, met, options)
-        if path is None:
+    def merge(parts: Iterator[Arrays]) -> Entry:
+        values = np.concatenate([np.empty(0, question.dtype), *(part["values"] for part in parts)])
+        if folder is None:
             text = "%s %s: read %d rows; pass index=PATH to store the result"
             _log.info(text, question.verb, question.name, met.sum())
         return Entry({"answers": values}, {"digest": digest_values(values)})
 
-    known_folder = None if known_as is None else folder
-    entry = cached(known_folder, question.verb, identity, lambda entry: question.check(entry, met), make)
+    entry = kept_pass(
+        None if known_as is None else folder,
+        question.verb,
+        identity,
+        lambda entry: question.check(entry, met),
+        lambda: row_work(reader, met, question.judge, question.dtype, label),
+        merge,
+        PassOptions(threads_for(reader, options.workers), options.executor, options.progress),
+    )
     return entry.arrays["answers"], entry.facts["digest"]
 
 
-def _known_as(question: Question, reader: Reader, path: Path, process: Process) -> list[str] | None:
+def _known_as(question: Question, reader: Reader, path: Path) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     own = [] if question.function is None else [question.function]
     reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
@@ -128,8 +130,9 @@ def _known_as(question: Question, reader: Reader, path: Path, process: Process) 
         return ["code", *(fingerprint(function).digest for function in own)]
     hint = "make such objects in a function with @functools.cache, and call it where they are used"
     text = f"{reason}; {'pass key=, a text that you change with it' if question.verb == 'filter' else hint}"
-    if process.count > 1:
-        raise ArgumentError(f"{text}: {process.count} processes read its index, and must detect a stale one")
+    count = this_process().count
+    if count > 1:
+        raise ArgumentError(f"{text}: {count} processes read its index, and must detect a stale one")
     _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)
     return None
 
@@ -160,12 +163,3 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
     rows = rows[spread(len(rows), _SAMPLE)]
     examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
     return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))
-
-
-def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> NDArray[Any]:
-    workers = threads_for(reader, options.workers)
-    runs = plan_runs(reader, met, workers)
-    label = f"{question.verb} {question.name.partition(' ')[0]}"
-    with progress_bar(label, int(met.sum()), "row", options.progress) as done:
-        parts = scan(reader, met, runs, question.judge, workers, done)
-    return np.concatenate([np.empty(0, question.dtype), *parts])

@@ -1,6 +1,7 @@
 """Hashes of groups: a 64-bit word for each row, computed from the group's key alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,19 +42,12 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
             "pass a function of one example"
         )
 
-    def judge(run: Run) -> Words:
-        values = run.column(index)
-        if isinstance(values, np.ndarray) and not values.dtype.hasobject:
-            return np.asarray(seeds.derive(0, "group", values), np.uint64)
-        return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
-
-    return structure.paths[index], judge
+    return structure.paths[index], partial(_words_of_leaf, index, name)
 
 
 def by_function(function: Callable[..., Any]) -> RowFunction:
     """Returns a function that hashes the user function's result for each example."""
-    name = name_of(function)
-    return lambda run: _words(results(run, function, f"split_by {name}"), name)
+    return partial(_words_of_function, function, name_of(function))
 
 
 def word_of(key: Any) -> int | None:
@@ -65,6 +59,17 @@ def word_of(key: Any) -> int | None:
         return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))
     known = isinstance(key, int | str)
     return int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)) if known else None
+
+
+def _words_of_leaf(index: int, name: str, run: Run) -> Words:
+    values = run.column(index)
+    if isinstance(values, np.ndarray) and not values.dtype.hasobject:
+        return np.asarray(seeds.derive(0, "group", values), np.uint64)
+    return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
+
+
+def _words_of_function(function: Callable[..., Any], name: str, run: Run) -> Words:
+    return _words(results(run, function, f"split_by {name}"), name)
 
 
 def _words(keys: Any, origin: str) -> Words:

@@ -1,15 +1,16 @@
-"""Reads every selected row once, in large batches, in several threads."""
+"""Reads every selected row once, in large batches: a pass whose parts are runs of rows."""
 
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec, leaf_arrays
-from loadax.core.threads import call_in_threads
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
@@ -17,8 +18,9 @@ from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
 
 _RUN_BYTES = 4 << 20
-_RUN_ROWS = 1024  # few, so that progress of a slow function is visible and Ctrl-C takes effect soon
-_RUNS_A_THREAD = 4  # at least, if there are enough rows, so that no thread is idle at the end
+_RUN_ROWS = 1024
+_FEW_PARTS, _MANY_PARTS = 64, 512  # so that all threads have work until the end, and keeping parts costs little
+_PART_ROWS = 1 << 17  # of a part of many rows
 _WORKERS, _MOST_WORKERS = 4, 32
 
 
@@ -94,21 +96,63 @@ def threads_for(reader: Reader, workers: int | None) -> int:
     return workers or max(_WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS))
 
 
-def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
-    """Splits rows into runs of whole chunks with at least one selected row: `[first row, end)` as int64[n, 2]."""
-    if not met.any():  # without reading a row for its size
-        return np.empty((0, 2), np.int64)
-    total = len(met)
-    size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // (_RUNS_A_THREAD * workers))))
-    starts = chunk_starts(reader.source)
-    if isinstance(starts, range):
-        begins = np.arange(0, total, starts.step * max(1, size // starts.step))
-    else:
-        begins = np.arange(0, total, size)
-        if starts is not None:
-            begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
-    bounds = np.stack([begins, np.append(begins[1:], total)], axis=1).astype(np.int64)
-    return bounds[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+@final
+@dataclass(frozen=True)
+class RowWork:
+    """Evaluation of a function on the selected rows; see `loadax.sources.io.recipe.Work`.
+
+    Args:
+        reader: Reader of the rows, without random maps.
+        met: Mask of the rows to read, bool[rows].
+        judge: Function to evaluate, called concurrently.
+        dtype: Dtype of its values.
+        label: Name of the pass, for messages.
+        runs: First row of each run, which is read together, and the number of rows, int64[runs + 1].
+        parts: Number of the first run of each part, and the number of runs, int64[parts + 1].
+        sizes: Number of selected rows of each part.
+    """
+
+    reader: Reader
+    met: NDArray[np.bool_]
+    judge: RowFunction
+    dtype: Any
+    label: str
+    runs: Integers
+    parts: Integers
+    sizes: list[int]
+    unit: str = "row"
+
+    def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
+        """Values of the selected rows of a part."""
+        values = [np.empty(0, self.dtype)]
+        for run in range(self.parts[part], self.parts[part + 1]):
+            begin, end = self.runs[run : run + 2]
+            rows = begin + np.flatnonzero(self.met[begin:end])
+            values.append(self.judge(read_run(self.reader, rows, over)))
+        return {"values": np.concatenate(values)}
+
+
+def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: Any, label: str) -> RowWork:
+    """Plans runs of whole chunks with at least one selected row, and parts of them, from numbers alone."""
+    total, group = len(met), 1
+    begins = np.empty(0, np.int64)
+    if met.any():  # else no row is read for its size
+        if _needs_specs(reader):
+            _ = reader.specs  # inferred once, before the threads start
+        size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // _FEW_PARTS)))
+        group = max(1, min(_PART_ROWS, total // _MANY_PARTS) // size)
+        starts = chunk_starts(reader.source)
+        if isinstance(starts, range):
+            begins = np.arange(0, total, starts.step * max(1, size // starts.step))
+        else:
+            begins = np.arange(0, total, size)
+            if starts is not None:
+                begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
+        begins = begins[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+    parts = np.append(np.arange(0, len(begins), group), len(begins))
+    runs = np.append(begins, total)
+    sizes = [int(np.count_nonzero(met[low:high])) for low, high in pairwise(runs[parts].tolist())]
+    return RowWork(reader, met, judge, dtype, label, runs, parts, sizes)
 
 
 def _row_bytes(reader: Reader) -> int:
@@ -122,39 +166,3 @@ def _row_bytes(reader: Reader) -> int:
 def _needs_specs(reader: Reader) -> bool:
     """Whether rows are stacked or mapped; other rows may have no common spec."""
     return bool(reader.maps) or not reader.traits.reads_examples
-
-
-def scan(
-    reader: Reader,
-    met: NDArray[np.bool_],
-    runs: Integers,
-    judge: RowFunction,
-    workers: int,
-    done: Callable[[int], object],
-) -> list[NDArray[Any]]:
-    """Evaluates `judge` on the selected rows of each run, in order; memory is bounded by a few runs per thread.
-
-    Args:
-        reader: Reader of the rows, without random maps.
-        met: Mask of the rows to read, bool[rows].
-        runs: Result of `plan_runs`.
-        judge: Function to evaluate, called concurrently.
-        workers: Number of threads.
-        done: Callback for each finished run, given its number of rows.
-    """
-    if len(runs) and _needs_specs(reader):
-        _ = reader.specs  # inferred once, before the threads start
-    arrays: list[NDArray[Any]] = []
-
-    def one(run: list[int], over: threading.Event) -> tuple[NDArray[Any], int]:
-        start, end = run
-        rows = start + np.flatnonzero(met[start:end])
-        return judge(read_run(reader, rows, over)), len(rows)
-
-    def take(judged: tuple[NDArray[Any], int]) -> None:
-        values, count = judged
-        arrays.append(values)
-        done(count)
-
-    call_in_threads(workers, "loadax-scan", one, runs.tolist(), take)
-    return arrays

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,9 @@ def keep(
     name = name_of(function)
     index_key(key, options.index, "fn changes")
 
-    def judge(run: Run) -> Integers:
-        outcomes = results(run, function, f"filter {name}")
-        return np.array([row for row, answer in outcomes if _truth(answer, name, row)], np.int64)
-
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    question = Question("filter", name, judge, np.int64, known_as, function, _check_kept)
+    question = Question("filter", name, partial(_kept, function, name), np.int64, known_as, function, _check_kept)
     rows, digest = answers(question, reader, met, options)
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
@@ -197,6 +194,12 @@ def split_groups(
         return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
+
+
+def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
+    """The rows of a run for which a function returns True."""
+    outcomes = results(run, function, f"filter {name}")
+    return np.array([row for row, answer in outcomes if _truth(answer, name, row)], np.int64)
 
 
 def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:

@@ -235,15 +235,38 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
     assert index.exists()
 
 
-def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+def test_finished_parts_are_kept_when_the_function_raises(tmp_path: Path) -> None:
+    calls: list[int] = []
+
     def fails(example: Any) -> bool:
-        if example["x"] == 100:
+        if len(calls) == 403 and is_broken:
             raise KeyError("no such thing")
+        calls.append(int(example["x"]))
         return True
+
+    is_broken = True
+
+    with pytest.raises(KeyError) as caught:
+        data().filter(fails, "v1", index=tmp_path, workers=1)
+    (note,) = [note for note in caught.value.__notes__ if "parts are kept" in note]
+    assert note == (
+        f"loadax: 50 of 63 parts are kept in {next(tmp_path.glob('filter-*.parts'))}; the same call with "
+        f"index={str(tmp_path)!r} goes on from there"
+    )
+    before, is_broken = len(calls), False
+    assert len(data().filter(fails, "v1", index=tmp_path, workers=1)) == 500
+    assert before == 403
+    assert calls[before:] == VALUES[400:].tolist()
+    assert {*files(tmp_path)} == {"filter.json", *(path.name for path in tmp_path.glob("filter-answers-*.npy"))}
+
+
+def test_no_files_are_left_when_no_part_was_finished(tmp_path: Path) -> None:
+    def fails(example: Any) -> bool:
+        raise KeyError("no such thing")
 
     with pytest.raises(KeyError):
         data().filter(fails, index=tmp_path / "i")
-    assert files(tmp_path) == []
+    assert files(tmp_path / "i") == []
 
 
 # what is refused
@@ -371,7 +394,7 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         _, problem = child.communicate(timeout=HANG)  # all rows take half an hour
     assert "KeyboardInterrupt" in problem
-    assert files(tmp_path) == []
+    assert files(tmp_path / "i") == []
 
 
 MUCH = """

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec, Integers
+from loadax.reader import Reader
 from loadax.row_index import scan
-from loadax.row_index.scan import plan_runs, read_run, threads_for
+from loadax.row_index.scan import read_run, row_work, threads_for
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -35,23 +38,44 @@ def test_no_chunk_is_in_two_runs(chunks: Any) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1024, 5000])
 @pytest.mark.parametrize("chunks", [None, 10, np.array([0, 3, 900])], ids=str)
-def test_runs_hold_every_row_that_is_met_once(size: int, chunks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_have_every_selected_row_once(size: int, chunks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", size)
     reader = (from_arrays({"x": VALUES}) if chunks is None else chunked(chunks)[0]).reader
     met = np.zeros(2000, bool)
     met[[5, 6, 7, 1200, 1999]] = True
-    runs = plan_runs(reader, met, 2)
-    found = np.concatenate([start + np.flatnonzero(met[start:end]) for start, end in runs.tolist()])
-    assert found.tolist() == np.flatnonzero(met).tolist()
-    assert all(met[start:end].any() for start, end in runs.tolist())
+    parts = rows_of_parts(reader, met)
+    assert np.concatenate(parts).tolist() == np.flatnonzero(met).tolist()
+    assert all(map(len, parts))
 
 
-def test_few_rows_are_dealt_to_all_threads_and_large_ones_read_a_few_at_a_time() -> None:
+def rows_of_parts(reader: Reader, met: Any) -> list[Any]:
+    work = row_work(reader, met, lambda run: run.rows, np.int64, "rows")
+    parts = [work.compute(part, threading.Event())["values"] for part in range(len(work.sizes))]
+    assert list(map(len, parts)) == work.sizes
+    return parts
+
+
+def test_few_rows_make_many_parts_and_large_rows_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     all_met = np.ones(100, bool)
-    assert len(plan_runs(from_arrays(VALUES[:100]).reader, all_met, 4)) > 12
+    assert len(rows_of_parts(from_arrays(VALUES[:100]).reader, all_met)) > 12
     large = from_source([{"x": np.zeros(1 << 20)}] * 3).reader
-    assert plan_runs(large, all_met[:3], 1).tolist() == [[0, 1], [1, 2], [2, 3]]
-    assert plan_runs(large, np.empty(0, bool), 1).shape == (0, 2)
+    reads: list[int] = []
+    monkeypatch.setattr(scan, "read_run", lambda *run: reads.append(len(run[1])) or read_run(*run))
+    assert list(map(len, rows_of_parts(large, all_met[:3]))) == [1, 1, 1] == reads
+    assert rows_of_parts(large, np.empty(0, bool)) == []
+
+
+@given(
+    total=st.integers(0, 300), few=st.integers(1, 9), many=st.integers(1, 9), most=st.integers(1, 50), data=st.data()
+)
+def test_parts_depend_on_numbers_alone(total: int, few: int, many: int, most: int, data: st.DataObject) -> None:
+    met = np.array(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), bool)
+    reader = from_arrays(np.arange(max(1, total))).reader
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_FEW_PARTS", few), ("_MANY_PARTS", many), ("_PART_ROWS", most)):
+            patch.setattr(scan, name, value)
+        parts = rows_of_parts(reader, met)
+    assert np.concatenate([np.empty(0, np.int64), *parts]).tolist() == np.flatnonzero(met).tolist()
 
 
 def test_rows_that_are_never_stacked_need_no_spec_in_common() -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -67,6 +68,17 @@ class IndexFolder:
     def path(self, name: str) -> Path:
         """Path of an entry's description."""
         return self._folder / f"{name}.json"
+
+    def parts(self, name: str, digest: str) -> Path:
+        """Folder of the parts of an entry that is being computed. `digest`: of what it is computed from."""
+        return self._folder / f"{name}-{digest}.parts"
+
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """What changes whenever an entry is written; None if there is none."""
+        with suppress(OSError):
+            status = self.path(name).stat()
+            return status.st_ino, status.st_mtime_ns
+        return None
 
     def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
         """Returns an entry if it was computed from `identity`; else None, and logs why if it exists.

@@ -1,0 +1,279 @@
+"""Passes: computes something of all rows or files, in parts, and keeps the result in an index folder.
+
+The parts are kept too until all are finished, so an interrupted pass goes on where it was. All processes that share the
+folder do the pass together.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from time import sleep
+from typing import Any, NamedTuple
+
+from loadax.core.context import Caller
+from loadax.core.distributed import this_process
+from loadax.core.progress import progress_bar
+from loadax.core.tasks import Engine, Raised, TaskRun
+from loadax.core.threads import thread_pool
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
+from loadax.sources.io.kept_files import whole_file
+from loadax.sources.io.parts import Arrays, ChangedError, Parts, PartsFolder, PartsInMemory
+from loadax.sources.io.recipe import Work, run_part, write_recipe
+from loadax.sources.io.remote_errors import unwrap
+from loadax.sources.io.shared import check_shared
+
+_WINDOW = 1 << 10  # tasks that an executor has at a time
+_MODULES = 16  # of the user's, that workers of an executor may lack
+_POLL = 0.2  # seconds
+_DESCRIPTION = "pass.json"  # what the parts of a folder belong to
+
+_log = logging.getLogger("loadax")
+
+
+class PassOptions(NamedTuple):
+    """How a pass is run.
+
+    Args:
+        workers: Number of threads of this process.
+        executor: What runs the parts instead of threads; None: threads.
+        progress: Whether to show a progress bar; None: if stderr is a terminal.
+    """
+
+    workers: int
+    executor: Engine | None
+    progress: bool | None
+
+
+def index_folder(path: Any, verb: str, data: str) -> IndexFolder | None:
+    """Returns the folder at `index=`; None if none is passed.
+
+    Raises:
+        ArgumentError: When it is not a folder, or none is passed in a run of several processes.
+    """
+    processes = this_process().count
+    if path is None and processes > 1:
+        raise ArgumentError(
+            f"{verb}() without index=, in a run of {processes} processes: each would read all {data}; pass index=, a "
+            "folder that they share, with which they read them together, each once",
+            argument="index",
+        )
+    return None if path is None else IndexFolder(path)
+
+
+def run_pass(work: Work, parts: Parts, options: PassOptions, done: Callable[[int], object]) -> None:
+    """Computes all parts.
+
+    Args:
+        work: What is computed.
+        parts: Where the parts are kept; a `PartsFolder` if there is an executor.
+        options: How it is run.
+        done: Called with the size of each part that is finished.
+
+    Raises:
+        Exception: What a part has raised.
+    """
+    parts.done = lambda part: done(work.sizes[part]) if part < parts.count else None
+    if options.executor is None:
+        over, caller = threading.Event(), Caller()
+
+        def compute(part: int) -> Raised | None:
+            try:
+                parts.put(part, work.compute(part, over))
+            except BaseException as error:  # noqa: BLE001 - raised again by this pass
+                return Raised(error)
+            return None
+
+        with thread_pool(options.workers, "loadax-pass") as pool:
+            try:
+                TaskRun(parts, pool, options.workers, backups=False).run(partial(caller.run, compute), lambda e: e)
+            except BaseException:
+                over.set()
+                raise
+        return
+    assert isinstance(parts, PartsFolder)
+    by_value: list[str] = []
+    while True:
+        recipe = write_recipe(parts.path, work, by_value)
+        try:
+            run = TaskRun(parts, options.executor, _WINDOW, backups=True)
+            run.run(partial(run_part, recipe), lambda error: unwrap(error, "a worker of the executor"))
+        except ModuleNotFoundError as error:
+            module = error.name or ""
+            if module not in sys.modules or module in by_value or len(by_value) == _MODULES:
+                raise
+            by_value.append(module)
+            parts.rejoin()
+        else:
+            return
+
+
+def kept_pass(
+    folder: IndexFolder | None,
+    name: str,
+    identity: Callable[[], Mapping[str, Any]],
+    check: Callable[[Entry], object],
+    begin: Callable[[], Work],
+    merge: Callable[[Iterator[Arrays]], Entry],
+    options: PassOptions,
+    *,
+    shared: bool = True,
+) -> Entry:
+    """Returns an entry of an index folder, or computes it, together with the other processes that share the folder.
+
+    Args:
+        folder: The folder; None: the result is not kept.
+        name: Name of the entry.
+        identity: Identity of what it is made from, as JSON; see `IndexFolder`.
+        check: Checks an entry that was read; raises `ValueError`.
+        begin: Makes what is computed.
+        merge: Makes the entry of the arrays of all parts, in order.
+        options: How it is computed.
+        shared: Whether all processes of a run need the same folder.
+
+    Raises:
+        ArgumentError: When there is an executor, but no folder; or the processes of a run have different folders; or
+            another pass is under way in the folder.
+        SourceError: When the folder can't be written.
+    """
+    if folder is None:
+        if options.executor is not None:
+            raise ArgumentError(
+                f"executor= needs index=, a folder that all its workers share: parts of {name}() are kept there",
+                argument="index",
+            )
+        work = begin()
+        parts = PartsInMemory(len(work.sizes), abs)
+        with _progress(work, options) as done:
+            run_pass(work, parts, options, done)
+        return merge(map(parts.take, range(parts.count)))
+    known = identity()
+    path = folder.parts(name, _digest(known))
+    is_run = shared and this_process().count > 1
+
+    def kept() -> Entry | None:
+        return folder.get(name, known, check)
+
+    seen, entry = folder.stamp(name), kept()
+    while entry is None:
+        work = begin()
+        with suppress(ChangedError):
+            _prepare(path, name, known)
+            if folder.stamp(name) == seen:  # else another process has finished it before the folder was made
+                if is_run:
+                    check_shared(path, work.label, lambda seen=seen: folder.stamp(name) != seen)
+                    is_run = False
+                entry = _join(folder, path, name, known, work, merge, options)
+                continue
+        seen, entry = folder.stamp(name), kept()
+    if is_run:
+        check_shared(path, name, lambda: True)
+    _tidy(path, name)
+    return entry
+
+
+def _join(
+    folder: IndexFolder,
+    path: Path,
+    name: str,
+    known: Mapping[str, Any],
+    work: Work,
+    merge: Callable[[Iterator[Arrays]], Entry],
+    options: PassOptions,
+) -> Entry:
+    """Takes part in a pass until all parts are finished, and merges them, or waits until another process has."""
+    parts = PartsFolder(path, work.label, len(work.sizes), abs)
+    with parts.joined(), _progress(work, options) as done, _advice(parts):
+        run_pass(work, parts, options, done)
+        while not parts.claim_merge():
+            sleep(_POLL)
+        entry = merge(map(parts.take, range(parts.count)))
+        folder.put(name, known, entry)
+        return entry
+
+
+@contextmanager
+def _progress(work: Work, options: PassOptions) -> Iterator[Callable[[int], object]]:
+    with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
+        yield done
+
+
+@contextmanager
+def _advice(parts: PartsFolder) -> Iterator[None]:
+    """Adds to an exception that ends a pass, including Ctrl-C, how to go on."""
+    try:
+        yield
+    except ChangedError:
+        raise
+    except BaseException as error:
+        finished = sum(map(parts.has, range(parts.count)))
+        if not finished:
+            parts.delete()
+            raise
+        error.add_note(
+            f"loadax: {finished} of {parts.count} parts are kept in {parts.path}; the same call with "
+            f"index={str(parts.path.parent)!r} goes on from there"
+        )
+        raise
+
+
+def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
+    """Makes the folder of the parts, and deletes unfinished parts of other data.
+
+    Raises:
+        ArgumentError: When another process computes the entry from other data, or by another function.
+        ChangedError: When the parts have been merged meanwhile.
+    """
+    for other in path.parent.glob(f"{name}-*.parts"):
+        described = _described(other)
+        fields = [field for field, value in known.items() if differs(described.get(field), value, field)]
+        if other == path and not (fields and described):
+            continue
+        differing = ", ".join(fields)
+        if PartsFolder(other, name, 0, abs).others():
+            raise ArgumentError(
+                f"index={str(path.parent)!r} is in use by another {name}(), of which {differing} differs; pass each "
+                "its own index=",
+                argument="index",
+            )
+        text = "index %s has unfinished parts of another %s(), of which %s differs; they are deleted %s"
+        _log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
+        if other == path:
+            shutil.rmtree(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with whole_file(path / _DESCRIPTION) as out:
+            out.write(json.dumps(dict(known), indent=1).encode())
+    except OSError as error:
+        if path.parent.is_dir() and not path.exists():
+            raise ChangedError from error
+        raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
+
+
+def _tidy(path: Path, name: str) -> None:
+    """Deletes the parts of a pass that is complete, and those that others of its name have left behind."""
+    for other in path.parent.glob(f"{name}-*.parts"):
+        parts = PartsFolder(other, name, 0, abs)
+        if other == path or not parts.others():
+            parts.delete()
+
+
+def _described(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((path / _DESCRIPTION).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _digest(known: Mapping[str, Any]) -> str:
+    """Name of a pass among those of an entry. Times and places of files are compared apart: copies may have others."""
+    text = json.dumps({field: value for field, value in known.items() if field != FILES}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
