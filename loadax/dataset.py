@@ -382,6 +382,7 @@ class Dataset:
         targets: Literal["given"] | None = None,
         index: str | os.PathLike[str] | None = None,
         key: str | None = None,
+        executor: Engine | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
@@ -422,10 +423,12 @@ class Dataset:
                 `tokens[1:]`. `loss_mask` is then True for all entries of documents, but those of `bos`. None:
                 `loss_mask` is for targets that are shifted after packing.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
-                data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
-                all read in every run.
+                data is rebuilt, which is logged. While lengths are measured, it keeps what is finished, as in `filter`;
+                processes that share it measure them together. Without it, documents of unknown length are all read in
+                every run; a run of several processes needs it.
             key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
                 objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
+            executor: What measures lengths instead of threads, as in `filter`.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
@@ -461,7 +464,8 @@ class Dataset:
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin, given)
+        value = fill_values(value)
+        source = pack(self.reader, self.order, options, index, key, executor, progress, value, begin, given)
         return Dataset(source, Sequential(len(source)))
 
     def cache(

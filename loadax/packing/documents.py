@@ -1,9 +1,9 @@
 """Documents: the rows of a dataset that are packed, as one-dimensional leaves of any length."""
 
 import copy
-import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
-from loadax.core.progress import progress_bar
-from loadax.core.threads import call_in_threads
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Form
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
+from loadax.sources.io.passes import part_size
 from loadax.transforms import BatchMap
 from loadax.writing.identity import digest_of, identify, spread
 
@@ -122,15 +121,10 @@ class Documents:
             for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, request.wanted, strict=True))
         ]
 
-    def lengths(self, progress: bool | None) -> Integers:
-        """int64[n, lengths]: of every document, from the source, or else measured by reading all documents in threads.
-
-        One length, if all leaves are equally long.
-        """
-        known = None if self._by_leaf else self._known_lengths()
-        return self._measure_lengths(progress) if known is None else known[:, None]
-
-    def _known_lengths(self) -> Integers | None:
+    def known_lengths(self) -> Integers | None:
+        """int64[n, 1]: the length of every document, if the source knows it without reading them."""
+        if self._by_leaf:
+            return None
         out = np.empty(self.size, np.int64)
         for start in range(0, self.size, _LENGTHS_PER_CALL):
             numbers = np.arange(start, min(start + _LENGTHS_PER_CALL, self.size))
@@ -144,25 +138,17 @@ class Documents:
                 f"{self.reader.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
                 "return the length of each document, 0 or more"
             )
-        return out
+        return out[:, None]
 
     @property
     def num_lengths(self) -> int:
         """Number of lengths of a document."""
         return len(self.form.dtypes) if self._by_leaf else 1
 
-    def _measure_lengths(self, progress: bool | None) -> Integers:
-        out = np.empty((self.size, self.num_lengths), np.int64)
-        workers = max(self.traits.concurrent_reads, min(8, os.cpu_count() or 1))
-
-        def measure(start: int, _: threading.Event) -> int:
-            numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
-            out[numbers] = [self._measured(leaves) for leaves in self.leaves(numbers)]
-            return len(numbers)
-
-        with progress_bar("reading lengths", self.size, "document", progress) as done:
-            call_in_threads(workers, "loadax-lengths", measure, range(0, self.size, _DOCUMENTS_PER_READ), done)
-        return out
+    def measure(self, numbers: Integers) -> Integers:
+        """int64[n, lengths]: lengths of these documents, which are read. One length, if all leaves are equally long."""
+        lengths = [self._measured(leaves) for leaves in self.leaves(numbers)]
+        return np.array(lengths, np.int64).reshape(len(numbers), self.num_lengths)
 
     def identity(self) -> dict[str, Any]:
         """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
@@ -207,3 +193,40 @@ class Documents:
                     "data and maps must return the same on every read: "
                     "call pack() again, and apply random maps after it"
                 )
+
+
+@final
+@dataclass(frozen=True)
+class LengthWork:
+    """Measurement of the lengths of documents; see `loadax.sources.io.recipe.Work`.
+
+    Args:
+        documents: The documents.
+        part_size: Documents of a part; the last one may have fewer.
+    """
+
+    documents: Documents
+    part_size: int
+    label: str = "reading lengths"
+    unit: str = "document"
+
+    @property
+    def sizes(self) -> list[int]:
+        size = self.documents.size
+        return [min(self.part_size, size - begin) for begin in range(0, size, self.part_size)]
+
+    def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
+        """Lengths of the documents of a part."""
+        begin = part * self.part_size
+        end = min(begin + self.part_size, self.documents.size)
+        lengths = []
+        for low in range(begin, end, _DOCUMENTS_PER_READ):
+            if over.is_set():
+                break
+            lengths.append(self.documents.measure(np.arange(low, min(low + _DOCUMENTS_PER_READ, end))))
+        return {"lengths": np.concatenate(lengths)}
+
+
+def length_work(documents: Documents) -> LengthWork:
+    """Plans the parts from the number of documents alone."""
+    return LengthWork(documents, part_size(documents.size, _DOCUMENTS_PER_READ))

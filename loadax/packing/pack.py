@@ -1,22 +1,27 @@
 """Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
 import logging
+import os
 import warnings
+from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from loadax.core.arguments import index_key
+from loadax.core.distributed import this_process
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
+from loadax.core.tasks import Engine, checked_engine
 from loadax.errors import ArgumentError
-from loadax.packing.documents import Documents
+from loadax.packing.documents import Documents, length_work
 from loadax.packing.packed import Group, PackedSource
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
+from loadax.sources.io.passes import PassOptions, check_index, kept_pass
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has
@@ -33,6 +38,7 @@ def pack(
     options: PackOptions,
     index: Any,
     key: str | None,
+    executor: Any,
     progress: bool | None,
     value: Any,
     bos: Any,
@@ -42,12 +48,13 @@ def pack(
 
     `given`: whether documents bring shifted targets.
     """
-    folder = _open_index(reader, index, key)
+    engine = checked_engine(executor)
+    folder = _open_index(reader, index, key, engine)
     documents = Documents(reader, order, options.by_leaf, key)
     options = _in_order_of_leaves(options, documents)
     if not given and not options.by_leaf:
         _warn_of_shifted(documents)
-    lengths, digest = _cached_lengths(documents, options, folder, progress)
+    lengths, digest = _cached_lengths(documents, options, folder, engine, progress)
     if not documents.flat:
         documents.known = lengths
     plans = packed(options, _cached_arrays(documents, lengths, digest, options, folder), lengths)
@@ -87,7 +94,7 @@ def _warn_of_shifted(documents: Documents) -> None:
             return
 
 
-def _open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | None:
+def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
     index_key(key, index, "the maps before pack() change")
     if index is None:
@@ -96,9 +103,10 @@ def _open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | No
     reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    _log.warning(
-        "index %s is neither read nor written: %s; pass key=, a text that you change with the maps", index, reason
-    )
+    advice = "pass key=, a text that you change with the maps"
+    if engine is not None or this_process().count > 1:
+        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}; {advice}", argument="key")
+    _log.warning("index %s is neither read nor written: %s; %s", index, reason, advice)
     return None
 
 
@@ -122,7 +130,11 @@ def _in_order_of_leaves(options: PackOptions, documents: Documents) -> PackOptio
 
 
 def _cached_lengths(
-    documents: Documents, options: PackOptions, folder: IndexFolder | None, progress: bool | None
+    documents: Documents,
+    options: PackOptions,
+    folder: IndexFolder | None,
+    engine: Engine | None,
+    progress: bool | None,
 ) -> tuple[Integers, str]:
     """Lengths of the documents, int64[n, lengths], and their digest."""
 
@@ -132,12 +144,26 @@ def _cached_lengths(
         if np.sum(lengths, dtype=np.float64) >= _LARGEST:
             raise ValueError("all lengths together are larger than any file")
 
-    def make() -> Entry:
-        lengths = documents.lengths(progress).reshape(-1)
+    def entry_of(parts: Iterable[Integers]) -> Entry:
+        lengths = np.concatenate([part.reshape(-1) for part in parts])
         return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
     name = "lengths-by-leaf" if options.by_leaf else "lengths"
-    entry = cached(folder, name, documents.identity, check, make)
+    known = documents.known_lengths()
+    if known is not None:
+        entry = cached(folder, name, documents.identity, check, lambda: entry_of([known]))
+    else:
+        check_index(folder, "pack", f"{documents.size} documents")
+        workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
+        entry = kept_pass(
+            folder,
+            name,
+            documents.identity,
+            check,
+            lambda: length_work(documents),
+            lambda parts: entry_of(part["lengths"] for part in parts),
+            PassOptions(workers, engine, progress),
+        )
     return entry.arrays["lengths"].reshape(documents.size, documents.num_lengths), entry.facts["digest"]
 
 

@@ -20,9 +20,9 @@ from loadax.core.tasks import Engine, checked_engine
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
-from loadax.sources.io.index_folder import Entry, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.io.parts import Arrays
-from loadax.sources.io.passes import PassOptions, index_folder, kept_pass
+from loadax.sources.io.passes import PassOptions, check_index, kept_pass
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
@@ -94,8 +94,9 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
             f"{question.verb}() reads each row once, but a map before it is random; "
             f"call {question.verb}() before the random map"
         )
-    folder = index_folder(options.index, question.verb, str(len(met)) + " rows")
-    known_as = None if folder is None else _known_as(question, reader, folder.path(question.verb))
+    folder = None if options.index is None else IndexFolder(options.index)
+    check_index(folder, question.verb, f"{len(met)} rows")
+    known_as = None if folder is None else _known_as(question, reader, folder.path(question.verb), options)
     label = f"{question.verb} {question.name.partition(' ')[0]}"
 
     def identity() -> dict[str, Any]:
@@ -120,7 +121,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     return entry.arrays["answers"], entry.facts["digest"]
 
 
-def _known_as(question: Question, reader: Reader, path: Path) -> list[str] | None:
+def _known_as(question: Question, reader: Reader, path: Path, options: Options) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     own = [] if question.function is None else [question.function]
     reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
@@ -130,9 +131,8 @@ def _known_as(question: Question, reader: Reader, path: Path) -> list[str] | Non
         return ["code", *(fingerprint(function).digest for function in own)]
     hint = "make such objects in a function with @functools.cache, and call it where they are used"
     text = f"{reason}; {'pass key=, a text that you change with it' if question.verb == 'filter' else hint}"
-    count = this_process().count
-    if count > 1:
-        raise ArgumentError(f"{text}: {count} processes read its index, and must detect a stale one")
+    if options.executor is not None or this_process().count > 1:
+        raise ArgumentError(f"index {path} can't be shared: {text}")
     _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)
     return None
 

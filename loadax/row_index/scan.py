@@ -16,11 +16,10 @@ from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
+from loadax.sources.io.passes import part_size
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
-_FEW_PARTS, _MANY_PARTS = 64, 512  # so that all threads have work until the end, and keeping parts costs little
-_PART_ROWS = 1 << 17  # of a part of many rows
 _WORKERS, _MOST_WORKERS = 4, 32
 
 
@@ -139,8 +138,10 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
     if met.any():  # else no row is read for its size
         if _needs_specs(reader):
             _ = reader.specs  # inferred once, before the threads start
-        size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // _FEW_PARTS)))
-        group = max(1, min(_PART_ROWS, total // _MANY_PARTS) // size)
+        together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS))
+        rows = part_size(total, together)
+        size = min(together, rows)
+        group = rows // size
         starts = chunk_starts(reader.source)
         if isinstance(starts, range):
             begins = np.arange(0, total, starts.step * max(1, size // starts.step))

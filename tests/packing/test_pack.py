@@ -369,7 +369,7 @@ def test_lengths_are_read_by_threads_under_a_bar(capsys: pytest.CaptureFixture[s
         return each
 
     from_source(documents(3000)).map(watched).pack(16, progress=True)
-    assert any(name.startswith("loadax-lengths") for name in names)
+    assert any(name.startswith("loadax-pass") for name in names)
     assert "reading lengths" in capsys.readouterr().err
     from_source(documents()).pack(16, progress=False)
     flat(documents()).pack(16, progress=True)  # nothing is read

@@ -1,6 +1,9 @@
 """What the real processes of `test_jax_runs.py` do."""
 
+from collections.abc import Callable
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from loadax import Dataloader
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
+from loadax.sources.io import shared as common
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 
 
@@ -39,19 +43,52 @@ def everything(folder: str) -> None:
     assert files(Path(folder)) == before
 
 
+def shared(folder: str) -> None:
+    """The processes evaluate rows together, each once, and have the same index."""
+    me = this_process()
+    calls: list[int] = []
+    kept = data().filter(counted(slowly(small), calls), "small", index=f"{folder}/index")
+    assert sorted(rows_of(kept)) == SMALL
+    train, test = data().split_by(user, 0.5, index=f"{folder}/index")
+    assert sorted(rows_of(train) + rows_of(test)) == list(range(ROWS))
+    (Path(folder) / f"calls-{me.index}").write_text(str(len(calls)))
+    (Path(folder) / f"test-{me.index}").write_text(" ".join(map(str, rows_of(test))))
+
+
+def shared_once(folder: str) -> None:
+    """What `shared` did."""
+    calls = [int(path.read_text()) for path in Path(folder).glob("calls-*")]
+    assert sum(calls) == ROWS
+    assert len({path.read_text() for path in Path(folder).glob("test-*")}) == 1
+    assert all(calls)
+    assert not list(Path(folder).rglob("*.parts"))
+
+
+def slowly(function: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def slow(example: Any) -> bool:
+        sleep(0.002)
+        return function(example)
+
+    return slow
+
+
 def refusals(folder: str) -> None:
-    """Without an index that was built before, and with a function of which nobody knows whether it is the same."""
-    advice = (
-        r"in a run of 2 processes: each would read all rows; build the index before the run: "
-        r"`loadax index SRC --{} MODULE:FUNCTION --out PATH` or by running this program in one process, and pass"
-    )
-    with pytest.raises(ArgumentError, match=r"filter\(\) without index=, " + advice.format("filter")):
+    """Without an index folder in common, and with a function of which changes can't be detected."""
+    advice = r"in a run of 2 processes: each would read all {} rows; pass index=, a folder that they share"
+    with pytest.raises(ArgumentError, match=r"filter\(\) without index=, " + advice.format(ROWS)):
         data().filter(small)
-    with pytest.raises(ArgumentError, match=r"split_by\(\) without index=, " + advice.format("split-by")):
+    with pytest.raises(ArgumentError, match=r"split_by\(\) without index=, " + advice.format(ROWS)):
         data().split_by("user", 0.5)
-    with pytest.raises(ArgumentError, match=r"without its index at .*filter\.json, " + advice.format("filter")):
-        data().filter(small, index=folder)
-    with pytest.raises(ArgumentError, match="2 processes read its index, and must detect a stale one"):
+    with pytest.raises(ArgumentError, match=r"filter\.json can't be shared: changes of <.* can't be detected"):
         data().filter(Opaque(), index=folder)
+    assert "filter.json" not in files(Path(folder))
+    me = this_process()
+    own = f"{folder}/{me.index}"
+    common._VISIBLE = 1.0  # seconds
+    if me.index == 0:
+        assert sorted(rows_of(data().filter(small, index=own))) == SMALL
+    else:
+        message = rf"index='{own}' is not one folder: process 1 on .* does not see what process 0 on .* pass a folder"
+        with pytest.raises(ArgumentError, match=message):
+            data().filter(small, index=own)
     assert len(data().exclude([1])) == ROWS - 1
-    assert files(Path(folder)) == []

@@ -14,6 +14,7 @@ from loadax.protocols import ArraySpec, Integers
 from loadax.reader import Reader
 from loadax.row_index import scan
 from loadax.row_index.scan import read_run, row_work, threads_for
+from loadax.sources.io import passes
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -60,7 +61,12 @@ def test_few_rows_make_many_parts_and_large_rows_are_read_one_by_one(monkeypatch
     assert len(rows_of_parts(from_arrays(VALUES[:100]).reader, all_met)) > 12
     large = from_source([{"x": np.zeros(1 << 20)}] * 3).reader
     reads: list[int] = []
-    monkeypatch.setattr(scan, "read_run", lambda *run: reads.append(len(run[1])) or read_run(*run))
+
+    def counted(reader: Reader, rows: Integers, over: threading.Event) -> Any:
+        reads.append(len(rows))
+        return read_run(reader, rows, over)
+
+    monkeypatch.setattr(scan, "read_run", counted)
     assert list(map(len, rows_of_parts(large, all_met[:3]))) == [1, 1, 1] == reads
     assert rows_of_parts(large, np.empty(0, bool)) == []
 
@@ -73,7 +79,7 @@ def test_parts_depend_on_numbers_alone(total: int, few: int, many: int, most: in
     reader = from_arrays(np.arange(max(1, total))).reader
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_FEW_PARTS", few), ("_MANY_PARTS", many), ("_PART_ROWS", most)):
-            patch.setattr(scan, name, value)
+            patch.setattr(passes, name, value)
         parts = rows_of_parts(reader, met)
     assert np.concatenate([np.empty(0, np.int64), *parts]).tolist() == np.flatnonzero(met).tolist()
 

@@ -33,6 +33,8 @@ from loadax.sources.io.shared import check_shared
 _WINDOW = 1 << 10  # tasks that an executor has at a time
 _MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
+_FEW_PARTS, _MANY_PARTS = 64, 512
+_PART_ROWS = 1 << 17  # of a part of many rows
 _DESCRIPTION = "pass.json"  # what the parts of a folder belong to
 
 _log = logging.getLogger("loadax")
@@ -52,20 +54,29 @@ class PassOptions(NamedTuple):
     progress: bool | None
 
 
-def index_folder(path: Any, verb: str, data: str) -> IndexFolder | None:
-    """Returns the folder at `index=`; None if none is passed.
+def check_index(folder: IndexFolder | None, verb: str, data: str) -> None:
+    """Checks that there is an index folder in a run of several processes.
 
     Raises:
-        ArgumentError: When it is not a folder, or none is passed in a run of several processes.
+        ArgumentError: When there is none.
     """
     processes = this_process().count
-    if path is None and processes > 1:
+    if folder is None and processes > 1:
         raise ArgumentError(
             f"{verb}() without index=, in a run of {processes} processes: each would read all {data}; pass index=, a "
-            "folder that they share, with which they read them together, each once",
+            "folder that they share, so that each reads a part",
             argument="index",
         )
-    return None if path is None else IndexFolder(path)
+
+
+def part_size(total: int, together: int) -> int:
+    """Rows of a part, of which there are enough for all threads until the end, and not so many that each costs much.
+
+    Args:
+        total: Number of rows.
+        together: Most rows that are read together.
+    """
+    return max(1, min(together, -(-total // _FEW_PARTS)), min(_PART_ROWS, total // _MANY_PARTS))
 
 
 def run_pass(work: Work, parts: Parts, options: PassOptions, done: Callable[[int], object]) -> None:
@@ -164,11 +175,12 @@ def kept_pass(
     seen, entry = folder.stamp(name), kept()
     while entry is None:
         work = begin()
+        is_changed = partial(_is_changed, folder, name, seen)
         with suppress(ChangedError):
             _prepare(path, name, known)
-            if folder.stamp(name) == seen:  # else another process has finished it before the folder was made
+            if not is_changed():  # else another process has finished it before the folder was made
                 if is_run:
-                    check_shared(path, work.label, lambda seen=seen: folder.stamp(name) != seen)
+                    check_shared(path, work.label, is_changed)
                     is_run = False
                 entry = _join(folder, path, name, known, work, merge, options)
                 continue
@@ -177,6 +189,10 @@ def kept_pass(
         check_shared(path, name, lambda: True)
     _tidy(path, name)
     return entry
+
+
+def _is_changed(folder: IndexFolder, name: str, seen: Any) -> bool:
+    return folder.stamp(name) != seen
 
 
 def _join(

@@ -129,9 +129,7 @@ def _read(recipe: str) -> Work:
 
 
 def _versions() -> dict[str, str]:
-    from loadax import __version__
-
-    return {"loadax": __version__, "Python": ".".join(map(str, sys.version_info[:2]))}
+    return {"loadax": sys.modules["loadax"].__version__, "Python": ".".join(map(str, sys.version_info[:2]))}
 
 
 def _text(versions: dict[str, str]) -> str:
