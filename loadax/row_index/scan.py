@@ -102,7 +102,7 @@ class RowWork:
 
     Args:
         reader: Reader of the rows, without random maps.
-        met: Mask of the rows to read, bool[rows].
+        met: Mask of the rows to read, bool[rows]; None: all.
         judge: Function to evaluate, called concurrently.
         dtype: Dtype of its values.
         label: Name of the pass, for messages.
@@ -112,7 +112,7 @@ class RowWork:
     """
 
     reader: Reader
-    met: NDArray[np.bool_]
+    met: NDArray[np.bool_] | None
     judge: RowFunction
     dtype: Any
     label: str
@@ -126,7 +126,7 @@ class RowWork:
         values = [np.empty(0, self.dtype)]
         for run in range(self.parts[part], self.parts[part + 1]):
             begin, end = self.runs[run : run + 2]
-            rows = begin + np.flatnonzero(self.met[begin:end])
+            rows = np.arange(begin, end) if self.met is None else begin + np.flatnonzero(self.met[begin:end])
             values.append(self.judge(read_run(self.reader, rows, over)))
         return {"values": np.concatenate(values)}
 
@@ -153,7 +153,7 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
     parts = np.append(np.arange(0, len(begins), group), len(begins))
     runs = np.append(begins, total)
     sizes = [int(np.count_nonzero(met[low:high])) for low, high in pairwise(runs[parts].tolist())]
-    return RowWork(reader, met, judge, dtype, label, runs, parts, sizes)
+    return RowWork(reader, None if met.all() else met, judge, dtype, label, runs, parts, sizes)
 
 
 def _row_bytes(reader: Reader) -> int:

@@ -3,7 +3,8 @@
 The folder has, for part 12:
 
 - `12.npz`: its arrays, once it is finished. It is renamed into place, and its checksum is verified when it is read.
-- `12.claim`: the name of the process that works on it, or has its executor do so.
+- `12.claim`: a link, which is created with its text, to the name of the process that works on it or has its executor
+  do so.
 
 and for each process `NAME.alive`, which it touches every few seconds. Part `count` is the merging of all others.
 """
@@ -157,7 +158,7 @@ class PartsFolder:
                 return None
             if not self._claimed and self._patience.due():
                 text = "%s: waiting for %d of %d parts that other processes work on: %s"
-                owners = {_text(self._claim_of(part)) or "unknown" for part in self._others}
+                owners = {_owner(self._claim_of(part)) or "unknown" for part in self._others}
                 _log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
             self._next_look = perf_counter() + _LOOK
             self._waiting.extend(self._others)
@@ -248,13 +249,12 @@ class PartsFolder:
         if self.has(part):
             self.done(part)
             return False
-        owner = _text(claim)
-        if owner is not None and self._is_dead(owner, claim) and _text(claim) == owner:
+        owner = _owner(claim)
+        if owner is not None and self._is_dead(owner, claim) and _owner(claim) == owner:
             _log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
             claim.unlink(missing_ok=True)
         try:
-            with claim.open("x") as out:
-                out.write(self._name)
+            claim.symlink_to(self._name)
         except FileExistsError:
             self._others.append(part)
             return False
@@ -275,9 +275,9 @@ class PartsFolder:
         host, _, process = name.rpartition(".")[0].rpartition(".")
         if host == _HOST and process.isdecimal() and not _is_running(int(process)):
             return True
-        for sign in (self.path / f"{name}.alive", claim):  # a claim is empty until its owner has written its name
+        for sign in (self.path / f"{name}.alive", claim):
             with suppress(FileNotFoundError):
-                return self._alive.stat().st_mtime - sign.stat().st_mtime > _DEAD
+                return self._alive.stat().st_mtime - sign.lstat().st_mtime > _DEAD
         return True
 
     def _touch(self) -> None:
@@ -292,9 +292,9 @@ class PartsFolder:
                 os.utime(self._alive)
 
 
-def _text(path: Path) -> str | None:
+def _owner(path: Path) -> str | None:
     with suppress(FileNotFoundError):
-        return path.read_text()
+        return os.readlink(path)  # noqa: PTH115
     return None
 
 

@@ -1,0 +1,324 @@
+"""Passes over all rows are kept when they are interrupted, and shared by all that use the folder."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataset, from_npy, from_source
+from loadax.errors import ArgumentError, WorkerError
+from loadax.sources.io import parts, recipe
+from loadax.sources.io.parts import PartsFolder
+from tests.limits import HANG, until
+from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
+
+ROOT = Path(__file__).parents[2]
+SLOW = """
+import sys, time, loadax, numpy as np
+from pathlib import Path
+def slow(row):
+    with open(sys.argv[2], "a") as calls:
+        calls.write(f"{row}\\n")
+    time.sleep(0.002)
+    return row % 3 == 0
+def tokens(row):
+    slow(row)
+    return np.arange(row % 5)
+data = loadax.from_source(range(1000))
+if sys.argv[3] == "pack":
+    data.map(tokens).pack(8, index=sys.argv[1], key="v1")
+elif sys.argv[3] == "split_by":
+    data.split_by(slow, 0.5, index=sys.argv[1])
+else:
+    data.filter(slow, "v1", index=sys.argv[1])
+"""
+
+
+def start(index: Path, calls: Path, verb: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", SLOW, str(index), str(calls), verb]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "filter.json"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("verb", ["filter", "split_by", "pack"])
+def test_killed_pass_repeats_no_finished_part(verb: str, tmp_path: Path) -> None:
+    whole, index, calls = tmp_path / "whole", tmp_path / "index", tmp_path / "calls"
+    with start(whole, tmp_path / "all calls", verb) as process:
+        assert process.wait(HANG) == 0
+    kept = 0
+    for _ in range(3):
+        with start(index, calls, verb) as process:
+            until(lambda kept=kept: len([*index.glob("*.parts/*.npz")]) > kept + 5)  # type: ignore[misc]
+            process.kill()
+        kept = len([*index.glob("*.parts/*.npz")])
+    with start(index, calls, verb) as process:
+        assert process.wait(HANG) == 0
+    rows = calls.read_text().split()
+    sample = len((tmp_path / "all calls").read_text().split()) - 1000
+    assert {*rows} == {*map(str, range(1000))}
+    assert len(rows) <= 1000 + 4 * sample + 3 * 16 * 8  # of each killed pass, what its threads worked on
+    assert sorted(contents(index)) == sorted(contents(whole))
+    assert contents(index) == contents(whole)
+
+
+@pytest.mark.processes
+def test_programs_that_share_a_folder_read_each_row_once(tmp_path: Path) -> None:
+    index, logs = tmp_path / "index", [tmp_path / name for name in "abc"]
+    processes = [start(index, calls, "filter") for calls in logs]
+    for process in processes:
+        assert process.wait(HANG) == 0
+        assert process.stderr is not None
+        process.stderr.close()
+    rows = [row for calls in logs for row in calls.read_text().split()]
+    assert len({*rows}) == 1000
+    assert len(rows) <= 1000 + 3 * 64  # the samples of contents
+    assert all(calls.read_text().count("\n") > 64 for calls in logs)
+
+
+@pytest.mark.processes
+def test_parts_of_a_killed_program_are_taken_over(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    with start(index, tmp_path / "a", "filter") as killed, start(index, tmp_path / "b", "filter") as other:
+        until(lambda: len([*index.glob("*.parts/*.npz")]) > 5)
+        killed.kill()
+        killed.wait()
+        assert other.wait(HANG) == 0
+    assert sorted(path.suffix for path in index.iterdir()) == [".json", ".npy"]
+
+
+def test_silent_process_of_another_host_is_dead_after_a_while(tmp_path: Path) -> None:
+    (tmp_path / "3.claim").symlink_to("host.1.abc")
+    (tmp_path / "host.1.abc.alive").touch()
+    shared = PartsFolder(tmp_path, "filter", 4, abs)
+    with shared.joined():
+        assert [shared.claim() for _ in range(4)] == [0, 1, 2, None]
+        assert not shared.is_complete()
+        old = (tmp_path / "host.1.abc.alive").stat().st_mtime - parts._DEAD - 1
+        os.utime(tmp_path / "host.1.abc.alive", (old, old))
+        shared._next_look = 0.0
+        assert shared.claim() == 3
+    assert files(tmp_path) == ["host.1.abc.alive"]
+
+
+def interrupted(index: Path, rows: int = 400, key: str = "v1") -> None:
+    calls: list[int] = []
+
+    def fails(example: Any) -> bool:
+        calls.append(1)
+        if len(calls) > rows:
+            raise KeyError("stop")
+        return small(example)
+
+    with pytest.raises(KeyError):
+        data().filter(fails, key, index=index, workers=1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\3\4" + bytes(60), None])
+def test_damaged_part_is_computed_again(damage: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interrupted(tmp_path)
+    part = next(tmp_path.glob("*.parts/7.npz"))
+    part.write_bytes(part.read_bytes()[:-30] if damage is None else damage)
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+    assert f"{part} is damaged" in caplog.text
+    assert len(files(tmp_path)) == 2
+
+
+def test_unfinished_parts_of_another_function_are_deleted_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(tmp_path)
+    interrupted(tmp_path, key="v2")
+    assert len([*tmp_path.glob("*.parts")]) == 2
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+    text = "has unfinished parts of another filter(), of which function or key differs; they are deleted when this one"
+    assert text in caplog.text
+    assert not [*tmp_path.glob("*.parts")]
+
+
+def test_folder_in_use_by_another_function_is_refused(tmp_path: Path) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def waits(example: Any) -> bool:
+        begun.set()
+        return over.wait(HANG)
+
+    thread = threading.Thread(target=lambda: data().filter(waits, "waits", index=tmp_path))
+    thread.start()
+    try:
+        assert begun.wait(HANG)
+        message = rf"index='{tmp_path}' is in use by another filter\(\), of which function or key differs; pass each"
+        with pytest.raises(ArgumentError, match=message):
+            data().filter(small, "small", index=tmp_path)
+        assert rows_of(data().filter(small, "small", index=tmp_path / "own")) == SMALL  # as it says
+    finally:
+        over.set()
+        thread.join()
+
+
+FULL = """
+import resource, signal, sys, numpy as np, loadax
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+data = loadax.from_source(range(100_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    data.filter(lambda row: True, index=sys.argv[1])
+except loadax.errors.SourceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+def test_full_disk_is_a_named_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
+    assert ".npz can't be written: [Errno 27] File too large; free space, and call again: finished parts are k" in said
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+
+
+# Executors
+
+
+def spawned() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+
+
+def dies_once(row: int) -> bool:
+    marker = Path(os.environ["LOADAX_TEST_MARKER"])
+    if row == 500 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return row % 3 == 0
+
+
+def dies(row: int) -> bool:
+    if row == 500:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return row % 3 == 0
+
+
+def numbered() -> Dataset:
+    return from_source(range(1000))
+
+
+@pytest.mark.processes
+def test_process_pool_gives_the_same_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADAX_TEST_MARKER", str(tmp_path / "died"))
+    kept = numbered().filter(dies_once, index=tmp_path / "pool", executor=spawned)
+    assert rows_of(kept) == list(range(0, 1000, 3))
+    assert (tmp_path / "died").exists()
+    numbered().filter(dies_once, index=tmp_path / "threads")
+    assert contents(tmp_path / "pool") == contents(tmp_path / "threads")
+
+
+@pytest.mark.processes
+def test_lost_tasks_are_given_up(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match=r"has lost task .* 4 times in a row, without finishing any: BrokenProcessPo"):
+        numbered().filter(dies, index=tmp_path, executor=spawned)
+    with pytest.raises(WorkerError, match=r"ProcessPoolExecutor has lost a worker .*executor=lambda: ProcessPoolExec"):
+        numbered().filter(dies, index=tmp_path, executor=spawned())
+    assert rows_of(numbered().filter(lambda row: row % 3 == 0, index=tmp_path)) == list(range(0, 1000, 3))
+
+
+@pytest.mark.parametrize("verb", ["filter", "split_by", "pack"])
+def test_every_pass_takes_an_executor(verb: str, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        if verb == "pack":
+            documents = from_source([np.arange(size % 7) for size in range(200)])
+            for folder, arguments in (("a", {"executor": executor}), ("b", {})):
+                documents.pack(8, index=tmp_path / folder, **arguments)  # type: ignore[arg-type]
+        elif verb == "filter":
+            data().filter(small, index=tmp_path / "a", executor=lambda: ThreadPoolExecutor(1))
+            data().filter(small, index=tmp_path / "b")
+        else:
+            data().split_by("user", 0.5, index=tmp_path / "a", executor=executor)
+            data().split_by("user", 0.5, index=tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("executor", "message"),
+    [
+        (4, "executor=4 is not an executor; pass an instance of concurrent.futures.Executor, or a function"),
+        (ThreadPoolExecutor, r"pass a function that makes one: executor=lambda: ThreadPoolExecutor\(…\)"),
+    ],
+)
+def test_what_is_no_executor_is_refused(executor: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        data().filter(small, index=tmp_path, executor=executor)
+
+
+def test_dask_client_is_told_apart(tmp_path: Path) -> None:
+    class Client:
+        def get_executor(self) -> None: ...
+
+    with pytest.raises(ArgumentError, match=r"is not an executor; pass executor=client.get_executor\(\)"):
+        data().filter(small, index=tmp_path, executor=Client())  # type: ignore[arg-type]
+
+
+def test_executor_needs_an_index() -> None:
+    with pytest.raises(ArgumentError, match="executor= needs index=, a folder that all its workers share"):
+        data().filter(small, executor=lambda: ThreadPoolExecutor(1))
+
+
+def test_what_can_not_be_pickled_is_named(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match=r"filter .* can't be sent to the workers of the executor: .*lock"):
+        data().filter(lambda row: bool(lock), "v1", index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+
+
+def test_error_of_the_function_names_its_row(tmp_path: Path) -> None:
+    def fails(example: Any) -> bool:
+        if example["x"] == VALUES[123]:
+            raise KeyError("no such thing")
+        return True
+
+    with pytest.raises(KeyError) as caught:
+        data().filter(fails, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+    assert any("in a worker of the executor" in note for note in caught.value.__notes__)
+    assert any("on row " in note for note in caught.value.__notes__)
+
+
+def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = recipe.write_recipe
+
+    def other(folder: Path, *more: Any) -> str:
+        path = Path(make(folder, *more))
+        path.write_bytes(path.read_bytes().replace(b'{"loadax": "', b'{"loadax": "9', 1))
+        return str(path)
+
+    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", other)
+    with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9.*; install"):
+        data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", lambda *_: str(tmp_path / "missing"))
+    with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
+        data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+
+
+def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1 << 20))
+    sizes: list[int] = []
+    make = recipe.write_recipe
+
+    def measured(*arguments: Any) -> str:
+        path = make(*arguments)
+        sizes.append(Path(path).stat().st_size)
+        return path
+
+    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", measured)
+    kept = from_npy(tmp_path / "x.npy").filter(
+        lambda value: value > 1000, index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1)
+    )
+    assert len(kept) == (1 << 20) - 1001
+    assert sizes[0] < 1 << 16
