@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
 from loadax.core.progress import progress_bar
@@ -25,8 +26,8 @@ ENTRY = "records"
 
 Found = TypeVar("Found")
 Scan = Generator[tuple[int, int], memoryview, Found]
-"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file), returns what
-it found. The ranges must ascend.
+"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
+at hand after them, returns what it found. The ranges must ascend.
 """
 
 
@@ -47,7 +48,7 @@ def index_files(
         files: Reader of the files.
         locations: Paths and URLs of the files.
         scan: Scan of one file, from its path or URL and its size.
-        merge: Merges the results of all files, in order.
+        merge: Merges the results of all files, in order; may empty their list.
         check: Checks an entry that was loaded from disk, with the sizes of the files; raises `ValueError`.
         index: Path of the index folder; None: no index.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
@@ -67,30 +68,32 @@ def index_files(
                 f"remote files {missing}, in a run of {processes} processes: each would read all {len(locations)} "
                 "files; build the index before the run by opening the dataset once in one process, and pass index=PATH"
             )
-        scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
-        with progress_bar("index", sum(sizes), "B", progress) as done:
-            for one in scans:
-                if not one.far:
-                    done(one.run_local())
-            _run_remote([one for one in scans if one.far], files, done)
-        return merge([one.found for one in scans])
+        return merge(_scan_all(files, locations, sizes, scan, progress))
 
     known = partial(_identity, kind, files, locations)
     return cached(folder, ENTRY, known, lambda entry: check(entry, np.array(sizes, np.int64)), make)
 
 
 class FileRecords(NamedTuple):
-    """First byte and size of each record of a file."""
+    """First byte and size of each record of a file, int64[n] both."""
 
-    begins: Sequence[int] | Integers
-    sizes: Sequence[int] | Integers
+    begins: Integers
+    sizes: Integers
 
 
-def merge_records(found: Sequence[FileRecords], counts: str) -> Entry:
-    """Merges the records of all files; `counts`: name of the array of their number in each."""
-    columns = zip(*found, strict=True)
-    begins, sizes = (np.concatenate([np.asarray(part, np.int64) for part in column]) for column in columns)
-    return Entry({"begins": begins, "sizes": sizes, counts: np.array([len(one.begins) for one in found])}, {})
+def merge_records(found: list[FileRecords], counts: str) -> Entry:
+    """Merges the records of all files; `counts`: name of the array of their number in each. Empties the list."""
+    begins, sizes = (list(column) for column in zip(*found, strict=True))
+    numbers = np.array([len(part) for part in begins])
+    found.clear()
+    return Entry({"begins": merged(begins), "sizes": merged(sizes), counts: numbers}, {})
+
+
+def merged(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenates arrays, at least one; empties the list, to free them."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
 
 
 def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:
@@ -125,15 +128,21 @@ class _Scan:
         self.wanted: tuple[int, int] | None = None
         self._send(None)
 
-    def run_local(self) -> int:
-        """Scans a local file; returns its size."""
+    def run_local(self, done: Callable[[int], object]) -> None:
+        """Scans a local file; calls `done` with numbers of bytes as it advances."""
         path = local_path(self.location)
         assert path is not None
-        view: Any = FileMap(path).bytes if self.size else b""
-        memory = memoryview(view)
+        file = FileMap(path) if self.size else None
+        memory = memoryview(b"" if file is None else file.bytes)  # type: ignore[arg-type]
+        scanned = 0
         while self.wanted is not None:
-            self._send(memory[self.wanted[0] : self.wanted[1]])
-        return self.size
+            start = self.wanted[0]
+            if file is not None and start - scanned > _WINDOW:
+                file.forget(start)
+                done(start - scanned)
+                scanned = start
+            self._send(memory[start:])
+        done(self.size - scanned)
 
     def window(self) -> ByteRange:
         """The bytes of a remote file to read next."""
@@ -148,7 +157,7 @@ class _Scan:
             start, stop = self.wanted
             if min(stop, self.size) > window.stop or start > window.stop:
                 return start - begin
-            self._send(view[start - begin : stop - begin])
+            self._send(view[start - begin :])
         return self.size - begin
 
     def _send(self, content: memoryview | None) -> None:
@@ -156,6 +165,23 @@ class _Scan:
             self.wanted = next(self._steps) if content is None else self._steps.send(content)
         except StopIteration as stopped:
             self.wanted, self.found = None, stopped.value
+
+
+def _scan_all(
+    files: Files,
+    locations: Sequence[str],
+    sizes: Sequence[int],
+    scan: Callable[[str, int], Scan[Found]],
+    progress: bool | None,
+) -> list[Found]:
+    """Scans files; returns what was found in each."""
+    scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
+    with progress_bar("index", sum(sizes), "B", progress) as done:
+        for one in scans:
+            if not one.far:
+                one.run_local(done)
+        _run_remote([one for one in scans if one.far], files, done)
+    return [one.found for one in scans]
 
 
 def _run_remote(scans: Sequence[_Scan], files: Files, done: Callable[[int], object]) -> None:

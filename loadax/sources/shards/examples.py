@@ -1,8 +1,9 @@
 """Groups the members of tar files into examples: consecutive members whose names are equal up to their extensions."""
 
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,33 +11,36 @@ from numpy.typing import NDArray
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
-from loadax.sources.io.file_index import Scan, check_records
+from loadax.sources.io.file_index import Scan, check_records, merged
 from loadax.sources.io.index_folder import Entry, check_array
-from loadax.sources.shards.tar import scan_members
+from loadax.sources.shards.tar import Member, decoded, scan_members
 
 KEY = "__key__"
 """Leaf with the name of an example, without extension."""
 
-_PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
-_RESERVED = re.compile(r"(?:.*/)?__[^/]*__(?:\.[^/]*)?")
+_RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
 class ShardExamples(NamedTuple):
     """The members of one tar file, by example.
 
     Args:
-        begins: First byte of each member in the file.
-        sizes: Size of each member in bytes.
-        extensions: Extension of each member, in lower case and without the dot.
-        firsts: Index of the first member of each example.
-        keys: Name of each example.
+        begins: First byte of each member in the file, int64[members].
+        sizes: Size of each member in bytes, int64[members].
+        extensions: Extension of each member, as an index into `names`: int32[members].
+        firsts: Index of the first member of each example, int64[examples].
+        keys: Bytes of the names of all examples, uint8[n].
+        key_ends: End of each name in `keys`, int64[examples].
+        names: The extensions, in lower case and without the dot.
     """
 
-    begins: list[int]
-    sizes: list[int]
-    extensions: list[str]
-    firsts: list[int]
-    keys: list[str]
+    begins: Integers
+    sizes: Integers
+    extensions: NDArray[np.int32]
+    firsts: Integers
+    keys: NDArray[np.uint8]
+    key_ends: Integers
+    names: list[str]
 
 
 def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
@@ -44,47 +48,96 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    members = yield from scan_members(location, size)
-    found = ShardExamples([], [], [], [], [])
-    for member in members:
-        parts = _PARTS.fullmatch(member.name)
-        if parts is None or _RESERVED.fullmatch(member.name):
-            continue
-        if member.is_link:
-            raise SourceError(
-                f"{location}: {member.name!r} is a link, without bytes of its own; write the tar file again with "
-                "tar --dereference --hard-dereference"
-            )
-        key, extension = parts[1], parts[2].lower()
-        if not found.keys or key != found.keys[-1]:
-            found.firsts.append(len(found.begins))
-            found.keys.append(key)
-        elif extension in found.extensions[found.firsts[-1] :]:
-            raise SourceError(
-                f"{location}: the example {key!r} has two files with the extension {extension!r}, the second at byte "
-                f"{member.begin}; write it again with one name for each example"
-            )
-        found.begins.append(member.begin)
-        found.sizes.append(member.size)
-        found.extensions.append(extension)
-    return found
+    found = _Examples(location)
+    yield from scan_members(location, size, found.add)
+    return found.examples()
 
 
-def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
-    """Merges the examples of all tar files into the arrays of an index."""
-    names = sorted({extension for shard in shards for extension in shard.extensions})
+@final
+class _Examples:
+    """Groups members into examples, as they are found: no Python object of a member is kept.
+
+    Args:
+        location: Path or URL of the tar file, for messages.
+    """
+
+    def __init__(self, location: str):
+        self._location = location
+        self._begins, self._sizes, self._extensions = array("q"), array("q"), array("i")
+        self._firsts, self._keys, self._key_ends = array("q"), bytearray(), array("q")
+        self._names = dict[str, int]()
+        self._numbers = dict[bytes, int]()  # of extensions as they are written
+        self._key, self._seen = b"", set[int]()  # of the last example
+
+    def add(self, members: Iterable[Member]) -> None:
+        """Adds the next members.
+
+        Raises:
+            SourceError: When one is a link, or an example has an extension twice.
+        """
+        for name, begin, size, is_link in members:
+            folder, slash, file = name.rpartition(b"/")
+            stem, _, written = file.partition(b".")
+            if not stem or not written or b"\n" in folder or (file[:2] == b"__" and _RESERVED.fullmatch(file)):
+                continue
+            if is_link:
+                raise SourceError(
+                    f"{self._location}: {decoded(name)!r} is a link, without bytes of its own; write the tar file "
+                    "again with tar --dereference --hard-dereference"
+                )
+            number = self._numbers.get(written)
+            if number is None:
+                number = self._numbers[written] = self._names.setdefault(decoded(written).lower(), len(self._names))
+            key = folder + slash + stem
+            if key != self._key:
+                self._firsts.append(len(self._begins))
+                self._keys += key
+                self._key_ends.append(len(self._keys))
+                self._key, self._seen = key, set()
+            elif number in self._seen:
+                raise SourceError(
+                    f"{self._location}: the example {decoded(key)!r} has two files with the extension "
+                    f"{decoded(written).lower()!r}, the second at byte {begin}; write it again with one name for each "
+                    "example"
+                )
+            self._seen.add(number)
+            self._begins.append(begin)
+            self._sizes.append(size)
+            self._extensions.append(number)
+
+    def examples(self) -> ShardExamples:
+        """The examples found."""
+        columns = self._begins, self._sizes, self._firsts, self._key_ends
+        begins, sizes, firsts, key_ends = (np.asarray(column) for column in columns)
+        extensions, keys = np.asarray(self._extensions), np.frombuffer(self._keys, np.uint8)
+        return ShardExamples(begins, sizes, extensions, firsts, keys, key_ends, list(self._names))
+
+
+def merge_examples(shards: list[ShardExamples]) -> Entry:
+    """Merges the examples of all tar files into the arrays of an index; empties the list, to free each array early."""
+    names = sorted({name for shard in shards for name in shard.names})
     numbers = {name: number for number, name in enumerate(names)}
-    before = np.cumsum([0, *(len(shard.begins) for shard in shards)])
-    firsts = (np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False))
-    keys = [key.encode("utf-8", "surrogateescape") for shard in shards for key in shard.keys]
+    counts = [len(shard.firsts) for shard in shards]
+    begins, sizes, extensions, firsts, keys, key_ends, own_names = (
+        list(column) for column in zip(*shards, strict=True)
+    )
+    shards.clear()
+    for part, own in zip(extensions, own_names, strict=True):
+        part[:] = np.array([numbers[name] for name in own], np.int32)[part]
+    for parts, lengths in ((firsts, begins), (key_ends, keys)):
+        before = 0
+        for index, others in enumerate(lengths):
+            parts[index] += before
+            before += len(others)
+    firsts.append(np.array([sum(map(len, begins))]))
     arrays: dict[str, NDArray[Any]] = {
-        "begins": _joined([shard.begins for shard in shards]),
-        "sizes": _joined([shard.sizes for shard in shards]),
-        "extensions": _joined([[numbers[name] for name in shard.extensions] for shard in shards]).astype(np.int32),
-        "firsts": np.concatenate([*firsts, before[-1:]]),
-        "examples": np.array([len(shard.firsts) for shard in shards], np.int64),
-        "keys": np.frombuffer(b"".join(keys), np.uint8),
-        "key_ends": np.cumsum([len(key) for key in keys], dtype=np.int64),
+        "begins": merged(begins),
+        "sizes": merged(sizes),
+        "extensions": merged(extensions),
+        "firsts": merged(firsts),
+        "examples": np.array(counts, np.int64),
+        "keys": merged(keys),
+        "key_ends": merged(key_ends),
     }
     return Entry(arrays, {"extensions": names})
 
@@ -137,7 +190,7 @@ class ExampleRanges(NamedTuple):
     def key(self, row: int) -> str:
         """Name of an example."""
         low = int(self.key_ends[row - 1]) if row else 0
-        return bytes(self.keys[low : int(self.key_ends[row])]).decode("utf-8", "surrogateescape")
+        return decoded(self.keys[low : int(self.key_ends[row])].tobytes())
 
 
 def select_columns(
@@ -168,29 +221,25 @@ def select_columns(
         raise ArgumentError(
             f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}", argument="columns"
         )
-    shards = np.repeat(np.arange(len(locations)), arrays["examples"])
-    owners = np.repeat(np.arange(count), np.diff(arrays["firsts"]))
     begins = np.empty((count, len(names)), np.int64)
     sizes = np.empty((count, len(names)), np.int64)
     examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
     for column, name in enumerate(names):
-        members = np.flatnonzero(arrays["extensions"] == known.index(name))
-        rows = owners[members]
-        if len(rows) < count:
+        members = np.flatnonzero(arrays["extensions"] == known.index(name))  # at most one of each example
+        if len(members) < count:
+            rows = np.searchsorted(arrays["firsts"], members, "right") - 1
             row = int(np.setdiff1d(np.arange(count), rows)[0])
+            shard = int(np.searchsorted(np.cumsum(arrays["examples"]), row, "right"))
             first = int(arrays["firsts"][row])
             found = np.bincount(arrays["extensions"], minlength=len(known)).tolist()
             complete = [name for name, examples_of in zip(known, found, strict=True) if examples_of == count]
             raise SourceError(
-                f"row {row}, {locations[shards[row]]}, byte {arrays['begins'][first]}: the example "
+                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the example "
                 f"{examples.key(row)!r} has no file with the extension {name!r}, which {len(rows)} of {count} examples "
                 f"have; write it again, or pass columns= with extensions that all have: {complete}",
                 argument="columns",
             )
-        begins[:, column] = arrays["begins"][members] + file_begins[shards]
+        begins[:, column] = arrays["begins"][members]
         sizes[:, column] = arrays["sizes"][members]
+    begins += np.repeat(file_begins, arrays["examples"])[:, None]
     return names, examples
-
-
-def _joined(parts: Sequence[Sequence[int]]) -> Integers:
-    return np.concatenate([np.array(part, np.int64) for part in parts])
