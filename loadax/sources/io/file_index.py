@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
+from loadax.core.memory import return_freed_memory
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers
@@ -93,6 +94,7 @@ def merged(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Concatenates arrays, at least one; empties the list, to free them."""
     whole = np.concatenate(parts)
     parts.clear()
+    return_freed_memory()
     return whole
 
 

@@ -225,9 +225,9 @@ def select_columns(
     sizes = np.empty((count, len(names)), np.int64)
     examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
     for column, name in enumerate(names):
-        members = np.flatnonzero(arrays["extensions"] == known.index(name))  # at most one of each example
-        if len(members) < count:
-            rows = np.searchsorted(arrays["firsts"], members, "right") - 1
+        members = arrays["extensions"] == known.index(name)  # at most one of each example
+        if np.count_nonzero(members) < count:
+            rows = np.searchsorted(arrays["firsts"], np.flatnonzero(members), "right") - 1
             row = int(np.setdiff1d(np.arange(count), rows)[0])
             shard = int(np.searchsorted(np.cumsum(arrays["examples"]), row, "right"))
             first = int(arrays["firsts"][row])
