@@ -48,8 +48,17 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    found = _Examples(location)
-    yield from scan_members(location, size, found.add)
+    found, problems = _Examples(location), list[SourceError]()
+
+    def take(members: Iterable[Member]) -> None:
+        try:
+            found.add(members if not problems else ())
+        except SourceError as error:
+            problems.append(error)
+
+    yield from scan_members(location, size, take)
+    if problems:  # only now: of a damaged file, the damage is named
+        raise problems[0]
     return found.examples()
 
 
