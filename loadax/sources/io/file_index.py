@@ -20,7 +20,7 @@ from loadax.sources.io.identity import digest_of
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, cached, check_array
 from loadax.sources.io.paths import local_path
 
-_WINDOW = 8 << 20  # bytes of a remote file that are read at once
+_WINDOW = 8 << 20  # bytes of a file that are read, or mapped, at once
 _AT_ONCE = 16  # remote files that are read at once
 ENTRY = "records"
 """Name of the entry in the index folder."""
@@ -69,7 +69,13 @@ def index_files(
                 f"remote files {missing}, in a run of {processes} processes: each would read all {len(locations)} "
                 "files; build the index before the run by opening the dataset once in one process, and pass index=PATH"
             )
-        return merge(_scan_all(files, locations, sizes, scan, progress))
+        scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
+        with progress_bar("index", sum(sizes), "B", progress) as done:
+            _run_local([one for one in scans if one.path], done)
+            _run_remote([one for one in scans if not one.path], files, done)
+        found = [one.found for one in scans]
+        scans.clear()  # `merge` frees parts as it joins them
+        return merge(found)
 
     known = partial(_identity, kind, files, locations)
     return cached(folder, ENTRY, known, lambda entry: check(entry, np.array(sizes, np.int64)), make)
@@ -124,35 +130,19 @@ class _Scan:
 
     def __init__(self, location: str, size: int, scan: Callable[[str, int], Scan[Any]]):
         self.location, self.size = location, size
-        self.far = local_path(location) is None
+        self.path = local_path(location)
         self.found: Any = None
         self._steps = scan(location, size)
         self.wanted: tuple[int, int] | None = None
         self._send(None)
 
-    def run_local(self, done: Callable[[int], object]) -> None:
-        """Scans a local file; calls `done` with numbers of bytes as it advances."""
-        path = local_path(self.location)
-        assert path is not None
-        file = FileMap(path) if self.size else None
-        memory = memoryview(b"" if file is None else file.bytes)  # type: ignore[arg-type]
-        scanned = 0
-        while self.wanted is not None:
-            start = self.wanted[0]
-            if file is not None and start - scanned > _WINDOW:
-                file.forget(start)
-                done(start - scanned)
-                scanned = start
-            self._send(memory[start:])
-        done(self.size - scanned)
-
     def window(self) -> ByteRange:
-        """The bytes of a remote file to read next."""
+        """The bytes of the file to read next."""
         assert self.wanted is not None
         start, stop = self.wanted
         return ByteRange(self.location, start, max(start, min(max(stop, start + _WINDOW), self.size)))
 
-    def advance(self, window: ByteRange, content: bytes) -> int:
+    def advance(self, window: ByteRange, content: bytes | memoryview) -> int:
         """Scans as far as the window goes; returns the number of bytes that this advanced."""
         view, begin = memoryview(content), window.start
         while self.wanted is not None and self.wanted[0] >= begin:
@@ -169,21 +159,15 @@ class _Scan:
             self.wanted, self.found = None, stopped.value
 
 
-def _scan_all(
-    files: Files,
-    locations: Sequence[str],
-    sizes: Sequence[int],
-    scan: Callable[[str, int], Scan[Found]],
-    progress: bool | None,
-) -> list[Found]:
-    """Scans files; returns what was found in each."""
-    scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
-    with progress_bar("index", sum(sizes), "B", progress) as done:
-        for one in scans:
-            if not one.far:
-                one.run_local(done)
-        _run_remote([one for one in scans if one.far], files, done)
-    return [one.found for one in scans]
+def _run_local(scans: Sequence[_Scan], done: Callable[[int], object]) -> None:
+    """Scans local files, one after the other; what is scanned does not stay in the memory of the process."""
+    for one in scans:
+        file = FileMap(one.path) if one.path and one.size else None
+        while one.wanted is not None:
+            window = one.window()
+            done(one.advance(window, file.bytes[window.start : window.stop].data if file else memoryview(b"")))
+            if file:
+                file.forget(window.stop)
 
 
 def _run_remote(scans: Sequence[_Scan], files: Files, done: Callable[[int], object]) -> None:

@@ -2,8 +2,8 @@
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,25 @@ _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
 class ShardExamples(NamedTuple):
-    """The members of one tar file, by example.
+    """The members of one tar file, by example. No Python object of a member is kept.
 
     Args:
-        begins: First byte of each member in the file, int64[members].
-        sizes: Size of each member in bytes, int64[members].
-        extensions: Extension of each member, as an index into `names`: int32[members].
-        firsts: Index of the first member of each example, int64[examples].
-        keys: Bytes of the names of all examples, uint8[n].
-        key_ends: End of each name in `keys`, int64[examples].
-        names: The extensions, in lower case and without the dot.
+        begins: First byte of each member in the file, int64.
+        sizes: Size of each member in bytes, int64.
+        extensions: Extension of each member, as its number in `names`: int32.
+        firsts: Index of the first member of each example, int64.
+        keys: Bytes of the names of all examples.
+        key_ends: End of each name in `keys`, int64.
+        names: The extensions, in lower case and without the dot, numbered from 0.
     """
 
-    begins: Integers
-    sizes: Integers
-    extensions: NDArray[np.int32]
-    firsts: Integers
-    keys: NDArray[np.uint8]
-    key_ends: Integers
-    names: list[str]
+    begins: "array[int]"
+    sizes: "array[int]"
+    extensions: "array[int]"
+    firsts: "array[int]"
+    keys: bytearray
+    key_ends: "array[int]"
+    names: dict[str, int]
 
 
 def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
@@ -48,97 +48,61 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    found, problems = _Examples(location), list[SourceError]()
+    found = ShardExamples(array("q"), array("q"), array("i"), array("q"), bytearray(), array("q"), {})
+    numbers, last, problems = dict[bytes, int](), b"", list[str]()
 
-    def take(members: Iterable[Member]) -> None:
-        try:
-            found.add(members if not problems else ())
-        except SourceError as error:
-            problems.append(error)
-
-    yield from scan_members(location, size, take)
-    if problems:  # only now: of a damaged file, the damage is named
-        raise problems[0]
-    return found.examples()
-
-
-@final
-class _Examples:
-    """Groups members into examples, as they are found: no Python object of a member is kept.
-
-    Args:
-        location: Path or URL of the tar file, for messages.
-    """
-
-    def __init__(self, location: str):
-        self._location = location
-        self._begins, self._sizes, self._extensions = array("q"), array("q"), array("i")
-        self._firsts, self._keys, self._key_ends = array("q"), bytearray(), array("q")
-        self._names = dict[str, int]()
-        self._numbers = dict[bytes, int]()  # of extensions as they are written
-        self._key, self._seen = b"", set[int]()  # of the last example
-
-    def add(self, members: Iterable[Member]) -> None:
-        """Adds the next members.
-
-        Raises:
-            SourceError: When one is a link, or an example has an extension twice.
-        """
-        for name, begin, size, is_link in members:
+    def take(members: list[Member]) -> None:
+        nonlocal last
+        if problems:
+            return
+        for name, begin, length, is_link in members:
             folder, slash, file = name.rpartition(b"/")
             stem, _, written = file.partition(b".")
             if not stem or not written or b"\n" in folder or (file[:2] == b"__" and _RESERVED.fullmatch(file)):
                 continue
-            if is_link:
-                raise SourceError(
-                    f"{self._location}: {decoded(name)!r} is a link, without bytes of its own; write the tar file "
-                    "again with tar --dereference --hard-dereference"
-                )
-            number = self._numbers.get(written)
-            if number is None:
-                number = self._numbers[written] = self._names.setdefault(decoded(written).lower(), len(self._names))
+            if (number := numbers.get(written)) is None:
+                number = numbers[written] = found.names.setdefault(decoded(written).lower(), len(found.names))
             key = folder + slash + stem
-            if key != self._key:
-                self._firsts.append(len(self._begins))
-                self._keys += key
-                self._key_ends.append(len(self._keys))
-                self._key, self._seen = key, set()
-            elif number in self._seen:
-                raise SourceError(
-                    f"{self._location}: the example {decoded(key)!r} has two files with the extension "
-                    f"{decoded(written).lower()!r}, the second at byte {begin}; write it again with one name for each "
-                    "example"
+            if is_link:
+                problems.append(
+                    f"{decoded(name)!r} is a link, without bytes of its own; write the tar file again with "
+                    "tar --dereference --hard-dereference"
                 )
-            self._seen.add(number)
-            self._begins.append(begin)
-            self._sizes.append(size)
-            self._extensions.append(number)
+            elif key != last:
+                found.firsts.append(len(found.begins))
+                found.keys.extend(key)
+                found.key_ends.append(len(found.keys))
+                last = key
+            elif number in found.extensions[found.firsts[-1] :]:
+                problems.append(
+                    f"the example {decoded(key)!r} has two files with the extension {decoded(written).lower()!r}, the "
+                    f"second at byte {begin}; write it again with one name for each example"
+                )
+            found.begins.append(begin)
+            found.sizes.append(length)
+            found.extensions.append(number)
 
-    def examples(self) -> ShardExamples:
-        """The examples found."""
-        columns = self._begins, self._sizes, self._firsts, self._key_ends
-        begins, sizes, firsts, key_ends = (np.asarray(column) for column in columns)
-        extensions, keys = np.asarray(self._extensions), np.frombuffer(self._keys, np.uint8)
-        return ShardExamples(begins, sizes, extensions, firsts, keys, key_ends, list(self._names))
+    yield from scan_members(location, size, take)
+    if problems:  # only now: of a damaged file, the damage is named
+        raise SourceError(f"{location}: {problems[0]}")
+    return found
 
 
 def merge_examples(shards: list[ShardExamples]) -> Entry:
     """Merges the examples of all tar files into the arrays of an index; empties the list, to free each array early."""
     names = sorted({name for shard in shards for name in shard.names})
     numbers = {name: number for number, name in enumerate(names)}
+    changes = [np.array([numbers[name] for name in shard.names], np.int32) for shard in shards]
     counts = [len(shard.firsts) for shard in shards]
-    begins, sizes, extensions, firsts, keys, key_ends, own_names = (
-        list(column) for column in zip(*shards, strict=True)
-    )
+    columns = zip(*(shard[:6] for shard in shards), strict=True)
+    begins, sizes, extensions, firsts, keys, key_ends = ([np.asarray(part) for part in column] for column in columns)
     shards.clear()
-    for part, own in zip(extensions, own_names, strict=True):
-        part[:] = np.array([numbers[name] for name in own], np.int32)[part]
-    for parts, lengths in ((firsts, begins), (key_ends, keys)):
-        before = 0
-        for index, others in enumerate(lengths):
-            parts[index] += before
-            before += len(others)
-    firsts.append(np.array([sum(map(len, begins))]))
+    before, keys_before = (np.cumsum([0, *map(len, parts)]) for parts in (begins, keys))
+    for index, change in enumerate(changes):
+        extensions[index] = change[extensions[index]]
+        firsts[index] += before[index]
+        key_ends[index] += keys_before[index]
+    firsts.append(before[-1:])
     arrays: dict[str, NDArray[Any]] = {
         "begins": merged(begins),
         "sizes": merged(sizes),

@@ -41,6 +41,54 @@ def scan_members(location: str, size: int, take: Callable[[list[Member]], object
         UnsupportedError: When a member is sparse.
     """
     at, needed, last, extended = 0, _BLOCK, list[Member](), dict[bytes, bytes]()
+
+    def follow(view: memoryview, first: int, headers: list[int], members: list[Member]) -> tuple[int, int]:
+        """Goes from one header to the next, without their checksums, in the bytes `view` from byte `first` on.
+
+        Adds the place of each header in `view`, and the members. Returns the byte of the header to go on with, and the
+        number of bytes that it takes from there; 0: the end is marked there.
+        """
+        at = first
+        while len(headers) < _BATCH:
+            place = at - first
+            if place + _BLOCK > len(view):
+                if first + len(view) < size:
+                    break
+                raise SourceError(
+                    f"{location}: the tar file is cut short at byte {size}{_after(members)}, where its end is not "
+                    "marked; copy it again, or write it again and close it"
+                )
+            field, digits, kind, magic = _HEADER.unpack_from(view, place)
+            if not digits[0] and view[place : place + _BLOCK] == _END:
+                return at, 0
+            headers.append(place)
+            begin = at + _BLOCK
+            length = _size(extended.get(b"size", b""), digits, location, at)
+            if kind == b"S" or (extended and any(key.startswith(b"GNU.sparse") for key in extended)):
+                raise UnsupportedError(
+                    f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
+                )
+            name = extended.get(b"path") or _name(view, place, field, magic)
+            if begin + length > size:
+                raise SourceError(
+                    f"{location}: the tar file is cut short at byte {size}, in member {decoded(name)!r}, which takes "
+                    f"bytes {begin} to {begin + length - 1}; copy it again"
+                )
+            if kind in _REGULAR or kind in _LINK:
+                members.append((name, begin, length, kind in _LINK))
+            elif kind in (b"L", b"x"):
+                if length > _LONGEST:
+                    what = "the name of a member, or what is said about it,"
+                    raise _damaged(location, at, f"{what} takes {length} bytes, and {_LONGEST} is the most")
+                content = bytes(view[place + _BLOCK : place + _BLOCK + length])
+                if len(content) < length:
+                    return at, _BLOCK + length
+                extended.update(_records(content, location, begin) if kind == b"x" else {b"path": _text(content)})
+            if kind not in (b"L", b"x", b"K", b"g"):
+                extended.clear()
+            at = begin + -(-length // _BLOCK) * _BLOCK
+        return at, _BLOCK
+
     while True:
         view, begin = (yield at, at + needed), at
         if not begin and (codec := compression_of(bytes(view[:_BLOCK]))):
@@ -50,7 +98,7 @@ def scan_members(location: str, size: int, take: Callable[[list[Member]], object
             )
         headers, members = list[int](), [*last]
         try:
-            at, needed = _walk(view, begin, headers, members, extended, location, size)
+            at, needed = follow(view, begin, headers, members)
         finally:  # a wrong header explains what was made of it
             _check(view, begin, headers, members, location)
         take(members[len(last) :])
@@ -61,75 +109,6 @@ def scan_members(location: str, size: int, take: Callable[[list[Member]], object
             extended.clear()
             if at == size:
                 return
-
-
-def _walk(
-    view: memoryview,
-    first: int,
-    headers: list[int],
-    members: list[Member],
-    extended: dict[bytes, bytes],
-    location: str,
-    size: int,
-) -> tuple[int, int]:
-    """Follows headers from one to the next, without their checksums.
-
-    Args:
-        view: Bytes of the file from a header on.
-        first: First of these bytes.
-        headers: Receives the place of each header in `view`.
-        members: Receives the members.
-        extended: What is said about the next member; updated.
-        location: Path or URL of the file.
-        size: Size of the file in bytes.
-
-    Returns:
-        Byte of the header to go on with, and the number of bytes that it takes from there; 0: the end is marked there.
-    """
-    at = first
-    while len(headers) < _BATCH:
-        place = at - first
-        if place + _BLOCK > len(view):
-            if first + len(view) < size:
-                break
-            after = _after(members)
-            raise SourceError(
-                f"{location}: the tar file is cut short at byte {size}{after}, where its end is not marked; copy it "
-                "again, or write it again and close it"
-            )
-        field, digits, kind, magic = _HEADER.unpack_from(view, place)
-        if not digits[0] and view[place : place + _BLOCK] == _END:
-            return at, 0
-        headers.append(place)
-        begin = at + _BLOCK
-        length = _size(extended.get(b"size", b""), digits, location, at)
-        if kind == b"S" or (extended and any(key.startswith(b"GNU.sparse") for key in extended)):
-            raise UnsupportedError(
-                f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
-            )
-        name = extended.get(b"path") or _name(view, place, field, magic)
-        if begin + length > size:
-            raise SourceError(
-                f"{location}: the tar file is cut short at byte {size}, in member {decoded(name)!r}, which takes bytes "
-                f"{begin} to {begin + length - 1}; copy it again"
-            )
-        if kind in _REGULAR or kind in _LINK:
-            members.append((name, begin, length, kind in _LINK))
-            extended.clear()
-        elif kind in (b"L", b"x"):
-            if length > _LONGEST:
-                what = (
-                    f"the name of a member, or what is said about it, takes {length} bytes, and {_LONGEST} is the most"
-                )
-                raise _damaged(location, at, what)
-            content = bytes(view[place + _BLOCK : place + _BLOCK + length])
-            if len(content) < length:
-                return at, _BLOCK + length
-            extended.update(_records(content, location, begin) if kind == b"x" else {b"path": _text(content)})
-        elif kind not in (b"K", b"g"):
-            extended.clear()
-        at = begin + -(-length // _BLOCK) * _BLOCK
-    return at, _BLOCK
 
 
 def _end_of_zeros(at: int, size: int) -> Scan[int]:

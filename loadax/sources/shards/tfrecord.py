@@ -168,7 +168,7 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
                 break
             length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
             if crc >= 0 and masked_crc32c(header[:8]) != crc:
-                raise _damaged(location, len(begins), at, header)
+                raise _damaged(location, f"record {len(begins)} at byte {at}" if at else "", header)
             end = at + _HEADER.size + length + _CRC
             if crc < 0 or end > size:
                 record = f"record {len(begins)} at byte {at}"
@@ -179,12 +179,10 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
     return FileRecords(np.asarray(begins), np.asarray(sizes))
 
 
-def _damaged(location: str, record: int, at: int, header: bytes) -> SourceError:
-    """Error for a size whose checksum is wrong."""
-    if at:
-        return SourceError(
-            f"{location}: record {record} at byte {at} is damaged: the checksum of its size is wrong; copy it again"
-        )
+def _damaged(location: str, record: str, header: bytes) -> SourceError:
+    """Error for a size whose checksum is wrong; `record` is empty at the first byte of the file."""
+    if record:
+        return SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
     zlib = header[0] == _ZLIB and int.from_bytes(header[:2]) % 31 == 0
     if codec := "zlib" if zlib else compression_of(header):
         return SourceError(
