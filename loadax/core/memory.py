@@ -1,6 +1,8 @@
 """How much memory the machine has, and the refusal of data that says that it needs more."""
 
+import ctypes
 import os
+from contextlib import suppress
 
 from loadax.core.formatting import size_text
 from loadax.errors import SourceError
@@ -9,6 +11,12 @@ from loadax.errors import SourceError
 def machine_memory() -> int:
     """Memory of the machine, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def return_freed_memory() -> None:
+    """Returns freed memory to the kernel, which glibc else keeps for arrays of less than 32 MiB."""
+    with suppress(AttributeError):  # other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_fits(size: int, what: str, remedy: str) -> None:

@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
+from loadax.core.memory import return_freed_memory
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers
@@ -18,15 +20,15 @@ from loadax.sources.io.identity import digest_of
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, cached, check_array
 from loadax.sources.io.paths import local_path
 
-_WINDOW = 8 << 20  # bytes of a remote file that are read at once
+_WINDOW = 8 << 20  # bytes of a file that are read, or mapped, at once
 _AT_ONCE = 16  # remote files that are read at once
 ENTRY = "records"
 """Name of the entry in the index folder."""
 
 Found = TypeVar("Found")
 Scan = Generator[tuple[int, int], memoryview, Found]
-"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file), returns what
-it found. The ranges must ascend.
+"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
+at hand after them, returns what it found. The ranges must ascend.
 """
 
 
@@ -47,7 +49,7 @@ def index_files(
         files: Reader of the files.
         locations: Paths and URLs of the files.
         scan: Scan of one file, from its path or URL and its size.
-        merge: Merges the results of all files, in order.
+        merge: Merges the results of all files, in order; may empty their list.
         check: Checks an entry that was loaded from disk, with the sizes of the files; raises `ValueError`.
         index: Path of the index folder; None: no index.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
@@ -69,28 +71,37 @@ def index_files(
             )
         scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
         with progress_bar("index", sum(sizes), "B", progress) as done:
-            for one in scans:
-                if not one.far:
-                    done(one.run_local())
-            _run_remote([one for one in scans if one.far], files, done)
-        return merge([one.found for one in scans])
+            _run_local([one for one in scans if one.path], done)
+            _run_remote([one for one in scans if not one.path], files, done)
+        found = [one.found for one in scans]
+        scans.clear()  # `merge` frees parts as it joins them
+        return merge(found)
 
     known = partial(_identity, kind, files, locations)
     return cached(folder, ENTRY, known, lambda entry: check(entry, np.array(sizes, np.int64)), make)
 
 
 class FileRecords(NamedTuple):
-    """First byte and size of each record of a file."""
+    """First byte and size of each record of a file, int64[n] both."""
 
-    begins: Sequence[int] | Integers
-    sizes: Sequence[int] | Integers
+    begins: Integers
+    sizes: Integers
 
 
-def merge_records(found: Sequence[FileRecords], counts: str) -> Entry:
-    """Merges the records of all files; `counts`: name of the array of their number in each."""
-    columns = zip(*found, strict=True)
-    begins, sizes = (np.concatenate([np.asarray(part, np.int64) for part in column]) for column in columns)
-    return Entry({"begins": begins, "sizes": sizes, counts: np.array([len(one.begins) for one in found])}, {})
+def merge_records(found: list[FileRecords], counts: str) -> Entry:
+    """Merges the records of all files; `counts`: name of the array of their number in each. Empties the list."""
+    begins, sizes = (list(column) for column in zip(*found, strict=True))
+    numbers = np.array([len(part) for part in begins])
+    found.clear()
+    return Entry({"begins": merged(begins), "sizes": merged(sizes), counts: numbers}, {})
+
+
+def merged(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenates arrays, at least one; empties the list, to free them."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return_freed_memory()
+    return whole
 
 
 def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) -> None:
@@ -119,36 +130,26 @@ class _Scan:
 
     def __init__(self, location: str, size: int, scan: Callable[[str, int], Scan[Any]]):
         self.location, self.size = location, size
-        self.far = local_path(location) is None
+        self.path = local_path(location)
         self.found: Any = None
         self._steps = scan(location, size)
         self.wanted: tuple[int, int] | None = None
         self._send(None)
 
-    def run_local(self) -> int:
-        """Scans a local file; returns its size."""
-        path = local_path(self.location)
-        assert path is not None
-        view: Any = FileMap(path).bytes if self.size else b""
-        memory = memoryview(view)
-        while self.wanted is not None:
-            self._send(memory[self.wanted[0] : self.wanted[1]])
-        return self.size
-
     def window(self) -> ByteRange:
-        """The bytes of a remote file to read next."""
+        """The bytes of the file to read next."""
         assert self.wanted is not None
         start, stop = self.wanted
         return ByteRange(self.location, start, max(start, min(max(stop, start + _WINDOW), self.size)))
 
-    def advance(self, window: ByteRange, content: bytes) -> int:
+    def advance(self, window: ByteRange, content: bytes | memoryview) -> int:
         """Scans as far as the window goes; returns the number of bytes that this advanced."""
         view, begin = memoryview(content), window.start
         while self.wanted is not None and self.wanted[0] >= begin:
             start, stop = self.wanted
             if min(stop, self.size) > window.stop or start > window.stop:
                 return start - begin
-            self._send(view[start - begin : stop - begin])
+            self._send(view[start - begin :])
         return self.size - begin
 
     def _send(self, content: memoryview | None) -> None:
@@ -156,6 +157,17 @@ class _Scan:
             self.wanted = next(self._steps) if content is None else self._steps.send(content)
         except StopIteration as stopped:
             self.wanted, self.found = None, stopped.value
+
+
+def _run_local(scans: Sequence[_Scan], done: Callable[[int], object]) -> None:
+    """Scans local files, one after the other; what is scanned does not stay in the memory of the process."""
+    for one in scans:
+        file = FileMap(one.path) if one.path and one.size else None
+        while one.wanted is not None:
+            window = one.window()
+            done(one.advance(window, file.bytes[window.start : window.stop].data if file else memoryview(b"")))
+            if file:
+                file.forget(window.stop)
 
 
 def _run_remote(scans: Sequence[_Scan], files: Files, done: Callable[[int], object]) -> None:

@@ -64,6 +64,10 @@ class FileMap:
         """All bytes of the file, uint8[length]."""
         return np.asarray(self)
 
+    def forget(self, stop: int) -> None:
+        """Gives the memory of the bytes before `stop` back to the page cache, from which they are read when needed."""
+        self._libc.madvise(self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+
     @property
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
@@ -94,4 +98,5 @@ def _libc() -> Any:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc

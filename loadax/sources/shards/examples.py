@@ -1,6 +1,7 @@
 """Groups the members of tar files into examples: consecutive members whose names are equal up to their extensions."""
 
 import re
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,33 +11,36 @@ from numpy.typing import NDArray
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
-from loadax.sources.io.file_index import Scan, check_records
+from loadax.sources.io.file_index import Scan, check_records, merged
 from loadax.sources.io.index_folder import Entry, check_array
-from loadax.sources.shards.tar import scan_members
+from loadax.sources.shards.tar import Member, decoded, scan_members
 
 KEY = "__key__"
 """Leaf with the name of an example, without extension."""
 
-_PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
-_RESERVED = re.compile(r"(?:.*/)?__[^/]*__(?:\.[^/]*)?")
+_RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
 class ShardExamples(NamedTuple):
-    """The members of one tar file, by example.
+    """The members of one tar file, by example. No Python object of a member is kept.
 
     Args:
-        begins: First byte of each member in the file.
-        sizes: Size of each member in bytes.
-        extensions: Extension of each member, in lower case and without the dot.
-        firsts: Index of the first member of each example.
-        keys: Name of each example.
+        begins: First byte of each member in the file, int64.
+        sizes: Size of each member in bytes, int64.
+        extensions: Extension of each member, as its number in `names`: int32.
+        firsts: Index of the first member of each example, int64.
+        keys: Bytes of the names of all examples.
+        key_ends: End of each name in `keys`, int64.
+        names: The extensions, in lower case and without the dot, numbered from 0.
     """
 
-    begins: list[int]
-    sizes: list[int]
-    extensions: list[str]
-    firsts: list[int]
-    keys: list[str]
+    begins: "array[int]"
+    sizes: "array[int]"
+    extensions: "array[int]"
+    firsts: "array[int]"
+    keys: bytearray
+    key_ends: "array[int]"
+    names: dict[str, int]
 
 
 def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
@@ -44,47 +48,69 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    members = yield from scan_members(location, size)
-    found = ShardExamples([], [], [], [], [])
-    for member in members:
-        parts = _PARTS.fullmatch(member.name)
-        if parts is None or _RESERVED.fullmatch(member.name):
-            continue
-        if member.is_link:
-            raise SourceError(
-                f"{location}: {member.name!r} is a link, without bytes of its own; write the tar file again with "
-                "tar --dereference --hard-dereference"
-            )
-        key, extension = parts[1], parts[2].lower()
-        if not found.keys or key != found.keys[-1]:
-            found.firsts.append(len(found.begins))
-            found.keys.append(key)
-        elif extension in found.extensions[found.firsts[-1] :]:
-            raise SourceError(
-                f"{location}: the example {key!r} has two files with the extension {extension!r}, the second at byte "
-                f"{member.begin}; write it again with one name for each example"
-            )
-        found.begins.append(member.begin)
-        found.sizes.append(member.size)
-        found.extensions.append(extension)
+    found = ShardExamples(array("q"), array("q"), array("i"), array("q"), bytearray(), array("q"), {})
+    numbers, last, problems = dict[bytes, int](), b"", list[str]()
+
+    def take(members: list[Member]) -> None:
+        nonlocal last
+        if problems:
+            return
+        for name, begin, length, is_link in members:
+            folder, slash, file = name.rpartition(b"/")
+            stem, _, written = file.partition(b".")
+            if not stem or not written or b"\n" in folder or (file[:2] == b"__" and _RESERVED.fullmatch(file)):
+                continue
+            if (number := numbers.get(written)) is None:
+                number = numbers[written] = found.names.setdefault(decoded(written).lower(), len(found.names))
+            key = folder + slash + stem
+            if is_link:
+                problems.append(
+                    f"{decoded(name)!r} is a link, without bytes of its own; write the tar file again with "
+                    "tar --dereference --hard-dereference"
+                )
+            elif key != last:
+                found.firsts.append(len(found.begins))
+                found.keys.extend(key)
+                found.key_ends.append(len(found.keys))
+                last = key
+            elif number in found.extensions[found.firsts[-1] :]:
+                problems.append(
+                    f"the example {decoded(key)!r} has two files with the extension {decoded(written).lower()!r}, the "
+                    f"second at byte {begin}; write it again with one name for each example"
+                )
+            found.begins.append(begin)
+            found.sizes.append(length)
+            found.extensions.append(number)
+
+    yield from scan_members(location, size, take)
+    if problems:  # only now: of a damaged file, the damage is named
+        raise SourceError(f"{location}: {problems[0]}")
     return found
 
 
-def merge_examples(shards: Sequence[ShardExamples]) -> Entry:
-    """Merges the examples of all tar files into the arrays of an index."""
-    names = sorted({extension for shard in shards for extension in shard.extensions})
+def merge_examples(shards: list[ShardExamples]) -> Entry:
+    """Merges the examples of all tar files into the arrays of an index; empties the list, to free each array early."""
+    names = sorted({name for shard in shards for name in shard.names})
     numbers = {name: number for number, name in enumerate(names)}
-    before = np.cumsum([0, *(len(shard.begins) for shard in shards)])
-    firsts = (np.array(shard.firsts, np.int64) + start for shard, start in zip(shards, before, strict=False))
-    keys = [key.encode("utf-8", "surrogateescape") for shard in shards for key in shard.keys]
+    changes = [np.array([numbers[name] for name in shard.names], np.int32) for shard in shards]
+    counts = [len(shard.firsts) for shard in shards]
+    columns = zip(*(shard[:6] for shard in shards), strict=True)
+    begins, sizes, extensions, firsts, keys, key_ends = ([np.asarray(part) for part in column] for column in columns)
+    shards.clear()
+    before, keys_before = (np.cumsum([0, *map(len, parts)]) for parts in (begins, keys))
+    for index, change in enumerate(changes):
+        extensions[index] = change[extensions[index]]
+        firsts[index] += before[index]
+        key_ends[index] += keys_before[index]
+    firsts.append(before[-1:])
     arrays: dict[str, NDArray[Any]] = {
-        "begins": _joined([shard.begins for shard in shards]),
-        "sizes": _joined([shard.sizes for shard in shards]),
-        "extensions": _joined([[numbers[name] for name in shard.extensions] for shard in shards]).astype(np.int32),
-        "firsts": np.concatenate([*firsts, before[-1:]]),
-        "examples": np.array([len(shard.firsts) for shard in shards], np.int64),
-        "keys": np.frombuffer(b"".join(keys), np.uint8),
-        "key_ends": np.cumsum([len(key) for key in keys], dtype=np.int64),
+        "begins": merged(begins),
+        "sizes": merged(sizes),
+        "extensions": merged(extensions),
+        "firsts": merged(firsts),
+        "examples": np.array(counts, np.int64),
+        "keys": merged(keys),
+        "key_ends": merged(key_ends),
     }
     return Entry(arrays, {"extensions": names})
 
@@ -137,7 +163,7 @@ class ExampleRanges(NamedTuple):
     def key(self, row: int) -> str:
         """Name of an example."""
         low = int(self.key_ends[row - 1]) if row else 0
-        return bytes(self.keys[low : int(self.key_ends[row])]).decode("utf-8", "surrogateescape")
+        return decoded(self.keys[low : int(self.key_ends[row])].tobytes())
 
 
 def select_columns(
@@ -168,29 +194,25 @@ def select_columns(
         raise ArgumentError(
             f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}", argument="columns"
         )
-    shards = np.repeat(np.arange(len(locations)), arrays["examples"])
-    owners = np.repeat(np.arange(count), np.diff(arrays["firsts"]))
     begins = np.empty((count, len(names)), np.int64)
     sizes = np.empty((count, len(names)), np.int64)
     examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
     for column, name in enumerate(names):
-        members = np.flatnonzero(arrays["extensions"] == known.index(name))
-        rows = owners[members]
-        if len(rows) < count:
+        members = arrays["extensions"] == known.index(name)  # at most one of each example
+        if np.count_nonzero(members) < count:
+            rows = np.searchsorted(arrays["firsts"], np.flatnonzero(members), "right") - 1
             row = int(np.setdiff1d(np.arange(count), rows)[0])
+            shard = int(np.searchsorted(np.cumsum(arrays["examples"]), row, "right"))
             first = int(arrays["firsts"][row])
             found = np.bincount(arrays["extensions"], minlength=len(known)).tolist()
             complete = [name for name, examples_of in zip(known, found, strict=True) if examples_of == count]
             raise SourceError(
-                f"row {row}, {locations[shards[row]]}, byte {arrays['begins'][first]}: the example "
+                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the example "
                 f"{examples.key(row)!r} has no file with the extension {name!r}, which {len(rows)} of {count} examples "
                 f"have; write it again, or pass columns= with extensions that all have: {complete}",
                 argument="columns",
             )
-        begins[:, column] = arrays["begins"][members] + file_begins[shards]
+        begins[:, column] = arrays["begins"][members]
         sizes[:, column] = arrays["sizes"][members]
+    begins += np.repeat(file_begins, arrays["examples"])[:, None]
     return names, examples
-
-
-def _joined(parts: Sequence[Sequence[int]]) -> Integers:
-    return np.concatenate([np.array(part, np.int64) for part in parts])

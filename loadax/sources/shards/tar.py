@@ -4,7 +4,10 @@ Source of the format: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Hea
 "Basic Tar Format".
 """
 
-from typing import NamedTuple
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from loadax.errors import SourceError, UnsupportedError
 from loadax.sources.io.compression import compression_of
@@ -12,86 +15,106 @@ from loadax.sources.io.file_index import Scan
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
+_HEADER = struct.Struct("100s24x12s20xs100x6s")  # name, size, kind and magic of a header
 _CHECKSUM = slice(148, 156)
 _LONGEST = 1 << 20  # bytes of a long name or of pax records; the longest path of Linux has 4,096
 _REGULAR = (b"0", b"\0", b"7")
 _LINK = (b"1", b"2")
 _ZEROS = 1 << 20  # bytes that are looked through at a time
+_BATCH = 4096  # headers that are checked at a time
 _COMMANDS = {"gzip": "gunzip", "zstd": "unzstd", "bz2": "bunzip2", "xz": "unxz"}
 
-
-class Member(NamedTuple):
-    """A regular file in a tar file: its name, and the bytes `[begin, begin + size)` of its content; or a link."""
-
-    name: str
-    begin: int
-    size: int
-    is_link: bool = False
+Member = tuple[bytes, int, int, bool]
+"""A regular file in a tar file: its name, first byte and size of its content, False; or a link: True."""
 
 
-def scan_members(location: str, size: int) -> Scan[list[Member]]:
+def scan_members(location: str, size: int, take: Callable[[list[Member]], object]) -> Scan[None]:
     """Finds the regular files and the links in a tar file.
 
     Args:
         location: Path or URL, for messages.
         size: Size of the tar file in bytes.
+        take: Is called with the next members, whose headers are checked; never with all of a large file.
 
     Raises:
         SourceError: When it is not a tar file, compressed, cut short, or damaged; names it and the byte.
         UnsupportedError: When a member is sparse.
     """
-    members: list[Member] = []
-    at, extended = 0, dict[str, str]()
+    at, needed, last, extended = 0, _BLOCK, list[Member](), dict[bytes, bytes]()
+
+    def follow(view: memoryview, first: int, headers: list[int], members: list[Member]) -> tuple[int, int]:
+        """Goes from one header to the next, without their checksums, in the bytes `view` from byte `first` on.
+
+        Adds the place of each header in `view`, and the members. Returns the byte of the header to go on with, and the
+        number of bytes that it takes from there; 0: the end is marked there.
+        """
+        at = first
+        while len(headers) < _BATCH:
+            place = at - first
+            if place + _BLOCK > len(view):
+                if first + len(view) < size:
+                    break
+                raise SourceError(
+                    f"{location}: the tar file is cut short at byte {size}{_after(members)}, where its end is not "
+                    "marked; copy it again, or write it again and close it"
+                )
+            field, digits, kind, magic = _HEADER.unpack_from(view, place)
+            if not digits[0] and view[place : place + _BLOCK] == _END:
+                return at, 0
+            headers.append(place)
+            begin = at + _BLOCK
+            length = _size(extended.get(b"size", b""), digits, location, at)
+            if kind == b"S" or (extended and any(key.startswith(b"GNU.sparse") for key in extended)):
+                raise UnsupportedError(
+                    f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
+                )
+            name = extended.get(b"path") or _name(view, place, field, magic)
+            if begin + length > size:
+                raise SourceError(
+                    f"{location}: the tar file is cut short at byte {size}, in member {decoded(name)!r}, which takes "
+                    f"bytes {begin} to {begin + length - 1}; copy it again"
+                )
+            if kind in _REGULAR or kind in _LINK:
+                members.append((name, begin, length, kind in _LINK))
+            elif kind in (b"L", b"x"):
+                if length > _LONGEST:
+                    what = "the name of a member, or what is said about it,"
+                    raise _damaged(location, at, f"{what} takes {length} bytes, and {_LONGEST} is the most")
+                content = bytes(view[place + _BLOCK : place + _BLOCK + length])
+                if len(content) < length:
+                    return at, _BLOCK + length
+                extended.update(_records(content, location, begin) if kind == b"x" else {b"path": _text(content)})
+            if kind not in (b"L", b"x", b"K", b"g"):
+                extended.clear()
+            at = begin + -(-length // _BLOCK) * _BLOCK
+        return at, _BLOCK
+
     while True:
-        header = bytes((yield at, at + _BLOCK))
-        if header == _END:
-            # Another tar file may follow, joined by `cat`.
-            at, extended = (yield from _end_of_zeros(at, size)), {}
-            if at == size:
-                return members
-            continue
-        after = f" after {members[-1].name!r}" if members else ""
-        if not at and (codec := compression_of(header)):
+        view, begin = (yield at, at + needed), at
+        if not begin and (codec := compression_of(bytes(view[:_BLOCK]))):
             raise SourceError(
                 f"{location} is compressed by {codec}, so that no member can be read without those before it; "
                 f"decompress it: {_COMMANDS[codec]} {location}"
             )
-        if len(header) < _BLOCK:
-            raise SourceError(
-                f"{location}: the tar file is cut short at byte {size}{after}, where its end is not marked; copy it "
-                "again, or write it again and close it"
-            )
-        _check(header, location, at, after)
-        kind, begin = header[156:157], at + _BLOCK
-        length = _size(extended, header, location, at)
-        if kind == b"S" or any(key.startswith("GNU.sparse") for key in extended):
-            raise UnsupportedError(
-                f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
-            )
-        at = begin + -(-length // _BLOCK) * _BLOCK
-        if begin + length > size:
-            name = extended.get("path") or _name(header)
-            raise SourceError(
-                f"{location}: the tar file is cut short at byte {size}, in member {name!r}, which takes bytes {begin} "
-                f"to {begin + length - 1}; copy it again"
-            )
-        if kind in (b"L", b"x") and length > _LONGEST:
-            what = f"the name of a member, or what is said about it, takes {length} bytes, and {_LONGEST} is the most"
-            raise _damaged(location, begin - _BLOCK, what)
-        if kind == b"L":
-            extended["path"] = _text(bytes((yield begin, begin + length)))
-        elif kind == b"x":
-            extended.update(_records(bytes((yield begin, begin + length)), location, begin))
-        elif kind not in (b"K", b"g"):
-            if kind in _REGULAR or kind in _LINK:
-                members.append(Member(extended.get("path") or _name(header), begin, length, kind in _LINK))
-            extended = {}
+        headers, members = list[int](), [*last]
+        try:
+            at, needed = follow(view, begin, headers, members)
+        finally:  # a wrong header explains what was made of it
+            _check(view, begin, headers, members, location)
+        take(members[len(last) :])
+        last = members[-1:]
+        if not needed:
+            # Another tar file may follow, joined by `cat`.
+            at, needed = (yield from _end_of_zeros(at, size)), _BLOCK
+            extended.clear()
+            if at == size:
+                return
 
 
 def _end_of_zeros(at: int, size: int) -> Scan[int]:
     """The first block from byte `at` on that is not all zeros; the end of the file if there is none."""
     while at < size:
-        window = bytes((yield at, at + _ZEROS))
+        window = bytes((yield at, at + _ZEROS)[:_ZEROS])
         rest = window.lstrip(b"\0")
         if rest:
             return at + (len(window) - len(rest)) // _BLOCK * _BLOCK
@@ -99,50 +122,69 @@ def _end_of_zeros(at: int, size: int) -> Scan[int]:
     return size
 
 
-def _check(header: bytes, location: str, at: int, after: str) -> None:
-    stored = header[_CHECKSUM].strip(b"\0 ")
+def _check(view: memoryview, first: int, places: list[int], members: Sequence[Member], location: str) -> None:
+    """Checks the checksums of headers at these places in `view`, which begins at byte `first` of the file."""
+    blocks = np.frombuffer(view, np.uint8, len(view) // _BLOCK * _BLOCK).reshape(-1, _BLOCK)
+    headers = blocks[np.array(places, np.int64) // _BLOCK]
     # The checksum counts its own field as spaces.
-    total = sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ")
-    if stored.isdigit() and int(stored, 8 if not set(stored) & set(b"89") else 10) == total:
-        return
-    if at:
-        raise _damaged(location, at, f"the checksum of the header{after} is wrong")
-    raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}")
+    totals = headers.sum(axis=1, dtype=np.uint32) - headers[:, _CHECKSUM].sum(axis=1, dtype=np.uint32) + 8 * ord(" ")
+    # Most writers store six octal digits, NUL and space.
+    digits = headers[:, 148:154] - ord("0")
+    right = (digits < 8).all(axis=1) & (digits @ (8 ** np.arange(5, -1, -1)) == totals)
+    right &= (headers[:, 154] == 0) & (headers[:, 155] == ord(" "))
+    for index in np.flatnonzero(~right).tolist():
+        header, at = headers[index].tobytes(), first + places[index]
+        stored = header[_CHECKSUM].strip(b"\0 ")
+        if stored.isdigit() and int(stored, 8 if not set(stored) & set(b"89") else 10) == totals[index]:
+            continue
+        if at:
+            after = _after([member for member in members if member[1] <= at])
+            raise _damaged(location, at, f"the checksum of the header{after} is wrong") from None
+        raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}") from None
+
+
+def _after(members: Sequence[Member]) -> str:
+    return f" after {decoded(members[-1][0])!r}" if members else ""
 
 
 def _damaged(location: str, at: int, what: str) -> SourceError:
     return SourceError(f"{location}: the tar file is damaged at byte {at}: {what}; copy it again, or write it again")
 
 
-def _size(extended: dict[str, str], header: bytes, location: str, at: int) -> int:
+def _size(stated: bytes, field: bytes, location: str, at: int) -> int:
     """Size of a member: decimal, by the pax records before it; else octal in its header, or GNU's bytes after 0x80."""
-    stated, field = extended.get("size", "").encode("utf-8", "surrogateescape"), header[124:136]
     if not stated and field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits, base = (stated, 10) if stated else (field.strip(b"\0 "), 8)
-    if len(digits) > 20 or set(digits) - set(b"0123456789"[:base]):  # int() would take "-1" and "1_0" too
+    if len(digits) > 20 or digits.strip(b"0123456789"[:base]):  # int() would take "-1" and "1_0" too
         raise _damaged(location, at, f"a size is {digits[:60]!r}")
     return int(digits or b"0", base)
 
 
-def _name(header: bytes) -> str:
-    name, prefix = _text(header[:100]), _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
-    return f"{prefix}/{name}" if prefix else name
+def _name(view: memoryview, place: int, field: bytes, magic: bytes) -> bytes:
+    if magic == b"ustar\0" and view[place + 345]:
+        return _text(bytes(view[place + 345 : place + 500])) + b"/" + _text(field)
+    return _text(field)
 
 
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
 
 
-def _records(content: bytes, location: str, begin: int) -> dict[str, str]:
+def decoded(name: bytes) -> str:
+    """Name of a member as text; bytes that are not UTF-8 become surrogates."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _records(content: bytes, location: str, begin: int) -> dict[bytes, bytes]:
     """Records of a pax header: "length key=value" and a newline each."""
-    found, at = dict[str, str](), 0
+    found, at = dict[bytes, bytes](), 0
     while at < len(content):
         digits = content[at : at + 20].partition(b" ")[0]
         length = int(digits) if digits.isdigit() else 0
         key, equals, value = content[at + len(digits) + 1 : at + length - 1].partition(b"=")
         if not equals or length <= len(digits) or at + length > len(content):
             raise _damaged(location, begin + at, "a record of a pax header has another length")
-        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        found[key] = value
         at += length
     return found

@@ -1,6 +1,7 @@
 """TFRecordSource: records of TFRecord files, as bytes or as parsed `tf.train.Example`s."""
 
 import struct
+from array import array
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, final
@@ -28,6 +29,7 @@ from loadax.sources.shards.records import Records, objects, stack_examples
 _HEADER = struct.Struct("<QI")
 _ZLIB = 0x78  # first byte of what zlib compressed; the first two are a multiple of 31
 _CRC = 4
+_BATCH = 4096  # records that are found at a time
 
 
 @final
@@ -156,29 +158,38 @@ def features_in(paths: Any) -> dict[str, Any]:
 
 def _scan(location: str, size: int) -> Scan[FileRecords]:
     """Finds the records of a file: size and its checksum, content, checksum of the content."""
-    begins, sizes = list[int](), list[int]()
+    begins, sizes = array("q"), array("q")
     at = 0
     while at < size:
-        header = bytes((yield at, at + _HEADER.size))
-        length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
-        record = f"record {len(begins)} at byte {at}"
-        if crc >= 0 and masked_crc32c(header[:8]) != crc:
-            if at:
-                raise SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
-            zlib = header[0] == _ZLIB and int.from_bytes(header[:2]) % 31 == 0
-            if codec := "zlib" if zlib else compression_of(header):
-                raise SourceError(
-                    f"{location} is compressed by {codec}, so that no record can be read without those before it; "
-                    "write it without compression"
-                )
-            raise SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
-        end = at + _HEADER.size + length + _CRC
-        if crc < 0 or end > size:
-            raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
-        begins.append(at + _HEADER.size)
-        sizes.append(length)
-        at = end
-    return FileRecords(begins, sizes)
+        view, first = (yield at, at + _HEADER.size), at
+        for _ in range(_BATCH):
+            header = bytes(view[at - first : at - first + _HEADER.size])
+            if at == size or (len(header) < _HEADER.size and first + len(view) < size):
+                break
+            length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
+            if crc >= 0 and masked_crc32c(header[:8]) != crc:
+                raise _damaged(location, f"record {len(begins)} at byte {at}" if at else "", header)
+            end = at + _HEADER.size + length + _CRC
+            if crc < 0 or end > size:
+                record = f"record {len(begins)} at byte {at}"
+                raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
+            begins.append(at + _HEADER.size)
+            sizes.append(length)
+            at = end
+    return FileRecords(np.asarray(begins), np.asarray(sizes))
+
+
+def _damaged(location: str, record: str, header: bytes) -> SourceError:
+    """Error for a size whose checksum is wrong; `record` is empty at the first byte of the file."""
+    if record:
+        return SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
+    zlib = header[0] == _ZLIB and int.from_bytes(header[:2]) % 31 == 0
+    if codec := "zlib" if zlib else compression_of(header):
+        return SourceError(
+            f"{location} is compressed by {codec}, so that no record can be read without those before it; "
+            "write it without compression"
+        )
+    return SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
 
 
 def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,24 @@ def test_it_is_unmapped_after_the_globals_of_its_module_are_gone(
     assert maps_of(path) == 0
 
 
+def test_forgotten_bytes_leave_memory_and_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    content = np.arange(1 << 20).astype(np.uint8).tobytes() * 16
+    path.write_bytes(content)
+    mapped = FileMap(path)
+
+    def resident() -> int:
+        """KiB of files in the memory of this process."""
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+    assert bytes(mapped.bytes) == content
+    before = resident()
+    mapped.forget(mapped.length - 1)
+    assert resident() < before - (15 << 10)
+    assert bytes(mapped.bytes) == content
+
+
 def test_its_size_is_that_of_the_mapped_file_not_of_another_one_in_its_place(tmp_path: Path) -> None:
     path, other = tmp_path / "x", tmp_path / "other"
     path.write_bytes(bytes(200))

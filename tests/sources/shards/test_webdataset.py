@@ -17,10 +17,10 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.protocols import Location
-from loadax.sources.io.file_index import _Scan, index_files
+from loadax.sources.io.file_index import _run_local, _Scan, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.shards.examples import check_examples, merge_examples, scan_examples
-from loadax.sources.shards.tar import scan_members
+from loadax.sources.shards.tar import Member, decoded, scan_members
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.servers.ranges import RangeServer
@@ -75,11 +75,12 @@ def test_members_are_those_of_tarfile(kind: int, tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = index * 511
             shard.addfile(member, io.BytesIO(bytes(index * 511)))
-    scan = _Scan(str(path), path.stat().st_size, scan_members)
-    scan.run_local()
+    members: list[Member] = []
+    scan = _Scan(str(path), path.stat().st_size, lambda location, size: scan_members(location, size, members.extend))
+    _run_local([scan], lambda _: None)
     with tarfile.open(path) as shard:
         expected = [(one.name, one.offset_data, one.size, one.issym()) for one in shard if not one.isdir()]
-    assert [tuple(member) for member in scan.found] == expected
+    assert [(decoded(name), *rest) for name, *rest in members] == expected
 
 
 def test_a_size_of_more_than_eight_gibibytes(tmp_path: Path) -> None:

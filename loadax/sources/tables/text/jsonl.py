@@ -311,7 +311,7 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
     begins, sizes = [], []
     open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
     for low in range(0, size, _WINDOW):
-        content = np.frombuffer((yield low, min(low + _WINDOW, size)), np.uint8)
+        content = np.frombuffer((yield low, min(low + _WINDOW, size))[:_WINDOW], np.uint8)
         encoding = None if low else encoding_of(bytes(content[:4]))
         if encoding not in (None, "utf-8-sig"):
             name = encoding.upper()
