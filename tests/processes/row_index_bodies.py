@@ -12,7 +12,7 @@ import pytest
 from loadax import Dataloader
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
-from loadax.sources.io import shared as common
+from loadax.sources.passes import shared as common
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 
 

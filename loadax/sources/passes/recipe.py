@@ -16,9 +16,9 @@ import cloudpickle
 from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import temporary_file
-from loadax.sources.io.parts import Arrays, PartsFolder
-from loadax.sources.io.pickling import dump, extents_of
-from loadax.sources.io.remote_errors import wrap
+from loadax.sources.passes.parts import Arrays, PartsFolder
+from loadax.sources.passes.pickling import dump, extents_of
+from loadax.sources.passes.remote_errors import wrap
 
 _PAGE = 1 << 12  # alignment of the arrays in the file
 
