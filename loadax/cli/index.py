@@ -34,12 +34,6 @@ from loadax.errors import ArgumentError
 from loadax.sources.io.file_index import ENTRY
 from loadax.sources.io.index_folder import IndexFolder
 
-_ENTRIES = {"filter": "filter", "split_by": "split_by", "pack": "lengths", "records": ENTRY}
-"""Entry of the index folder that each option builds."""
-
-_APPLIES = {"key": ("filter", "pack"), "workers": ("filter", "split_by")}
-"""Options that apply to some of them only."""
-
 
 def add(commands: Any) -> None:
     """Adds `index` to the commands."""
@@ -57,7 +51,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--key", help="name of the filter function, or of the maps before --pack, if their code does not identify them"
     )
-    add_value(command, "--workers", "N", "threads (default: 4, more for remote data)")
+    add_value(command, "--workers", "N", "threads of --filter and --split-by (default: 4, more for remote data)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,35 +60,26 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read.
     """
-    question = next(name for name in _ENTRIES if getattr(options, name) is not None)
-    for name, questions in _APPLIES.items():
-        if getattr(options, name) is not None and question not in questions:
-            applies = " and ".join(map(_option, questions))
-            raise ArgumentError(
-                f"--{name} {getattr(options, name)} applies to {applies}, not to {_option(question)}; leave it out"
-            )
+    if options.key is not None and options.filter is None and options.pack is None:
+        raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
     dataset = _with_records(options) if options.records else open_dataset(options)
-    if question == "filter":
+    if options.filter is not None:
         function = import_function(options.filter, "--filter")
         kept = dataset.filter(function, options.key, index=options.out, workers=options.workers)
-        said = f"keeps {len(kept)} of {len(dataset)} rows"
-    elif question == "split_by":
+        entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
+    elif options.split_by is not None:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
-        said = f"knows the groups of {len(dataset)} rows"
-    elif question == "pack":
+        entry, said = "split_by", f"knows the groups of {len(dataset)} rows"
+    elif options.pack is not None:
         packed = dataset.pack(options.pack, index=options.out, key=options.key)
-        said = f"packs {len(dataset)} documents into {len(packed)} rows"
+        entry, said = "lengths", f"packs {len(dataset)} documents into {len(packed)} rows"
     else:
-        said = f"knows the records of {len(dataset)} rows"
-    if not IndexFolder(options.out).path(_ENTRIES[question]).exists():
+        entry, said = ENTRY, f"knows the records of {len(dataset)} rows"
+    if not IndexFolder(options.out).path(entry).exists():
         raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
     show(f"{options.out}: {said}")
     return 0
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _with_records(options: argparse.Namespace) -> Dataset:
@@ -106,7 +91,7 @@ def _with_records(options: argparse.Namespace) -> Dataset:
     opener = find_opener(options)
     if opener.path is None or "index" not in signature(getattr(io, opener.function)).parameters:
         raise ArgumentError(
-            f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass the path of these"
+            f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass their path"
         )
     return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
 

@@ -11,7 +11,7 @@ try:
     import ray
 except ModuleNotFoundError as error:
     raise UnsupportedError(
-        f"loadax.interop.ray needs Ray ({error}); pip install ray, or, in a clone of loadax, pip install -e '.[ray]'"
+        f"loadax.interop.ray needs Ray ({error}); in a clone of loadax pip install -e '.[ray]', else pip install ray"
     ) from error
 
 
@@ -50,7 +50,7 @@ class RayExecutor(futures.Executor):
     """
 
     def __init__(self, options: dict[str, Any]):
-        self._call = ray.remote(**options)(_call) if options else ray.remote(_call)
+        self._call = ray.remote(_call).options(**options)
         self._open = True
         self._pending: set[futures.Future[Any]] = set()
 
@@ -94,14 +94,10 @@ class RayExecutor(futures.Executor):
 def _settle(future: futures.Future[Any], answer: futures.Future[Any]) -> None:
     """Passes a task's outcome on, with the exception of the function itself: Ray's has the remote traceback as text."""
     error = answer.exception()
-    if isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
-        error.cause.__cause__ = error
-        error = error.cause
+    if isinstance(error, ray.exceptions.RayTaskError):
+        error.cause.__cause__, error = error, error.cause
     with suppress(futures.InvalidStateError):  # it was cancelled meanwhile
-        if error is None:
-            future.set_result(answer.result())
-        else:
-            future.set_exception(error)
+        future.set_result(answer.result()) if error is None else future.set_exception(error)
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

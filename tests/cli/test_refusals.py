@@ -67,19 +67,15 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (("index", "x.npy", "--split-by", "user", "--out", "out"), "key='user' is not the name of one leaf"),
         (
             ("index", "x.npy", "--split-by", "user", "--out", "out", "--key", "a"),
-            "--key a applies to --filter and --pack, not to --split-by; leave it out",
+            "--key a applies to --filter and --pack alone; leave it out",
         ),
         (
             ("index", "x.npy", "--records", "--out", "out"),
-            "--records is for tar, TFRecord and JSON lines files, which x.npy is not; pass the path of these",
+            "--records is for tar, TFRecord and JSON lines files, which x.npy is not; pass their path",
         ),
         (
             ("index", "refusals_module:group", "--records", "--out", "out"),
-            "which refusals_module:group is not; pass the path of these",
-        ),
-        (
-            ("index", "x.npy", "--pack", 8, "--out", "out", "--workers", 2),
-            "--workers 2 applies to --filter and --split-by, not to --pack; leave it out",
+            "which refusals_module:group is not; pass their path",
         ),
         (PLAN, 'or over all of them: partition=P(("data", "seq")) (--partition)'),
         ((*PLAN, "--partition", "data;seq"), "--partition 'data;seq': name the leaf of each part"),

@@ -29,15 +29,15 @@ class StandIn(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("ray")
-        self.options: dict[str, Any] = {}
+        self.given: dict[str, Any] = {}
         self.tasks: list[futures.Future[Any]] = []
         self.cancelled: list[Any] = []
 
-    def remote(self, *functions: Any, **options: Any) -> Any:
-        self.options = options
-        return SimpleNamespace(remote=self.start) if functions else self.remote_of
+    def remote(self, function: Any) -> Any:
+        return SimpleNamespace(options=self.with_options)
 
-    def remote_of(self, function: Any) -> Any:
+    def with_options(self, **options: Any) -> Any:
+        self.given = options
         return SimpleNamespace(remote=self.start)
 
     def start(self, fn: Any, args: Any, kwargs: Any) -> Any:
@@ -62,13 +62,13 @@ def make(**options: Any) -> Any:
 
 def test_missing_ray_names_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsupportedError, match=r"needs Ray \(.*\); pip install ray, or, in a clone of .*'\.\[ray\]'"):
+    with pytest.raises(UnsupportedError, match=r"needs Ray \(.*\); in a clone .*'\.\[ray\]', else pip install ray"):
         importlib.import_module("loadax.interop.ray")
 
 
 def test_results_and_errors_of_the_function_itself(ray: StandIn) -> None:
     executor = make(num_cpus=2)
-    assert ray.options == {"num_cpus": 2}
+    assert ray.given == {"num_cpus": 2}
     assert isinstance(executor, futures.Executor)
     answered, failed, lost = (executor.submit(pow, 2, n) for n in range(3))
     ray.tasks[0].set_result(1)
