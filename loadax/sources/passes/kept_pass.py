@@ -95,7 +95,7 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     if options.executor is None:
         over, caller = threading.Event(), Caller()
 
-        def compute(part: int) -> Raised | None:
+        def compute(part: int, _attempt: int) -> Raised | None:
             try:
                 parts.put(part, work.compute(part, over))
             except BaseException as error:  # noqa: BLE001 - raised again by this pass

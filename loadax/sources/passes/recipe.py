@@ -84,7 +84,7 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
     return str((folder / name).absolute())
 
 
-def run_part(recipe: str, part: int) -> Raised | None:
+def run_part(recipe: str, part: int, _attempt: int) -> Raised | None:
     """Computes a part in a worker of an executor, unless it is finished.
 
     Args:
