@@ -95,16 +95,16 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     if options.executor is None:
         over, caller = threading.Event(), Caller()
 
-        def compute(part: int, _attempt: int) -> Raised | None:
+        def compute(part: int, _attempt: int) -> Raised | float:
             try:
                 parts.put(part, work.compute(part, over))
             except BaseException as error:  # noqa: BLE001 - raised again by this pass
                 return Raised(error)
-            return None
+            return 0.0  # they run here: none is slow
 
         with thread_pool(options.workers, "loadax-pass") as pool:
             try:
-                TaskRun(parts, pool, options.workers, backups=False).run(partial(caller.run, compute), lambda e: e)
+                TaskRun(parts, pool, options.workers, remote=False).run(partial(caller.run, compute), lambda e: e)
             except BaseException:
                 over.set()
                 raise
@@ -114,7 +114,7 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     while True:
         recipe = write_recipe(parts.path, work, by_value)
         try:
-            run = TaskRun(parts, options.executor, _WINDOW, backups=True)
+            run = TaskRun(parts, options.executor, _WINDOW, remote=True)
             run.run(partial(run_part, recipe), lambda error: unwrap(error, "a worker of the executor"))
         except ModuleNotFoundError as error:
             module = error.name or ""

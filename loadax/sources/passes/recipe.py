@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Protocol
 
 import cloudpickle
@@ -84,14 +85,15 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
     return str((folder / name).absolute())
 
 
-def run_part(recipe: str, part: int, _attempt: int) -> Raised | None:
-    """Computes a part in a worker of an executor, unless it is finished.
+def run_part(recipe: str, part: int, _attempt: int) -> Raised | float:
+    """Computes a part in a worker of an executor, unless it is finished; returns the seconds that it took.
 
     Args:
         recipe: Path of the recipe.
         part: Number of the part.
     """
     try:
+        began = perf_counter()
         with _loading:
             work = _read(recipe)
         parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
@@ -99,7 +101,7 @@ def run_part(recipe: str, part: int, _attempt: int) -> Raised | None:
             parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
         return Raised(wrap(error))
-    return None
+    return perf_counter() - began
 
 
 @functools.lru_cache(1)
