@@ -97,7 +97,7 @@ def run_part(recipe: str, part: int, _attempt: int) -> Raised | float:
         with _loading:
             work = _read(recipe)
         parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
-        if not parts.has(part):
+        if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
         return Raised(wrap(error))
