@@ -14,6 +14,7 @@ from loadax import Dataloader, from_source
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
 from loadax.sources.passes import shared as common
+from tests.limits import until
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 
 
@@ -77,6 +78,10 @@ def endure(folder: str) -> None:
 
     packed = from_source(range(1000)).map(tokens).pack(8, index=f"{folder}/index", key="tokens")
     assert packed.read([0])["tokens"].shape == (1, 8)
+    me = this_process()
+    (Path(folder) / f"done-{me.index}").touch()
+    if me.index == 0:  # which runs the coordinator
+        until(lambda: len([*Path(folder).glob("done-*")]) == me.count - 1)
     os._exit(0)  # the usual way out waits for the process that was killed
 
 
