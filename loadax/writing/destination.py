@@ -2,7 +2,7 @@
 
 - `loadax.partial.json` is written first and describes the contents; a resumed write compares it with its own.
 - `zarr.json` and the shards are the group and the arrays.
-- `loadax.part-0-of-4.rows`: rows that a process has read in the order of their source, see `loadax.writing.spill`.
+- `loadax.part-0-of-4.rows`: temporary file of a process, see `loadax.writing.source_order`.
 - `loadax.part-0-of-4.json`: one of several processes is done.
 - `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
 
@@ -221,9 +221,9 @@ class Destination:
             self._write("zarr.json", self._group(names))
         return arrays
 
-    def spill_path(self, share: Share) -> Path | None:
-        """Path of the temporary file of a process; None if the destination is remote."""
-        return None if self.local is None else self.local / f"{_PART}{share[0]}-of-{share[1]}.rows"
+    def path_of_rows(self, index: int, count: int) -> Path | None:
+        """Path of the temporary file of process `index` of `count`; None if the destination is remote."""
+        return None if self.local is None else self.local / f"{_PART}{index}-of-{count}.rows"
 
     def finish(self, content: dict[str, Any], share: Share | None) -> bool:
         """Marks this process as done and returns whether the store is complete."""

@@ -91,16 +91,8 @@ def write_zarr(
         own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
         with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
             wanted = list(parts.missing(own_parts, done)) if resume else own_parts
-            with in_source_order(
-                rows,
-                layout,
-                wanted,
-                (index, count),
-                destination.spill_path((index, count)),
-                workers=threads,
-                resume=resume,
-                progress=progress,
-            ) as ordered:
+            own, path_of_rows = (index, count), destination.path_of_rows(index, count)
+            with in_source_order(rows, layout, wanted, own, path_of_rows, threads, resume, progress) as ordered:
                 written = replace(parts, rows=ordered).write(wanted, threads, done)
         if resume:
             _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
