@@ -29,7 +29,7 @@ class Chunks:
 
     Args:
         rows: Number of rows.
-        log: File to which the first and last row of each read are appended; None: only `reads` has them.
+        log: File to which the first row of each read of consecutive rows is appended; None: only `reads` has them.
         endless_from: Row from which a read does not end.
     """
 
@@ -45,9 +45,10 @@ class Chunks:
 
     def read(self, rows: Integers) -> Tree:
         self.reads.append(rows)
-        if self._log is not None and len(rows) > CHUNK:  # shorter ones are samples that identify the data
+        consecutive = len(rows) > 1 and len(rows) == rows[-1] - rows[0] + 1  # others are samples, for the identity
+        if self._log is not None and consecutive:
             with self._log.open("a") as log:
-                log.write(f"{rows.min()} {rows.max()}\n")
+                log.write(f"{rows[0]}\n")
             if self._endless_from is not None and int(rows.max()) >= self._endless_from:
                 time.sleep(ENDLESS)
         return {"id": rows, "x": ((rows[:, None] * 7 + np.arange(WIDTH)) % 251).astype(np.uint8)}

@@ -96,7 +96,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
     return data
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_bytes_are_those_of_reads_in_shuffled_order(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
