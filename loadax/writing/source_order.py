@@ -43,8 +43,8 @@ from loadax.writing.parts import ahead, rows_per_read
 from loadax.writing.rows import Rows, Written
 
 _MEMORY_BYTES = 128 << 20  # all rows, if there is no file; rows that wait to be appended; a bucket, at least a part
-_RUN_BYTES = 16 << 20  # one read of the source, at least a chunk
-_FEWER_CHUNKS = 4  # as many times fewer decoded chunks pay for writing and reading a file
+_RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
+_FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for writing rows to a file and reading them back
 _COUNTED = 1 << 20  # positions in one step, when rows in the file are counted
 _HEADER_BYTES = 16  # int64[2]: rows of a bucket, rows of the source that the file covers
 
@@ -113,7 +113,8 @@ class SourceOrder:
         parts = max(1, _MEMORY_BYTES // (row.itemsize * layout.shard_rows)) if file is not None else layout.parts
         self._bucket_rows = parts * layout.shard_rows
         self._stored = np.zeros(-(-layout.parts // parts), np.int64)  # rows of each bucket in the file
-        self._arrived: list[NDArray[Any]] = []
+        self._buffer = np.empty(max(1, _MEMORY_BYTES // row.itemsize), row)  # unused pages take no memory
+        self._buffered = 0
         self._bucket: tuple[int, NDArray[Any]] | None = None
         self._lock = Lock()
 
@@ -129,10 +130,11 @@ class SourceOrder:
                 lambda run: pool.submit(caller.run, self._read_run, *run),
                 lambda begun: len(begun) > workers,
             ):
-                self._arrived.append(future.result())
-                if self._file and (high == length or sum(run.nbytes for run in self._arrived) >= _MEMORY_BYTES):
-                    self._store(self._file, high)
+                self._add(future.result(), low)
                 done(high - low)
+        self._store(length)
+        if self._file is not None:
+            self._buffer = self._buffer[:0].copy()  # frees its memory
 
     def read(self, positions: Integers) -> Tree:
         """Reads the rows at `positions`, int64[n], all in one part."""
@@ -166,26 +168,36 @@ class SourceOrder:
                 rows[name] = leaf
         return rows
 
-    def _store(self, file: BinaryIO, end: int) -> None:
-        """Appends the rows that have arrived to their buckets; the file then covers the source up to row `end`."""
-        rows = np.concatenate(self._arrived)
-        self._arrived = []
+    def _add(self, rows: NDArray[Any], begin: int) -> None:
+        """Adds rows to the buffer; the source before row `begin` was added already."""
+        for first in range(0, len(rows), len(self._buffer)):
+            added = rows[first : first + len(self._buffer)]
+            if self._buffered + len(added) > len(self._buffer):
+                self._store(begin)
+            self._buffer[self._buffered : self._buffered + len(added)] = added
+            self._buffered += len(added)
+
+    def _store(self, end: int) -> None:
+        """Appends the buffer to the buckets of the file, which then covers the source up to row `end`."""
+        if self._file is None:
+            return
+        file, rows = self._file, self._buffer[: self._buffered]
         buckets = rows[self._position] // self._bucket_rows
-        rows = rows[np.argsort(buckets, kind="stable")]
-        counts = np.bincount(buckets, minlength=len(self._stored))
+        by_bucket, counts = np.argsort(buckets, kind="stable"), np.bincount(buckets, minlength=len(self._stored))
         with _named_errors(file):
-            for number, (first, count) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
+            for number, own in enumerate(np.split(by_bucket, np.cumsum(counts)[:-1])):
                 file.seek(self._offset(number) + int(self._stored[number]) * self._row.itemsize)
-                file.write(rows[first : first + count].view(np.uint8).data)
+                file.write(rows[own].view(np.uint8).data)
             file.flush()
             os.fsync(file.fileno())
             os.pwrite(file.fileno(), np.array([self._bucket_rows, end], np.int64).data, 0)
         self._stored += counts
+        self._buffered = 0
 
     def _load(self, number: int) -> NDArray[Any]:
         """Reads a bucket, and sorts it by position."""
         if self._file is None:
-            rows = np.concatenate(self._arrived)
+            rows = self._buffer[: self._buffered]
         else:
             with _named_errors(self._file):
                 self._file.seek(self._offset(number))

@@ -45,7 +45,7 @@ def write_zarr(
 
     An example that is a bare array becomes the array at `path`; one with leaves becomes a group with an array per leaf,
     named by its keys (joined by dots). Memory is bounded by a few shards. loadax refuses to open the store until the
-    last part is written; after a crash the write can be resumed.
+    last part is written; after a crash the write can be resumed. See `source_order` for shuffled rows.
 
     Args:
         rows: Rows to write.
