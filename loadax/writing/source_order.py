@@ -187,8 +187,9 @@ class SourceOrder:
         with _named_errors(file):
             for number, own in enumerate(np.split(by_bucket, np.cumsum(counts)[:-1])):
                 file.seek(self._offset(number) + int(self._stored[number]) * self._row.itemsize)
-                file.write(rows[own].view(np.uint8).data)
-            file.flush()
+                left = rows[own].view(np.uint8).data
+                while left:  # a full disk first takes a part of it
+                    left = left[file.write(left) :]
             os.fsync(file.fileno())
             os.pwrite(file.fileno(), np.array([self._bucket_rows, end], np.int64).data, 0)
         self._stored += counts
@@ -261,7 +262,7 @@ def _lacks_space(path: Path | None, size: int) -> str:
 def _open(path: Path, resume: bool) -> BinaryIO:
     if not resume:
         path.unlink(missing_ok=True)
-    return open(path, "r+b", opener=lambda name, flags: open_kept(Path(name), flags | os.O_CREAT))
+    return open(path, "r+b", 0, opener=lambda name, flags: open_kept(Path(name), flags | os.O_CREAT))
 
 
 @contextmanager

@@ -61,6 +61,19 @@ def read(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
+def test_file_that_cannot_grow_is_named_and_written_on_later(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    path, arguments = tmp_path / "s", {"rows": ROWS, "shard_rows": SHARD, "memory": MEMORY}
+    _, problem = start(path, **arguments, largest_file=3 << 20).communicate(timeout=HANG)
+    assert (
+        f"SourceError: {path}/loadax.part-0-of-1.rows: the temporary file failed: [Errno 27] File too large" in problem
+    )
+    assert f"free disk space, and resume\nloadax: {path} is unfinished; resume it with resume=True" in problem
+    child = start(path, **arguments, resume=True)
+    _, problem = child.communicate(timeout=HANG)
+    assert child.returncode == 0, problem
+    assert files(path) == undisturbed
+
+
 def test_processes_that_write_the_same_store(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     path = tmp_path / "s"
     children = [start(path, rows=ROWS, shard_rows=SHARD, memory=MEMORY, resume=True) for _ in range(2)]

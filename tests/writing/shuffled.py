@@ -5,6 +5,7 @@ python -m tests.writing.shuffled '{"path": "…", "log": "…", "rows": 100, …
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -78,9 +79,12 @@ def main(
     log: str | None = None,
     endless_from: int | None = None,
     endless_part: int | None = None,
+    largest_file: int | None = None,
     **arguments: Any,
 ) -> None:
     """Writes the store with limits of `memory` bytes, and prints the most memory in MiB that this process had."""
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     source_order._MEMORY_BYTES, source_order._RUN_BYTES = memory, memory // 8
     if endless_part is not None:
         read = source_order.SourceOrder.read
