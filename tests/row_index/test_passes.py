@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataset, from_npy, from_source
-from loadax.errors import ArgumentError, WorkerError
+from loadax import Dataset, from_jsonl, from_npy, from_source
+from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.sources.passes import parts, recipe
 from loadax.sources.passes.parts import PartsFolder
 from tests.limits import HANG, until
@@ -167,24 +170,62 @@ def test_folder_in_use_by_another_function_is_refused(tmp_path: Path) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"values": np.zeros(8)},
+        {"values": np.array([7, 5])},
+        {"values": np.zeros((2, 2), int)},
+        {"lengths": np.arange(3)},
+    ],
+    ids=["dtype", "order", "shape", "name"],
+)
+def test_part_of_another_pass_is_not_merged(arrays: dict[str, Any], tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    np.savez(next(tmp_path.glob("*.parts/7.npz")), allow_pickle=False, **arrays)
+    message = r"filter-.*\.parts has parts that are not of this pass \(.+\); delete this folder, and call again"
+    with pytest.raises(SourceError, match=message) as caught:
+        data().filter(small, "v1", index=tmp_path)
+    shutil.rmtree(str(caught.value).partition(" has")[0])  # as it says
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+
+
+def test_lengths_of_another_pass_are_not_merged(tmp_path: Path) -> None:
+    def fails(row: int) -> Any:
+        if row == 300:
+            raise KeyError("stop")
+        return np.arange(row % 5)
+
+    with pytest.raises(KeyError):
+        from_source(range(400)).map(fails).pack(8, index=tmp_path, key="v1")
+    np.savez(next(tmp_path.glob("*.parts/1.npz")), lengths=np.arange(3))
+    with pytest.raises(SourceError, match=r"not of this pass \(lengths has \d+ values, not 400\); delete"):
+        from_source(range(400)).map(lambda row: np.arange(row % 5)).pack(8, index=tmp_path, key="v1")
+
+
 FULL = """
 import resource, signal, sys, numpy as np, loadax
+from concurrent.futures import ThreadPoolExecutor
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 data = loadax.from_source(range(100_000))
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+executor = (lambda: ThreadPoolExecutor(2)) if sys.argv[3] == "executor" else None
 try:
-    data.filter(lambda row: True, index=sys.argv[1])
+    data.filter(lambda row: True, index=sys.argv[1], executor=executor)
 except loadax.errors.SourceError as error:
     print(error)
 """
 
 
 @pytest.mark.processes
-def test_full_disk_is_a_named_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, str(tmp_path)]
+@pytest.mark.parametrize(("kind", "limit"), [("threads", 4096), ("executor", 4096), ("executor", 1024)])
+def test_full_disk_is_a_named_error(kind: str, limit: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path), str(limit), kind]
     said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-    assert ".npz can't be written: [Errno 27] File too large; free space, and call again: finished parts are k" in said
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+    file = r"\d+\.npz" if limit == 4096 else "recipe-.*"
+    assert re.search(rf"{file} can't be written: \[Errno 27\] File too large; free space, and call again", said)
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert not [name for name in left if not name.startswith("recipe-")]
 
 
 # Executors
@@ -304,6 +345,27 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", lambda *_: str(tmp_path / "missing"))
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
         data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "a.jsonl"])
+def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, make = tmp_path / name, recipe.write_recipe
+    if name == "x.npy":
+        np.save(path, np.arange(2000))
+        rows = from_npy(path)
+    else:
+        path.write_text('{"x": 1}\n' * 2000)
+        rows = from_jsonl(path)
+
+    def hidden(*arguments: Any) -> str:
+        made = make(*arguments)
+        path.rename(tmp_path / "elsewhere")
+        return made
+
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", hidden)
+    with pytest.raises(SourceError, match=rf"{path}: .* \[?.*No such file") as caught:
+        rows.filter(bool, "v1", index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1))
+    assert f", on {socket.gethostname()}" in "".join(caught.value.__notes__)
 
 
 def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

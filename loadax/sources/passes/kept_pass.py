@@ -22,7 +22,7 @@ from loadax.core.distributed import this_process
 from loadax.core.progress import progress_bar
 from loadax.core.tasks import Engine, Raised, TaskRun
 from loadax.core.threads import thread_pool
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
 from loadax.sources.io.kept_files import whole_file
 from loadax.sources.passes.parts import Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
@@ -143,7 +143,7 @@ def kept_pass(
         folder: The folder; None: the result is not kept.
         name: Name of the entry.
         identity: Identity of what it is made from, as JSON; see `IndexFolder`.
-        check: Checks an entry that was read; raises `ValueError`.
+        check: Checks an entry that was read or merged; raises `ValueError`.
         begin: Makes what is computed.
         merge: Makes the entry of the arrays of all parts, in order.
         options: How it is computed.
@@ -152,7 +152,7 @@ def kept_pass(
     Raises:
         ArgumentError: When there is an executor, but no folder; or the processes of a run have different folders; or
             another pass is under way in the folder.
-        SourceError: When the folder can't be written.
+        SourceError: When the folder can't be written, or has parts of another pass.
     """
     if folder is None:
         if options.executor is not None:
@@ -182,7 +182,7 @@ def kept_pass(
                 if is_run:
                     check_shared(path, work.label, is_changed)
                     is_run = False
-                entry = _join(folder, path, name, known, work, merge, options)
+                entry = _join(folder, path, name, known, work, merge, check, options)
                 continue
         seen, entry = folder.stamp(name), kept()
     if is_run:
@@ -202,17 +202,38 @@ def _join(
     known: Mapping[str, Any],
     work: Work,
     merge: Callable[[Iterator[Arrays]], Entry],
+    check: Callable[[Entry], object],
     options: PassOptions,
 ) -> Entry:
     """Takes part in a pass until all parts are finished, and merges them, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
-    with parts.joined(), _progress(work, options) as done, _advice(parts):
-        run_pass(work, parts, options, done)
-        while not parts.claim_merge():
-            sleep(_POLL)
-        entry = merge(map(parts.take, range(parts.count)))
+    with parts.joined(), _progress(work, options) as done:
+        with _advice(parts):
+            run_pass(work, parts, options, done)
+            while not parts.claim_merge():
+                sleep(_POLL)
+        entry = _merged(parts, merge, check)
         folder.put(name, known, entry)
         return entry
+
+
+def _merged(parts: PartsFolder, merge: Callable[[Iterator[Arrays]], Entry], check: Callable[[Entry], object]) -> Entry:
+    """The entry of all parts.
+
+    Raises:
+        ChangedError: When a part is damaged.
+        SourceError: When a part has the arrays of another pass.
+    """
+    try:
+        entry = merge(map(parts.take, range(parts.count)))
+        check(entry)
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, LoadaxError):
+            raise
+        raise SourceError(
+            f"{parts.path} has parts that are not of this pass ({error}); delete this folder, and call again"
+        ) from error
+    return entry
 
 
 @contextmanager

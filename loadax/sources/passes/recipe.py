@@ -100,6 +100,7 @@ def run_part(recipe: str, part: int, _attempt: int) -> Raised | float:
         if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
+        error.add_note(f"loadax: in part {part}, on {socket.gethostname()}")
         return Raised(wrap(error))
     return perf_counter() - began
 
