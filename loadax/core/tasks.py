@@ -5,7 +5,7 @@ Source of the rule for second copies: cubed, `runtime/backup.py` (Dean and Ghema
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from math import inf
 from queue import Empty, SimpleQueue
@@ -43,6 +43,13 @@ class Tasks(Protocol):
     def finish(self, number: int) -> None:
         """Ends the claim of a finished task."""
         ...
+
+
+Call: TypeAlias = Callable[[int, int], Sequence[Any]]
+"""From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
+
+The function returns the seconds that it took, or `Raised` if it fails.
+"""
 
 
 class Raised(NamedTuple):
@@ -102,12 +109,11 @@ class TaskRun:
         self._silence = Patience(_SILENCE, inf)  # since the last answer
         self._failed: tuple[int, BaseException] | None = None
 
-    def run(self, call: Callable[[int, int], Raised | float], restore: Callable[[Any], BaseException]) -> None:
+    def run(self, call: Call, restore: Callable[[Any], BaseException]) -> None:
         """Runs all tasks.
 
         Args:
-            call: Runs a task on the engine, by its number; returns the seconds that it took, or `Raised` if it fails.
-                It also gets the number of the attempt, since Dask runs equal calls once.
+            call: Makes what runs a task: a function and its arguments.
             restore: Makes the exception of what a `Raised` has.
 
         Raises:
@@ -134,7 +140,7 @@ class TaskRun:
                 future.cancel()
             self._close(wait=is_whole and not self._running and not self._is_lossy)
 
-    def _is_over(self, call: Callable[[int, int], Any]) -> bool:
+    def _is_over(self, call: Call) -> bool:
         """Submits tasks, and says whether all are finished. Raises the error of the first task that has one."""
         if self._failed is not None:
             # Tasks before it may fail too; those of an engine may have to wait for others first.
@@ -156,12 +162,12 @@ class TaskRun:
             return False
         return all(attempt.number in self._finished for attempt in self._running.values())
 
-    def _submit(self, call: Callable[[int, int], Any], number: int) -> None:
+    def _submit(self, call: Call, number: int) -> None:
         try:
             if self._executor is None:
                 self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
             self._orders += 1
-            future = self._executor.submit(call, number, self._orders)
+            future = self._executor.submit(*call(number, self._orders))
         except RuntimeError as error:  # a broken executor, or one that was shut down
             self._lose(error, number, is_broken=True)
             return
@@ -235,7 +241,7 @@ class TaskRun:
             text = "%s, of %d that the executor has; if it has lost its workers, end this program and run it again"
             _log.warning(text, error, len(self._running))
 
-    def _copy_stragglers(self, call: Callable[[int, int], Any]) -> None:
+    def _copy_stragglers(self, call: Call) -> None:
         """Submits tasks again that take far longer than others did, now that there are no others to submit."""
         limit, now = max(_LEAST, _SLOW * median(self._seconds)), perf_counter()
         copies = Counter(attempt.number for attempt in self._running.values())

@@ -114,7 +114,7 @@ class World:
         self, engine: Any = None, window: int = 4, call: Callable[[int, int], Raised | float] = lambda *_: 0.1
     ) -> None:
         run = TaskRun(self.numbers, engine or self.make, window, remote=self.remote)
-        run.run(call, lambda error: error)
+        run.run(lambda number, attempt: (call, number, attempt), lambda error: error)
 
 
 @given(data=st.data(), count=st.integers(0, 14), window=st.integers(1, 6))

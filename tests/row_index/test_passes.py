@@ -347,6 +347,23 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
         data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
 
 
+HIDE = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "loadax"]:
+    del sys.modules[name]
+sys.modules["loadax"] = None
+"""
+
+
+@pytest.mark.processes
+def test_workers_without_loadax_are_named(tmp_path: Path) -> None:
+    def without_loadax() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), exec, (HIDE,))
+
+    with pytest.raises(ArgumentError, match=r"workers of the executor can't import loadax \(.+\); install it there"):
+        numbered().filter(small, "v1", index=tmp_path, executor=without_loadax)
+
+
 @pytest.mark.parametrize("name", ["x.npy", "a.jsonl"])
 def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, make = tmp_path / name, recipe.write_recipe

@@ -26,7 +26,7 @@ from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
 from loadax.sources.io.kept_files import whole_file
 from loadax.sources.passes.parts import Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
-from loadax.sources.passes.recipe import Work, run_part, write_recipe
+from loadax.sources.passes.recipe import Work, call_of, write_recipe
 from loadax.sources.passes.remote_errors import unwrap
 from loadax.sources.passes.shared import check_shared
 
@@ -95,7 +95,7 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     if options.executor is None:
         over, caller = threading.Event(), Caller()
 
-        def compute(part: int, _attempt: int) -> Raised | float:
+        def compute(part: int) -> Raised | float:
             try:
                 parts.put(part, work.compute(part, over))
             except BaseException as error:  # noqa: BLE001 - raised again by this pass
@@ -104,7 +104,8 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
 
         with thread_pool(options.workers, "loadax-pass") as pool:
             try:
-                TaskRun(parts, pool, options.workers, remote=False).run(partial(caller.run, compute), lambda e: e)
+                run = TaskRun(parts, pool, options.workers, remote=False)
+                run.run(lambda part, _: (caller.run, compute, part), lambda error: error)
             except BaseException:
                 over.set()
                 raise
@@ -115,7 +116,7 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
         recipe = write_recipe(parts.path, work, by_value)
         try:
             run = TaskRun(parts, options.executor, _WINDOW, remote=True)
-            run.run(partial(run_part, recipe), lambda error: unwrap(error, "a worker of the executor"))
+            run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
         except ModuleNotFoundError as error:
             module = error.name or ""
             if module not in sys.modules or module in by_value or len(by_value) == _MODULES:

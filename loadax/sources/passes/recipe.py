@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -22,6 +22,8 @@ from loadax.sources.passes.pickling import dump, extents_of
 from loadax.sources.passes.remote_errors import wrap
 
 _PAGE = 1 << 12  # alignment of the arrays in the file
+
+_CALL = "__import__('loadax.sources.passes.recipe', fromlist=['run_part']).run_part(*arguments)"
 
 _loading = threading.Lock()  # a worker with several threads loads a recipe once
 
@@ -85,7 +87,12 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
     return str((folder / name).absolute())
 
 
-def run_part(recipe: str, part: int, _attempt: int) -> Raised | float:
+def call_of(recipe: str, part: int, attempt: int) -> Sequence[Any]:
+    """The call of `run_part`, of which a worker without loadax can tell that, since it has no function of loadax."""
+    return eval, _CALL, {"arguments": (recipe, part), "attempt": attempt}
+
+
+def run_part(recipe: str, part: int) -> Raised | float:
     """Computes a part in a worker of an executor, unless it is finished; returns the seconds that it took.
 
     Args:
