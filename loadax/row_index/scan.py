@@ -149,7 +149,7 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
             begins = np.arange(0, total, size)
             if starts is not None:
                 begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
-        begins = begins[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+        begins = begins[np.logical_or.reduceat(met, begins)]
     parts = np.append(np.arange(0, len(begins), group), len(begins))
     runs = np.append(begins, total)
     sizes = [int(np.count_nonzero(met[low:high])) for low, high in pairwise(runs[parts].tolist())]
