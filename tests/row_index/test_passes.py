@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from loadax import Dataset, from_jsonl, from_npy, from_source
+from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
 from loadax.errors import ArgumentError, SourceError, WorkerError
+from loadax.row_index.scan import row_work
 from loadax.sources.passes import parts, recipe
 from loadax.sources.passes.parts import PartsFolder
 from tests.limits import HANG, until
@@ -401,3 +404,20 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
     )
     assert len(kept) == (1 << 20) - 1001
     assert sizes[0] < 1 << 16
+
+
+def test_parts_that_were_cut_in_another_way_are_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(tmp_path)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass._FEW_PARTS", 40)  # as another version of loadax might
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+    assert "of which parts differs; they are deleted now" in caplog.text
+
+
+def test_chunks_larger_than_parts_are_parts_of_their_own(tmp_path: Path) -> None:
+    table = pa.table({"x": np.zeros(2_000_000, np.int8)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=50_000)
+    reader = from_parquet(tmp_path / "x.parquet").reader
+    work = row_work(reader, np.ones(2_000_000, bool), np.array, np.int64, "filter")
+    assert work.sizes == [50_000] * 40

@@ -178,7 +178,7 @@ def kept_pass(
         work = begin()
         is_changed = partial(_is_changed, folder, name, seen)
         with suppress(ChangedError):
-            _prepare(path, name, known)
+            _prepare(path, name, {**known, "parts": _digest({"sizes": work.sizes})})
             if not is_changed():  # else another process has finished it before the folder was made
                 if is_run:
                     check_shared(path, work.label, is_changed)
