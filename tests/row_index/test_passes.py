@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
+from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.row_index.scan import row_work
 from loadax.sources.passes import parts, recipe
@@ -421,3 +422,16 @@ def test_chunks_larger_than_parts_are_parts_of_their_own(tmp_path: Path) -> None
     reader = from_parquet(tmp_path / "x.parquet").reader
     work = row_work(reader, np.ones(2_000_000, bool), np.array, np.int64, "filter")
     assert work.sizes == [50_000] * 40
+
+
+def test_process_of_a_run_claims_its_share_for_its_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims: list[int] = []
+
+    class Engine(ThreadPoolExecutor):
+        def submit(self, *arguments: Any) -> Any:  # type: ignore[override]
+            claims.append(len([*tmp_path.glob("*.parts/*.claim")]))
+            return super().submit(*arguments)
+
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.this_process", lambda: Process(0, 4))
+    assert rows_of(data().filter(small, "v1", index=tmp_path, executor=lambda: Engine(1))) == SMALL
+    assert (len(claims), max(claims)) == (63, 16)  # parts, a quarter of them

@@ -111,11 +111,12 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
                 raise
         return
     assert isinstance(parts, PartsFolder)
+    window = min(_WINDOW, -(-parts.count // this_process().count))  # others have executors of their own
     by_value: list[str] = []
     while True:
         recipe = write_recipe(parts.path, work, by_value)
         try:
-            run = TaskRun(parts, options.executor, _WINDOW, remote=True)
+            run = TaskRun(parts, options.executor, window, remote=True)
             run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
         except ModuleNotFoundError as error:
             module = error.name or ""
