@@ -21,6 +21,7 @@ from loadax.core.arguments import (
     integer,
     optional_flag,
     shown,
+    text,
 )
 from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
@@ -91,9 +92,9 @@ class Dataset:
         (3,)
     """
 
-    source: BaseSource
-    order: Order
     maps: tuple[Transform, ...]
+    _make: Callable[[], BaseSource]
+    _made_as: Callable[..., str | None] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
     def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
@@ -105,6 +106,32 @@ class Dataset:
                 "one slice from the first row to the last, exclude() with all rows"
             )
         check_streams(order)
+
+    @classmethod
+    def _planned_later(cls, make: Callable[[], BaseSource], made_as: Callable[..., str | None]) -> "Dataset":
+        """A dataset of a source that is made when it is first needed.
+
+        Args:
+            make: Makes the source.
+            made_as: Digest of what determines its rows, as `recipe_of`, from `cache(key=)` and further arguments.
+        """
+        made = object.__new__(cls)
+        vars(made).update(maps=(), _make=make, _made_as=made_as)
+        return made
+
+    @cached_property
+    def source(self) -> BaseSource:
+        """Source of the rows, before maps."""
+        return self._make()
+
+    @cached_property
+    def order(self) -> Order:
+        """Order of the rows."""
+        return Sequential(len(self.source))
+
+    def __getstate__(self) -> dict[str, Any]:
+        known = {**vars(self), "source": self.source, "order": self.order}
+        return {name: value for name, value in known.items() if name not in ("_make", "_made_as")}
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}; verbs return a new dataset")
@@ -467,6 +494,8 @@ class Dataset:
         self,
         path: str | os.PathLike[str],
         *,
+        key: str | None = None,
+        ragged: bool | None = None,
         chunk_rows: int | None = None,
         shard_rows: int | None = None,
         compression: str | None = "zstd",
@@ -476,10 +505,18 @@ class Dataset:
         """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
         An unfinished store is continued; a store of other data or other maps is an error. Processes that share a file
-        system may call this at the same time. Shuffle and apply random maps afterwards.
+        system may call this at the same time. Shuffle and apply random maps afterwards. If the store is finished, no
+        row is read or mapped, and `pack` before it plans nothing.
+
+        Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after
+        it reads nothing to plan: `texts.map(tokenize).cache("tokens").pack(2048)` tokenizes each text once.
 
         Args:
             path: Folder or URL.
+            key: Identifier of all functions before `cache`; change it when they change. Needed for functions that use
+                objects whose changes can't be detected. None: their code, closure values, globals and tokenizers
+                identify them.
+            ragged: As in `write_zarr`.
             chunk_rows: As in `write_zarr`.
             shard_rows: As in `write_zarr`.
             compression: As in `write_zarr`.
@@ -489,11 +526,29 @@ class Dataset:
         Raises:
             ArgumentError: If the order changes every epoch or a map is random, so the store could not repeat it; or if
                 `path` contains anything else.
+            LeafError: If a row has another form than those of the sample. Names the row and the leaf.
+
+        Examples:
+            >>> import numpy as np, tempfile
+            >>> from loadax import from_source
+            >>> texts = from_source(["to be", "or not", "to be or not to be"])
+            >>> tokens = texts.map(lambda text: np.frombuffer(text.encode(), np.uint8)).cache(tempfile.mkdtemp())
+            >>> tokens[0], len(tokens.pack(8))
+            (array([116, 111,  32,  98, 101], dtype=uint8), 4)
         """
         from loadax.sources.io.path_overlap import check_elsewhere
         from loadax.writing.rows import Written
-        from loadax.writing.write import open_written, write_zarr
+        from loadax.writing.write import open_kept, open_written, write_zarr
 
+        path = checked_path("path", path, "the path or URL of a folder for the cache")
+        overwrite = flag("overwrite", overwrite)
+        if key is not None:
+            text("key", key, "a str that you change when the functions before cache() change")
+        sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
+        recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
+        kept = None if overwrite else open_kept(path, recipe)
+        if kept is not None:
+            return Dataset(kept, Sequential(len(kept)))
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
@@ -501,24 +556,31 @@ class Dataset:
             raise ArgumentError(
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
-        path = checked_path("path", path, "the path or URL of a folder for the cache")
-        overwrite = flag("overwrite", overwrite)
         check_elsewhere(self.reader.source, path)
-        if reason := unrecognised(transform.function for transform in self.maps):
-            _log.warning("cache %s: %s; when you change it, pass overwrite=True, or another path", path, reason)
-        write_zarr(
-            Written(self.reader, self.order),
+        if key is None and (reason := unrecognised(transform.function for transform in self.maps)):
+            _log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
+        structure = write_zarr(
+            Written(self.reader, self.order, key),
             path,
-            chunk_rows=chunk_rows,
-            shard_rows=shard_rows,
-            compression=compression,
+            ragged=ragged,
+            **sizes,
             resume=not overwrite,
             overwrite=overwrite,
             progress=progress,
             go_on="call cache() again to continue",
+            recipe=recipe,
         )
-        source = open_written(path, self.spec)
+        source = open_written(path, structure)
         return Dataset(source, Sequential(len(source)))
+
+    def _recipe(self, key: str | None, *arguments: Any) -> str | None:
+        """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
+        from loadax.writing.rows import recipe_of
+
+        if self._made_as is not None:
+            return self._made_as(key, *arguments)
+        random = self.order.varies or self.reader.traits.random
+        return None if self.is_stream or random else recipe_of(self.reader, self.order, key, *arguments)
 
     def describe(self) -> list[Any]:
         """The facts that determine examples and their order, as JSON: lengths, verbs, seeds, element spec.

@@ -1,0 +1,161 @@
+"""Ragged rows: their form, found by a sample of rows, and their parts, read as flat arrays of entries.
+
+See `loadax.sources.tokens.ragged` for the store. A row is an array, or a pytree of arrays; lists of numbers count as
+arrays. Leaves that have one shape in all rows of the sample are arrays of rows, as in other stores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import array_or_object
+from loadax.core.tree import Structure, flatten
+from loadax.errors import LeafError
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.writing.identity import spread
+from loadax.writing.layout import Layout, plan_ragged_layout
+from loadax.writing.rows import Written
+
+_SAMPLE = 32  # rows that tell which leaves are ragged, and how large parts are
+
+
+@final
+@dataclass(frozen=True)
+class RaggedRows:
+    """Rows of a dataset, some leaves of which are ragged.
+
+    Args:
+        rows: The rows.
+        structure: Structure of an example.
+        layout: Layout of the store: the leaves in their order, then the lengths.
+        known: Examples of the sample, by position: no row is mapped twice.
+    """
+
+    rows: Written
+    structure: Structure
+    layout: Layout
+    known: dict[int, Tree]
+
+    def describe(self) -> Any:
+        """Everything that determines the rows, as JSON, without what takes mapping a row."""
+        specs = [[*[None] * bool(array.shard_blocks), *array.spec.shape] for array in self.layout.arrays[:-1]]
+        dtypes = [str(array.spec.dtype) for array in self.layout.arrays[:-1]]
+        return self.rows.describe_unmapped(
+            [list(leaf) for leaf in zip(self.structure.paths, specs, dtypes, strict=True)]
+        )
+
+    def read(self, positions: Integers) -> list[list[NDArray[Any]]]:
+        """Reads the leaves of rows.
+
+        Raises:
+            LeafError: When a row has another form than those of the sample; names the row and the leaf.
+        """
+        wanted = positions.tolist()
+        unknown = [position for position in wanted if position not in self.known]
+        read = self.known | dict(zip(unknown, self.rows.examples(np.array(unknown, np.int64)), strict=True))
+        return [self._leaves(read[position], position) for position in wanted]
+
+    def regions(self, part: int, lengths: Integers) -> list[Any]:
+        """The region of each array, but the lengths, that a part fills.
+
+        Args:
+            part: Number of the part.
+            lengths: Lengths of its rows, int64[rows, ragged leaves].
+        """
+        totals = iter(lengths.sum(axis=0).tolist())
+        rows = slice(*self.layout.part(part))
+        return [
+            (part, slice(0, array.blocks(next(totals)))) if array.shard_blocks else rows
+            for array in self.layout.arrays[:-1]
+        ]
+
+    def boxes(self, part: int, rows: Sequence[list[NDArray[Any]]]) -> list[tuple[Any, NDArray[Any]]]:
+        """The region of each array that a part fills, and its values.
+
+        Args:
+            part: Number of the part.
+            rows: The leaves of its rows.
+        """
+        columns = list(zip(*rows, strict=True))
+        arrays = self.layout.arrays[:-1]
+        ragged = [column for column, array in zip(columns, arrays, strict=True) if array.shard_blocks]
+        lengths = np.array([list(map(len, column)) for column in ragged], np.int64).T
+        values = [
+            array.in_blocks(column) if array.shard_blocks else np.stack(column)
+            for column, array in zip(columns, arrays, strict=True)
+        ]
+        regions = [*self.regions(part, lengths), slice(*self.layout.part(part))]
+        return list(zip(regions, [*values, lengths], strict=True))
+
+    def _leaves(self, example: Tree, position: int) -> list[NDArray[Any]]:
+        leaves, structure = _flatten(example)
+        if structure != self.structure:
+            raise LeafError(
+                f"row {self.rows.row_of(position)} has the leaves {structure.paths}, others have "
+                f"{self.structure.paths}; return the same leaves for every row"
+            )
+        for index, (leaf, array) in enumerate(zip(leaves, self.layout.arrays, strict=False)):
+            shape = leaf.shape[1:] if array.shard_blocks and leaf.ndim else leaf.shape
+            if not leaf.size and shape == array.spec.shape:
+                leaves[index] = leaf.astype(array.spec.dtype)  # NumPy makes an empty list float64
+            elif shape != array.spec.shape or leaf.dtype.newbyteorder("=") != array.spec.dtype:
+                expected = f"{array.spec.dtype}{['any length'] * bool(array.shard_blocks) + list(array.spec.shape)}"
+                raise LeafError(
+                    f"row {self.rows.row_of(position)}: leaf {structure.paths[index] or 'of the example'} is "
+                    f"{leaf.dtype}{list(leaf.shape)}, in other rows it is {expected}; cast or pad it in a map, or "
+                    "pass ragged=True if the lengths of all leaves may differ"
+                )
+        return leaves
+
+
+def find_ragged(
+    rows: Written, ragged: bool | None, chunk_rows: int | None, shard_rows: int | None, compression: str | None
+) -> RaggedRows | None:
+    """The rows as `RaggedRows`; None if a sample of them has leaves of one shape, so that they can be stacked.
+
+    Args:
+        rows: The rows.
+        ragged: Whether all leaves with a dimension are ragged; None: those whose lengths differ in the sample.
+        chunk_rows: As in `plan_ragged_layout`.
+        shard_rows: As in `plan_ragged_layout`.
+        compression: As in `plan_layout`.
+    """
+    if not len(rows) or ragged is False or (ragged is None and not rows.reader.ragged):
+        return None
+    positions = spread(len(rows), _SAMPLE)
+    known = dict(zip(positions.tolist(), rows.examples(positions), strict=True))
+    sample = [_flatten(example) for example in known.values()]
+    structure = sample[0][1]
+    if any(other != structure for _, other in sample):
+        return None
+    columns = [list(column) for column in zip(*(leaves for leaves, _ in sample), strict=True)]
+    flags = [
+        all(leaf.ndim for leaf in column) and (ragged is True or len({len(leaf) for leaf in column}) > 1)
+        for column in columns
+    ]
+    if not any(flags):
+        return None
+    chosen = [next((leaf for leaf in column if leaf.size), column[0]) for column in columns]
+    lengths = [
+        sum(map(len, column)) / len(column) if flag else None for column, flag in zip(columns, flags, strict=True)
+    ]
+    specs = [
+        ArraySpec(leaf.shape if mean is None else (round(mean), *leaf.shape[1:]), leaf.dtype.newbyteorder("="))
+        for leaf, mean in zip(chosen, lengths, strict=True)
+    ]
+    spec, sizes = structure.build(specs), {"chunk_rows": chunk_rows, "shard_rows": shard_rows}
+    layout = plan_ragged_layout(spec, len(rows), lengths, **sizes, compression=compression)
+    return RaggedRows(rows, structure, layout, known)
+
+
+def _flatten(example: Tree) -> tuple[list[NDArray[Any]], Structure]:
+    leaves, structure = flatten(example, is_leaf=_is_numbers)
+    return [array_or_object(leaf) for leaf in leaves], structure
+
+
+def _is_numbers(node: Any) -> bool:
+    """Whether a node is a list of numbers, as tokenizers return, or an empty one."""
+    return type(node) is list and all(isinstance(entry, int | float | np.generic) for entry in node[:1])
