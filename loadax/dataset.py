@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 import numpy as np
@@ -18,6 +18,7 @@ from loadax.core.arguments import (
     dimensions,
     flag,
     function,
+    index_key,
     integer,
     optional_flag,
     shown,
@@ -449,7 +450,8 @@ class Dataset:
                 `loss_mask` is for targets that are shifted after packing.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
-                all read in every run.
+                all read in every run, when the packed rows are first needed: not by `pack` itself, nor by a `cache`
+                after it that exists.
             key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
                 objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
@@ -473,8 +475,9 @@ class Dataset:
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
         """
+        from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
-        from loadax.packing.pack import pack
+        from loadax.packing.pack import pack, pack_recipe
 
         if self.is_stream:
             raise StreamError(
@@ -487,8 +490,16 @@ class Dataset:
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
-        source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin, given)
-        return Dataset(source, Sequential(len(source)))
+        check_documents(self.reader, self.order)
+        index_key(key, index, "the maps before pack() change")
+        filling = fill_values(value)
+        make = partial(pack, self.reader, self.order, options, index, key, progress, filling, begin, given)
+        if index is not None:  # also for later runs
+            source = make()
+            return Dataset(source, Sequential(len(source)))
+        return Dataset._planned_later(
+            make, partial(pack_recipe, self.reader, self.order, options, filling, begin, given)
+        )
 
     def cache(
         self,
@@ -657,6 +668,7 @@ class Dataset:
         fn: Callable[..., Any] | FilterTransform,
         key: str | None = None,
         *,
+        columns: Sequence[str] | str | None = None,
         index: str | os.PathLike[str] | None = None,
         workers: int | None = None,
         progress: bool | None = None,
@@ -671,6 +683,9 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
                 closure values and globals identify it.
+            columns: Names of leaves (their keys joined by dots): `fn` gets a dict of these, and only these are read of
+                arrays and tables such as zarr groups, Parquet files and Hugging Face datasets. With maps before it, and
+                of other sources, examples are read whole. None: all leaves.
             index: Local folder that keeps the list for later runs, another one for each filter. An index of other data
                 or another `fn` is rebuilt, which is logged. A run of several processes needs an existing one, which
                 `loadax index` builds.
@@ -678,8 +693,8 @@ class Dataset:
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, or `key`
-                is given without `index`.
+            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, `key` is
+                given without `index`, or `columns` has a name that no leaf has.
             LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
         Examples:
@@ -690,12 +705,14 @@ class Dataset:
             (5, [0, 2, 4, 6, 8])
         """
         from loadax.row_index.build import scan_options
+        from loadax.row_index.columns import reader_of_columns
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
-        return self._with(keep(self.order, self.reader, checked, key, options))
+        reader = self.reader if columns is None else reader_of_columns(self.reader, columns)
+        return self._with(keep(self.order, reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).

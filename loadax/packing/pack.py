@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from loadax.core.arguments import index_key
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
@@ -17,6 +16,7 @@ from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, pa
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
+from loadax.writing.rows import recipe_of
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has
@@ -67,6 +67,13 @@ def pack(
     return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos, given)
 
 
+def pack_recipe(
+    reader: Reader, order: Order, options: PackOptions, value: Any, bos: Any, given: bool, key: str | None, *others: Any
+) -> str | None:
+    """Digest of what determines the packed rows, without their lengths; see `recipe_of`. `key`: that of `cache`."""
+    return recipe_of(reader, order, key, "pack", PACK_VERSION, options, value, bos, given, *others)
+
+
 def _warn_of_shifted(documents: Documents) -> None:
     """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
     dtypes, paths = documents.form.dtypes, documents.form.paths
@@ -89,7 +96,6 @@ def _warn_of_shifted(documents: Documents) -> None:
 
 def _open_index(reader: Reader, index: Any, key: str | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
-    index_key(key, index, "the maps before pack() change")
     if index is None:
         return None
     folder = IndexFolder(index)

@@ -15,7 +15,6 @@ from loadax.core.spec import array_or_object
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Integers, Tree
-from loadax.writing.identity import spread
 from loadax.writing.layout import Layout, plan_ragged_layout
 from loadax.writing.rows import Written
 
@@ -31,13 +30,11 @@ class RaggedRows:
         rows: The rows.
         structure: Structure of an example.
         layout: Layout of the store: the leaves in their order, then the lengths.
-        known: Examples of the sample, by position: no row is mapped twice.
     """
 
     rows: Written
     structure: Structure
     layout: Layout
-    known: dict[int, Tree]
 
     def describe(self) -> Any:
         """Everything that determines the rows, as JSON, without what takes mapping a row."""
@@ -53,10 +50,8 @@ class RaggedRows:
         Raises:
             LeafError: When a row has another form than those of the sample; names the row and the leaf.
         """
-        wanted = positions.tolist()
-        unknown = [position for position in wanted if position not in self.known]
-        read = self.known | dict(zip(unknown, self.rows.examples(np.array(unknown, np.int64)), strict=True))
-        return [self._leaves(read[position], position) for position in wanted]
+        examples = self.rows.examples(positions)
+        return [self._leaves(*example) for example in zip(examples, positions.tolist(), strict=True)]
 
     def regions(self, part: int, lengths: Integers) -> list[Any]:
         """The region of each array, but the lengths, that a part fills.
@@ -125,9 +120,7 @@ def find_ragged(
     """
     if not len(rows) or ragged is False or (ragged is None and not rows.reader.ragged):
         return None
-    positions = spread(len(rows), _SAMPLE)
-    known = dict(zip(positions.tolist(), rows.examples(positions), strict=True))
-    sample = [_flatten(example) for example in known.values()]
+    sample = list(map(_flatten, rows.sample(_SAMPLE)))
     structure = sample[0][1]
     if any(other != structure for _, other in sample):
         return None
@@ -148,7 +141,7 @@ def find_ragged(
     ]
     spec, sizes = structure.build(specs), {"chunk_rows": chunk_rows, "shard_rows": shard_rows}
     layout = plan_ragged_layout(spec, len(rows), lengths, **sizes, compression=compression)
-    return RaggedRows(rows, structure, layout, known)
+    return RaggedRows(rows, structure, layout)
 
 
 def _flatten(example: Tree) -> tuple[list[NDArray[Any]], Structure]:

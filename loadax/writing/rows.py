@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.spec import describe_spec, leaf_arrays
+from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.protocols import Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
@@ -56,11 +56,13 @@ class Written:
         reader: Reader of the rows.
         order: Order of the rows.
         key: The user's word for what the functions do, in place of their fingerprints; None: there is none.
+        known: Examples of a sample, by position: no row is mapped twice.
     """
 
     reader: Reader
     order: Order
     key: str | None = None
+    known: dict[int, Tree] = field(default_factory=dict)
 
     @property
     def spec(self) -> Tree:
@@ -74,11 +76,23 @@ class Written:
         return self.order.size
 
     def read(self, positions: Integers) -> Tree:
+        if self.known.keys() & set(positions.tolist()):
+            return stack(self.examples(positions), self.spec, self._visits(positions).rows.tolist())
         return self.reader.read_visits(self._visits(positions))
 
     def examples(self, positions: Integers) -> list[Tree]:
         """Reads the examples at `positions` (int64[n]), whose shapes may differ."""
-        return self.reader.examples(self._visits(positions))
+        wanted = positions.tolist()
+        unknown = [position for position in wanted if position not in self.known]
+        examples = self.reader.examples(self._visits(np.array(unknown, np.int64))) if unknown else []
+        read = self.known | dict(zip(unknown, examples, strict=True))
+        return [read[position] for position in wanted]
+
+    def sample(self, most: int) -> list[Tree]:
+        """Examples at evenly spaced positions, at most `most`, which are kept for `read` and `examples`."""
+        positions = spread(len(self), most)
+        self.known.update(zip(positions.tolist(), self.examples(positions), strict=True))
+        return list(self.known.values())
 
     def row_of(self, position: int) -> int:
         """Row of the source at a position, for messages."""

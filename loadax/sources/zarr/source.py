@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length, read_columns
+from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
@@ -79,6 +79,9 @@ class TensorStoreSource(BaseSource):
 
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
+
+    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+        return with_leaves(self, leaves)
 
     @property
     def chunks(self) -> range | Integers | None:
