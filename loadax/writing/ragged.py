@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import array_or_object
+from loadax.core.spec import array_or_object, spec_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Integers, Tree
@@ -38,11 +38,7 @@ class RaggedRows:
 
     def describe(self) -> Any:
         """Everything that determines the rows, as JSON, without what takes mapping a row."""
-        specs = [[*[None] * bool(array.shard_blocks), *array.spec.shape] for array in self.layout.arrays[:-1]]
-        dtypes = [str(array.spec.dtype) for array in self.layout.arrays[:-1]]
-        return self.rows.describe_unmapped(
-            [list(leaf) for leaf in zip(self.structure.paths, specs, dtypes, strict=True)]
-        )
+        return self.rows.describe_unmapped(self.structure.paths)
 
     def read(self, positions: Integers) -> list[list[NDArray[Any]]]:
         """Reads the leaves of rows.
@@ -136,8 +132,8 @@ def find_ragged(
         sum(map(len, column)) / len(column) if flag else None for column, flag in zip(columns, flags, strict=True)
     ]
     specs = [
-        ArraySpec(leaf.shape if mean is None else (round(mean), *leaf.shape[1:]), leaf.dtype.newbyteorder("="))
-        for leaf, mean in zip(chosen, lengths, strict=True)
+        ArraySpec(spec.shape if mean is None else (round(mean), *spec.shape[1:]), spec.dtype)
+        for spec, mean in zip(map(spec_of, chosen), lengths, strict=True)
     ]
     spec, sizes = structure.build(specs), {"chunk_rows": chunk_rows, "shard_rows": shard_rows}
     layout = plan_ragged_layout(spec, len(rows), lengths, **sizes, compression=compression)

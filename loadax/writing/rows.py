@@ -102,11 +102,7 @@ class Written:
         return self._described(describe_spec(self.spec), self._sample())
 
     def describe_unmapped(self, examples: Any) -> dict[str, Any]:
-        """Same as `describe`, but calls no map: it does not change with what a map returns.
-
-        Args:
-            examples: Description of the examples, as JSON.
-        """
+        """Same as `describe`, with this description of the examples, but does not change with what a map returns."""
         return self._described(examples, self.sample_unmapped())
 
     def sample_unmapped(self) -> str:

@@ -11,7 +11,7 @@ from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure, flatten
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, LeafError
 from loadax.sources.base import BaseSource
 from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
@@ -28,6 +28,18 @@ _WORKERS = 4  # more than the cores of a small machine, since reads wait for dis
 _log = logging.getLogger("loadax")
 
 
+@contextmanager
+def _ragged_advice() -> Iterator[None]:
+    """Adds advice to an error about rows of different lengths of which the sample had none."""
+    try:
+        yield
+    except LeafError as error:
+        if "rows are ragged" in str(error):
+            error.add_note("loadax: pass ragged=True to store rows of any length, and overwrite=True if it was begun")
+        raise
+
+
+@_ragged_advice()
 def write_zarr(
     rows: Rows,
     path: str | os.PathLike[str],
