@@ -24,7 +24,9 @@ def reader_of_columns(reader: Reader, columns: Any) -> Reader:
     """
     names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of leaves")
     known = flatten_spec(reader.spec)[1].names
-    if wrong := [name for name in names or [None] if name not in known]:
+    if not names:
+        raise ArgumentError(f"columns={columns!r}: pass the names of one or more leaves: {known}", argument="columns")
+    if wrong := [name for name in names if name not in known]:
         raise ArgumentError(
             f"columns={columns!r}: {wrong[0]!r} is not the name of a leaf; the leaves are {known}", argument="columns"
         )
