@@ -516,8 +516,8 @@ class Dataset:
         """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
         An unfinished store is continued; a store of other data or other maps is an error. Processes that share a file
-        system may call this at the same time. Shuffle and apply random maps afterwards. If the store is finished, no
-        row is read or mapped, and `pack` before it plans nothing.
+        system may call this at the same time. Shuffle and apply random maps afterwards. If a store of ragged rows is
+        finished, no row is mapped, and if one of packs is, `pack` reads no document.
 
         Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after
         it reads nothing to plan: `texts.map(tokenize).cache("tokens").pack(2048)` tokenizes each text once.

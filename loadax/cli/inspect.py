@@ -120,7 +120,7 @@ def _shape(name: str, stored: Stored) -> str:
     shape = stored.arrays[name].shape
     if name not in stored.ragged:
         return " x ".join(map(str, shape)) or "a single value"
-    entries = "damaged" if stored.lengths is None else stored.lengths[:, stored.ragged.index(name)].sum()
+    entries = "unknown" if stored.lengths is None else stored.lengths[:, stored.ragged.index(name)].sum()
     return " x ".join(map(str, ("ragged", *shape[3:]))) + f" ({entries} entries)"
 
 

@@ -89,7 +89,7 @@ class RaggedRows:
                 f"{self.structure.paths}; return the same leaves for every row"
             )
         for index, (leaf, array) in enumerate(zip(leaves, self.layout.arrays, strict=False)):
-            shape = leaf.shape[1:] if array.shard_blocks and leaf.ndim else leaf.shape
+            shape = (leaf.shape[1:] if leaf.ndim else None) if array.shard_blocks else leaf.shape
             if not leaf.size and shape == array.spec.shape:
                 leaves[index] = leaf.astype(array.spec.dtype)  # NumPy makes an empty list float64
             elif shape != array.spec.shape or leaf.dtype.newbyteorder("=") != array.spec.dtype:
@@ -120,24 +120,21 @@ def find_ragged(
     structure = sample[0][1]
     if any(other != structure for _, other in sample):
         return None
-    columns = [list(column) for column in zip(*(leaves for leaves, _ in sample), strict=True)]
-    flags = [
-        all(leaf.ndim for leaf in column) and (ragged is True or len({len(leaf) for leaf in column}) > 1)
-        for column in columns
-    ]
-    if not any(flags):
+    columns = zip(*(leaves for leaves, _ in sample), strict=True)
+    specs, lengths = zip(*(_spec_and_length(column, ragged is True) for column in columns), strict=True)
+    if not any(length is not None for length in lengths):
         return None
-    chosen = [next((leaf for leaf in column if leaf.size), column[0]) for column in columns]
-    lengths = [
-        sum(map(len, column)) / len(column) if flag else None for column, flag in zip(columns, flags, strict=True)
-    ]
-    specs = [
-        ArraySpec(spec.shape if mean is None else (round(mean), *spec.shape[1:]), spec.dtype)
-        for spec, mean in zip(map(spec_of, chosen), lengths, strict=True)
-    ]
-    spec, sizes = structure.build(specs), {"chunk_rows": chunk_rows, "shard_rows": shard_rows}
-    layout = plan_ragged_layout(spec, len(rows), lengths, **sizes, compression=compression)
-    return RaggedRows(rows, structure, layout)
+    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
+    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, **sizes))
+
+
+def _spec_and_length(column: Sequence[NDArray[Any]], ragged: bool) -> tuple[ArraySpec, float | None]:
+    """The spec of a leaf by its values in a sample, and its mean length; None if it is not ragged."""
+    spec = spec_of(next((leaf for leaf in column if leaf.size), column[0]))
+    if not all(leaf.ndim for leaf in column) or (not ragged and len(set(map(len, column))) == 1):
+        return spec, None
+    length = sum(map(len, column)) / len(column)
+    return ArraySpec((round(length), *spec.shape[1:]), spec.dtype), length
 
 
 def _flatten(example: Tree) -> tuple[list[NDArray[Any]], Structure]:

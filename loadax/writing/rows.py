@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -11,11 +12,12 @@ from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.spec import describe_spec, leaf_arrays, stack
-from loadax.protocols import Integers, Order, Tree, Visits
+from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes, BaseSource, walk
 from loadax.sources.io.paths import local_path
+from loadax.transforms import Map
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _SAMPLE = 64  # rows whose contents identify the data of a store
@@ -84,9 +86,18 @@ class Written:
         """Reads the examples at `positions` (int64[n]), whose shapes may differ."""
         wanted = positions.tolist()
         unknown = [position for position in wanted if position not in self.known]
-        examples = self.reader.examples(self._visits(np.array(unknown, np.int64))) if unknown else []
+        examples = self._unprobed.examples(self._visits(np.array(unknown, np.int64))) if unknown else []
         read = self.known | dict(zip(unknown, examples, strict=True))
         return [read[position] for position in wanted]
+
+    @cached_property
+    def _unprobed(self) -> Reader:
+        """The reader, which need not map a row for a spec where rows are not stacked."""
+        maps = [transform for transform in self.reader.maps if isinstance(transform, Map)]
+        if len(maps) < len(self.reader.maps):
+            return self.reader
+        unstacked = ArraySpec((), np.dtype(object))
+        return replace(self.reader, maps=tuple(replace(transform, spec=unstacked) for transform in maps))
 
     def sample(self, most: int) -> list[Tree]:
         """Examples at evenly spaced positions, at most `most`, which are kept for `read` and `examples`."""

@@ -47,7 +47,7 @@ class Stored:
     @property
     def ragged(self) -> list[str]:
         """Names of the arrays of ragged leaves."""
-        return list((self.manifest or {}).get("ragged", ()))
+        return list((self.manifest or self.partial or {}).get("ragged", ()))
 
     def boxes(self, name: str) -> list[Box]:
         """The parts of an array that are stored: all of it, or the blocks of each part of a ragged leaf."""

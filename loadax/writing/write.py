@@ -104,7 +104,9 @@ def write_zarr(
     content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
     if known is not None:
         content |= {"version": RAGGED, "ragged": [array.name for array in layout.arrays if array.shard_blocks]}
-    if recipe is not None and structure == _plain_structure(content["arrays"]):
+    # Of maps of rows that are not ragged, each call checks the result.
+    plain = structure == _plain_structure(content["arrays"])
+    if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
         content["recipe"] = recipe
     content = json.loads(json.dumps(content))
     final = Destination(path)

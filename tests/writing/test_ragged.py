@@ -301,6 +301,11 @@ def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
         from_source(rows).cache(tmp_path / "shape")
     cached = from_source(rows).cache(tmp_path / "advised", ragged=True)  # as it advises
     assert_rows(cached, rows)
+    rows[50] = {"a": np.int64(3), "b": np.arange(4)}
+    with pytest.raises(
+        LeafError, match=r"row 50: leaf \['a'\] is int64\[\], in other rows it is int64\['any length'\]"
+    ):
+        from_source(rows).cache(tmp_path / "scalar")
     rows[50] = {"a": np.arange(3)}
     with pytest.raises(LeafError, match=r"row 50 has the leaves .*'a'.*, others have .*'b'"):
         from_source(rows).cache(tmp_path / "leaves")
