@@ -37,7 +37,7 @@ from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed
 from loadax.plan.order import check_fixed_rows, depth, depth_first
-from loadax.plan.pack import Long, Method
+from loadax.plan.pack import PACK_VERSION, Long, Method
 from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
@@ -95,7 +95,7 @@ class Dataset:
 
     maps: tuple[Transform, ...]
     _make: Callable[[], BaseSource]
-    _made_as: Callable[..., str | None] | None = None
+    _made_of: tuple[Reader, Order, tuple[Any, ...]] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
     def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
@@ -109,15 +109,17 @@ class Dataset:
         check_streams(order)
 
     @classmethod
-    def _planned_later(cls, make: Callable[[], BaseSource], made_as: Callable[..., str | None]) -> "Dataset":
+    def _planned_later(cls, make: Callable[[], BaseSource], reader: Reader, order: Order, *arguments: Any) -> "Dataset":
         """A dataset of a source that is made when it is first needed.
 
         Args:
             make: Makes the source.
-            made_as: Digest of what determines its rows, as `recipe_of`, from `cache(key=)` and further arguments.
+            reader: Reader of what it is made of.
+            order: Order of what it is made of.
+            arguments: What else its rows depend on.
         """
         made = object.__new__(cls)
-        vars(made).update(maps=(), _make=make, _made_as=made_as)
+        vars(made).update(maps=(), _make=make, _made_of=(reader, order, arguments))
         return made
 
     @cached_property
@@ -132,7 +134,7 @@ class Dataset:
 
     def __getstate__(self) -> dict[str, Any]:
         known = {**vars(self), "source": self.source, "order": self.order}
-        return {name: value for name, value in known.items() if name not in ("_make", "_made_as")}
+        return {name: value for name, value in known.items() if name not in ("_make", "_made_of")}
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}; verbs return a new dataset")
@@ -477,7 +479,7 @@ class Dataset:
         """
         from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
-        from loadax.packing.pack import pack, pack_recipe
+        from loadax.packing.pack import pack
 
         if self.is_stream:
             raise StreamError(
@@ -497,9 +499,8 @@ class Dataset:
         if index is not None:  # also for later runs
             source = make()
             return Dataset(source, Sequential(len(source)))
-        return Dataset._planned_later(
-            make, partial(pack_recipe, self.reader, self.order, options, filling, begin, given)
-        )
+        decisive = "pack", PACK_VERSION, options, filling, begin, given
+        return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
     def cache(
         self,
@@ -568,7 +569,8 @@ class Dataset:
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
         check_elsewhere(self.reader.source, path)
-        if key is None and (reason := unrecognised(transform.function for transform in self.maps)):
+        maps = (*self.maps, *(self._made_of[0].maps if self._made_of is not None else ()))
+        if key is None and (reason := unrecognised(transform.function for transform in maps)):
             _log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
         structure = write_zarr(
             Written(self.reader, self.order, key),
@@ -588,8 +590,9 @@ class Dataset:
         """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
         from loadax.writing.rows import recipe_of
 
-        if self._made_as is not None:
-            return self._made_as(key, *arguments)
+        if self._made_of is not None:
+            reader, order, own = self._made_of
+            return recipe_of(reader, order, key, *own, *arguments)
         random = self.order.varies or self.reader.traits.random
         return None if self.is_stream or random else recipe_of(self.reader, self.order, key, *arguments)
 

@@ -16,7 +16,6 @@ from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, pa
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
-from loadax.writing.rows import recipe_of
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has
@@ -65,13 +64,6 @@ def pack(
     ]
     groups = [Group(name, size, plan) for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)]
     return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos, given)
-
-
-def pack_recipe(
-    reader: Reader, order: Order, options: PackOptions, value: Any, bos: Any, given: bool, key: str | None, *others: Any
-) -> str | None:
-    """Digest of what determines the packed rows, without their lengths; see `recipe_of`. `key`: that of `cache`."""
-    return recipe_of(reader, order, key, "pack", PACK_VERSION, options, value, bos, given, *others)
 
 
 def _warn_of_shifted(documents: Documents) -> None:

@@ -186,6 +186,9 @@ def test_key_stands_for_all_functions(tmp_path: Path, caplog: pytest.LogCaptureF
     np.testing.assert_array_equal(kept[3], first[3])
     again = from_source(texts(50)).map(Tokenizer(2)).cache(tmp_path / "key", key="add 1")
     np.testing.assert_array_equal(again[3], first[3])
+    caplog.clear()
+    from_source(texts(50)).map(Tokenizer(1)).pack(16).cache(tmp_path / "packs")
+    assert "pass key=, a text that you change with it" in caplog.text
     with pytest.raises(ArgumentError, match=r"data\.functions = \[\"key\", \"add 1\"\], but now it is .*\"add 2\""):
         from_source(texts(50)).map(Tokenizer(2)).cache(tmp_path / "key", key="add 2")
     with pytest.raises(ArgumentError, match="key=3: pass a str that you change when the functions before cache"):
