@@ -108,18 +108,9 @@ class Documents:
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
         documents = self.leaves(numbers) if len(numbers) else []
         self._check_unchanged(numbers, documents)
-        return [self._cut(request, numbers, documents) for request in requests]
-
-    def _cut(
-        self, request: PartsRequest, numbers: Integers, documents: list[list[NDArray[Any]]]
-    ) -> list[NDArray[Any] | None]:
-        which = np.searchsorted(numbers, request.numbers).tolist()
-        bounds = list(zip(which, request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True))
         return [
-            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
-            if want
-            else None
-            for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, request.wanted, strict=True))
+            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), documents, self.form)
+            for request in requests
         ]
 
     def lengths(self, progress: bool | None) -> Integers:
@@ -207,3 +198,23 @@ class Documents:
                     "data and maps must return the same on every read: "
                     "call pack() again, and apply random maps after it"
                 )
+
+
+def cut_documents(
+    request: PartsRequest, documents: Sequence[Sequence[NDArray[Any]]], form: Form
+) -> list[NDArray[Any] | None]:
+    """Parts of documents, concatenated, for every wanted leaf of a request.
+
+    Args:
+        request: The parts; its numbers are indices of `documents`.
+        documents: Leaves of each document.
+        form: Form of the documents.
+    """
+    ends = request.skips + request.lengths
+    bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
+    return [
+        np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
+        if want
+        else None
+        for leaf, (dtype, want) in enumerate(zip(form.dtypes, request.wanted, strict=True))
+    ]

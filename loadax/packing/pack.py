@@ -13,6 +13,7 @@ from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents
 from loadax.packing.packed import Group, PackedSource
+from loadax.packing.rows import PackedRows
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -63,8 +64,9 @@ def pack(
         *([["bos", bos]] if bos is not None else []),
         *([["targets", "given"]] if given else []),
     ]
-    groups = [Group(name, size, plan) for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)]
-    return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos, given)
+    groups = [Group(name, plan) for name, plan in zip(options.seq_lens, plans, strict=True)]
+    rows = PackedRows(documents.form, options.seq_lens, value, bos, given)
+    return PackedSource(documents, groups, rows, described, _summary(documents, lengths, options, plans))
 
 
 def _warn_of_shifted(documents: Documents) -> None:
