@@ -42,7 +42,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.stream import check_streams, has_stream
+from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -448,20 +448,72 @@ class Dataset:
         """
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
+        from loadax.packing.pack_stream import pack_stream
 
-        if self.is_stream:
-            raise StreamError(
-                "pack()",
-                "pack documents in open_lane, which then yields rows of one length, or write their tokens once: "
-                "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
-            )
         optional_flag("progress", progress)
         remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
+        if self.is_stream:
+            if index is not None or key is not None:
+                name, argument = ("key", key) if index is None else ("index", index)
+                raise ArgumentError(
+                    f"{name}={argument!r} is for lengths that are kept, and a stream is packed as it is read; leave it "
+                    "out",
+                    argument=name,
+                )
+            options = options if window is not None else options._replace(window=0)
+            stream, verb = pack_stream(self.reader, options, fill_values(value), begin, given)
+            return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
         source = pack(self.reader, self.order, options, index, key, progress, fill_values(value), begin, given)
         return Dataset(source, Sequential(len(source)))
+
+    def to_stream(self, lanes: int = _LANES) -> "Dataset":
+        """Makes a stream of the rows: a fixed number of lanes, each of which reads its share of every epoch's order.
+
+        Lane k of n serves the positions k, k + n, k + 2n, … of each epoch, so batches begin as those of the dataset.
+        What it is for is `pack`, which then packs documents as they are read, from the first one on, and each epoch in
+        another way, where the order before it changes. A lane continues at any of its rows: a run resumes without
+        reading what it has read, on any number of processes. Random maps get the same random numbers as without
+        `to_stream`.
+
+        As for all streams, there is no `len`, `loader[step]`, `rows` or `find`, a lane that has ended begins its next
+        epoch on its own (see `from_stream`), and worker processes are refused. `on_error` applies to maps after
+        `to_stream`.
+
+        Args:
+            lanes: Number of lanes. It is part of the order. Best a divisor of the batch size, and a multiple of the
+                number of processes. After `shuffle(seed, block=, lanes=)` pass the same number, so that every lane
+                reads its own chunks.
+
+        Raises:
+            ArgumentError: If there are more lanes than rows, or the dataset has no length before a `Dataloader` has it.
+            StreamError: If it is a stream.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_source
+            >>> documents = from_source([np.full(length, length) for length in [3, 5, 2, 4]])
+            >>> packed = documents.shuffle(0).to_stream(lanes=2).pack(4)
+            >>> next(iter(Dataloader(packed, batch_size=2)))["segment_ids"].tolist()
+            [[1, 1, 1, 1], [1, 1, 1, 2]]
+        """
+        from loadax.sources.stream.dataset_lanes import DatasetLanes
+        from loadax.sources.stream.source import StreamSource
+
+        if self.is_stream:
+            raise StreamError("to_stream()", "leave it out, since this is a stream already")
+        lanes = integer("lanes", lanes, 1)
+        if lanes > self.order.size:
+            raise ArgumentError(
+                f"lanes={lanes}: some would have none of the {self.order.size} rows; pass as many lanes or fewer",
+                argument="lanes",
+            )
+        below = self.reader.traits
+        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
+        verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
+        return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
 
     def cache(
         self,
@@ -874,6 +926,12 @@ class Dataset:
     def _check_random_access(self, verb: str) -> None:
         if self.is_stream:
             raise StreamError(verb)
+
+    @property
+    def _lane_verbs(self) -> tuple[LaneVerb, ...]:
+        """The verbs and maps as verbs of the lanes of a stream."""
+        described = [*self.order.describe(), *(transform.describe() for transform in self.maps)]
+        return tuple(LaneVerb(text, facts) for text, facts in zip(self.verbs, described, strict=True))
 
     def _window_remedy(self, length: Any) -> str:
         if self.maps:

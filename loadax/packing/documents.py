@@ -65,12 +65,7 @@ class Documents:
                 "pack() reads documents once, as in epoch 0, but a map before it is random; "
                 "call pack() first, then the random map"
             )
-        for transform in reader.maps:
-            if isinstance(transform, BatchMap):
-                raise ArgumentError(
-                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                    "but documents differ in length; use map before pack"
-                )
+        refuse_batch_maps(reader)
         self.reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
         self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
         self.traits = reader.traits
@@ -198,6 +193,20 @@ class Documents:
                     "data and maps must return the same on every read: "
                     "call pack() again, and apply random maps after it"
                 )
+
+
+def refuse_batch_maps(reader: Reader) -> None:
+    """Refuses documents that are mapped in batches.
+
+    Raises:
+        ArgumentError: When they are.
+    """
+    for transform in reader.maps:
+        if isinstance(transform, BatchMap):
+            raise ArgumentError(
+                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                "but documents differ in length; use map before pack"
+            )
 
 
 def cut_documents(
