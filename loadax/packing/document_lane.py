@@ -47,16 +47,21 @@ class DocumentLane:
 
     def read(self) -> Tree | None:
         """The next document. None: the epoch ends."""
-        items, rows = [*islice(self._rows, 1)], np.array([self.row])
+        items = [*islice(self._rows, 1)]
         if not items:
             return None
-        piece = self._opened.keep(rows, items)
-        try:
-            document = self._reader.examples(Visits(rows, self._epochs))[0]
-        finally:
-            self._opened.release(piece)
+        document = self._mapped(items) if self._reader.maps or not isinstance(self._rows, DatasetLane) else items[0]
         self.number += 1
         return document
+
+    def _mapped(self, items: list[Tree]) -> Tree:
+        """The next document, mapped, in memory that the lane does not write to again."""
+        rows = np.array([self.row])
+        piece = self._opened.keep(rows, items)
+        try:
+            return self._reader.examples(Visits(rows, self._epochs))[0]
+        finally:
+            self._opened.release(piece)
 
     def skip_to(self, number: int) -> None:
         """Skips documents, which are not mapped."""
