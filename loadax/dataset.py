@@ -395,6 +395,11 @@ class Dataset:
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
         shuffles them, `split` splits them. Empty documents are dropped.
 
+        A stream is packed as it is read, each lane by itself and in each epoch in its own way, from the first document
+        on; see `to_stream`. It has neither a length nor random access. `"split"` pads the last row of a lane's epoch.
+        The other methods take the fullest row that the documents held by a lane can make, and every eighth time the row
+        of the oldest one.
+
         Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
         row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
         `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
@@ -408,7 +413,8 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576; 4,096 if `seq_len` is a
-                dict, where the time per document grows with it.
+                dict, where the time per document grows with it. Of a stream: number of documents, or parts of long
+                ones, that a lane holds. None: as many as fill 4 rows; for its first two rows, 2 or 3.
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
@@ -422,15 +428,16 @@ class Dataset:
                 `loss_mask` is for targets that are shifted after packing.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
-                all read in every run.
+                all read in every run. Not for streams.
             key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
                 objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
-                documents are dropped.
+            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error" (in a
+                stream: when it is read), or all documents are dropped.
             LeafError: If a record is not a document. Names the row and the leaf.
+            SourceError: If lane 0 of a stream has no documents.
 
         Warns:
             UserWarning: If documents bring shifted targets, and `targets` is None.
