@@ -501,10 +501,10 @@ class Dataset:
         Examples:
             >>> import numpy as np
             >>> from loadax import Dataloader, from_source
-            >>> documents = from_source([np.full(length, length) for length in [3, 5, 2, 4]])
-            >>> packed = documents.shuffle(0).to_stream(lanes=2).pack(4)
-            >>> next(iter(Dataloader(packed, batch_size=2)))["segment_ids"].tolist()
-            [[1, 1, 1, 1], [1, 1, 1, 2]]
+            >>> documents = from_source([np.full(length, length) for length in range(1, 100)])
+            >>> packed = documents.shuffle(seed=0).to_stream(lanes=8).pack(16)
+            >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
+            (16, 16)
         """
         from loadax.sources.stream.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
@@ -512,11 +512,9 @@ class Dataset:
         if self.is_stream:
             raise StreamError("to_stream()", "leave it out, since this is a stream already")
         lanes = integer("lanes", lanes, 1)
-        if lanes > self.order.size:
-            raise ArgumentError(
-                f"lanes={lanes}: some would have none of the {self.order.size} rows; pass as many lanes or fewer",
-                argument="lanes",
-            )
+        if lanes > (rows := self.order.size):
+            remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
+            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}", argument="lanes")
         below = self.reader.traits
         source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
         verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])

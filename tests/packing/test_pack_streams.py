@@ -275,8 +275,10 @@ def test_refused_arguments_and_documents() -> None:
     stream = documents.to_stream(2)
     with pytest.raises(StreamError, match=r"to_stream\(\): .*; leave it out, since this is a stream already"):
         stream.to_stream()
-    with pytest.raises(ArgumentError, match="lanes=128: some would have none of the 30 rows; pass as many lanes or f"):
+    with pytest.raises(ArgumentError, match="lanes=128: some would have none of the 30 rows; pass lanes=30 or fewer"):
         documents.to_stream()
+    with pytest.raises(ArgumentError, match="none of the 0 rows; check its source or slice"):
+        documents[:0].to_stream()
     documents.to_stream(lanes=30)
     with pytest.raises(ArgumentError, match="lanes=0"):
         documents.to_stream(0)
