@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.packing.documents import Documents
 from loadax.packing.rows import PackedRows
 from loadax.plan.pack import ALL, Packed
-from loadax.protocols import Columns, Integers, Location, Order, Tree
+from loadax.protocols import Columns, Integers, Location, Order, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
 
@@ -142,7 +142,7 @@ class PackedSource(BaseSource):
         return [location for inner in rows.tolist() for location in self._documents.reader.source.locate(inner)]
 
     def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
-        segments = [group.plan.segments(check_rows([row], len(self))) for group in self._groups]
+        segments = self._segments(np.array([row]))
         rows = self._documents.row_of(segments[0].documents).tolist()
         parts = [
             [skips.tolist(), lengths.tolist(), (segment.columns + begins).tolist()]
@@ -161,11 +161,11 @@ class PackedSource(BaseSource):
         ]
 
     def read(self, rows: Integers) -> Tree:
-        return self._rows.read(check_rows(rows, len(self)), self._plans, self._documents.parts)
+        return self._rows.read(len(rows), self._segments(rows), self._documents.parts)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        self._rows.read_into(check_rows(rows, len(self)), self._plans, self._documents.parts, boxes, out)
+        self._rows.read_into(self._segments(rows), self._documents.parts, boxes, out)
 
-    @property
-    def _plans(self) -> list[Packed]:
-        return [group.plan for group in self._groups]
+    def _segments(self, rows: Integers) -> list[Segments]:
+        """Segments of rows, for each group."""
+        return [group.plan.segments(check_rows(rows, len(self))) for group in self._groups]

@@ -13,8 +13,8 @@ from loadax.packing.documents import PartsRequest, cut_documents
 from loadax.packing.form import Form
 from loadax.packing.rows import PackedRows
 from loadax.plan.next_row import document_parts, is_enough, next_row
-from loadax.plan.pack import Fitted, PackOptions
-from loadax.protocols import Integers, Tree
+from loadax.plan.pack import PackOptions
+from loadax.protocols import Integers, Segments, Tree
 from loadax.reader import Reader
 from loadax.sources.stream.lane import open_rows
 from loadax.sources.stream.source import StreamSource
@@ -67,7 +67,8 @@ class _Part(NamedTuple):
 
     def after(self, entries: Integers | int) -> "_Part":
         """The rest of the part, after these entries."""
-        return self._replace(skip=self.skip + int(np.max(entries)), lengths=self.lengths - entries)
+        skipped = int(np.max(entries))
+        return self._replace(skip=self.skip + skipped, lengths=self.lengths - entries) if skipped else self
 
 
 @final
@@ -101,11 +102,11 @@ class PackedLane:
             held = sum((part.lengths for part in read), held)
         if not parts:
             raise StopIteration
-        used = next_row(np.array([part.lengths for part in parts]), self._rows, options)
+        lengths = np.array([part.lengths for part in parts])
+        used = next_row(lengths, self._rows, options)
         row = self._row(used)
-        self._parts = [
-            part.after(entries) for part, entries in zip(parts, used, strict=True) if (entries < part.lengths).any()
-        ]
+        unfinished = np.any(used < lengths, axis=1).tolist()
+        self._parts = [part.after(count) for part, count, left in zip(parts, used, unfinished, strict=True) if left]
         self._rows += 1
         return row
 
@@ -148,15 +149,14 @@ class PackedLane:
         """The row of the used entries of all parts, int64[parts, lengths]."""
         form, options, rows = self._packing
         chosen = np.flatnonzero(used.any(axis=1))
-        arrays = {
-            "bounds": np.array([0, len(chosen)]),
-            "documents": chosen,
-            "skips": np.array([self._parts[index].skip for index in chosen.tolist()]),
-        }
-        plans = [Fitted(options.align, {**arrays, "lengths": lengths}) for lengths in used[chosen].T]
-        documents = [part.leaves for part in self._parts]
+        skips = np.array([self._parts[index].skip for index in chosen.tolist()])
+        documents, numbers = [part.leaves for part in self._parts], np.arange(1, len(chosen) + 1)
+        segments = []
+        for lengths, widths in zip(used[chosen].T, options.aligned(used[chosen]).T, strict=True):
+            columns = np.cumsum(widths) - widths
+            segments.append(Segments(np.zeros_like(chosen), chosen, skips, columns, lengths, numbers))
 
         def read(requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
             return [cut_documents(request, documents, form) for request in requests]
 
-        return map_leaves(lambda leaf: leaf[0], rows.read(np.zeros(1, np.int64), plans, read))
+        return map_leaves(lambda leaf: leaf[0], rows.read(1, segments, read))

@@ -11,7 +11,7 @@ from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.packing.documents import PartsRequest
 from loadax.packing.form import Form
-from loadax.plan.pack import ALL, Packed
+from loadax.plan.pack import ALL
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
 from loadax.sources.io.byte_stream import indices
 
@@ -99,22 +99,21 @@ class PackedRows:
             )
         return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
 
-    def read(self, rows: Integers, plans: Sequence[Packed], parts: ReadParts) -> Tree:
+    def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts) -> Tree:
         """Reads rows.
 
         Args:
-            rows: The rows, int64[n].
-            plans: Plan of each group: the documents in the rows, the same for all groups.
-            parts: Reads parts of these documents.
+            rows: Number of rows.
+            segments: Segments of the rows, for each group.
+            parts: Reads parts of their documents.
         """
-        out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
-        self.read_into(rows, plans, parts, [((0, spec.shape[0]),) for spec in self._specs], out)
+        out = [np.empty((rows, *spec.shape), spec.dtype) for spec in self._specs]
+        self.read_into(segments, parts, [((0, spec.shape[0]),) for spec in self._specs], out)
         return self._structure.build(out)
 
     def read_into(
         self,
-        rows: Integers,
-        plans: Sequence[Packed],
+        segments: Sequence[Segments],
         parts: ReadParts,
         boxes: Sequence[Columns | None],
         out: Sequence[NDArray[Any] | None],
@@ -125,9 +124,7 @@ class PackedRows:
             if box is not None and destination is not None:
                 destination[...] = self._fills[leaf]
                 together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
-        cuts = [
-            self._cut(plans[group].segments(rows), low, high, leaves) for (group, low, high), leaves in together.items()
-        ]
+        cuts = [self._cut(segments[group], low, high, leaves) for (group, low, high), leaves in together.items()]
         for cut, read in zip(cuts, parts([cut.request for cut in cuts]), strict=True):
             self._write(cut, read)
 
