@@ -108,7 +108,11 @@ def _endless(grain: Any, path: Path) -> Any:
         def __next__(self) -> str:
             return next(self._lines)
 
-        get_state = set_state = None
+        def get_state(self) -> dict[str, Any]:
+            return {}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            raise NotImplementedError
 
     return type("LinesDataset", (grain.IterDataset,), {"__iter__": lambda _: Lines()})()
 

@@ -506,8 +506,8 @@ class Dataset:
             >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
             (16, 16)
         """
-        from loadax.sources.stream.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
+        from loadax.sources.wrappers.dataset_lanes import DatasetLanes
 
         if self.is_stream:
             raise StreamError("to_stream()", "leave it out, since this is a stream already")

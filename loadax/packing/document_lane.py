@@ -9,9 +9,9 @@ import numpy as np
 
 from loadax.protocols import Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.stream.dataset_lanes import DatasetLane
 from loadax.sources.stream.lane import state_methods
 from loadax.sources.stream.source import OpenStream, StreamSource
+from loadax.sources.wrappers.dataset_lanes import DatasetLane
 
 DocumentState = tuple[int, Any]
 """Number of a document, and state of the iterator before it, as JSON."""

@@ -21,6 +21,7 @@ from tests.packing.stream_packing import (
     lane_rows,
     reusing,
 )
+from tests.sources.chunked import ChunkedSource
 
 FIRST = st.lists(st.integers(1, 4), min_size=3, max_size=3)  # every lane has a document
 LENGTHS = st.tuples(FIRST, st.lists(st.integers(0, 12), max_size=40)).map(lambda parts: parts[0] + parts[1])
@@ -198,6 +199,16 @@ def test_lanes_serve_the_order_of_the_dataset_with_its_random_numbers(order: str
     if order == "blocks":
         with Dataloader(mapped, 8, shard_index=0, shard_count=1, num_workers=0).host_batches() as batches:
             assert_same(steps[:6], list(batches))
+
+
+def test_lanes_of_a_block_shuffle_decode_each_chunk_once_an_epoch() -> None:
+    source = ChunkedSource({"x": np.arange(640)}, 8)
+    data = from_source(source).shuffle(0, block="chunks", window=2, lanes=4).to_stream(4)
+    source.counts[:] = 0
+    with Dataloader(data, 8, num_workers=2, shard_index=0, shard_count=1).host_batches() as batches:
+        rows = np.concatenate([batch["x"] for batch in batches])
+    assert sorted(rows.tolist()) == list(range(640))
+    assert source.counts.sum() <= 640 + 9  # a chunk more, and the first row, for the spec
 
 
 def test_maps_before_pack_get_rows_and_epochs() -> None:

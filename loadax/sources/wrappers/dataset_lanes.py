@@ -1,19 +1,16 @@
 """DatasetLanes: the rows of a dataset as lanes of a stream, each of which can be continued at any row."""
 
-from typing import Protocol, final
+from typing import Any, final
 
 import numpy as np
 
-from loadax.core.tree import flatten
-from loadax.protocols import Order, Tree, Visits
+from loadax.core.spec import leaf_arrays
+from loadax.protocols import Order, Tree
+from loadax.sources.checks import chunk_starts
+from loadax.sources.wrappers.chunk_cache import ChunkCache
 
 _MOST_ROWS, _MOST_BYTES = 32, 1 << 20  # of one lane, that are read at once
-
-
-class ReadsExamples(Protocol):
-    """Reader of a dataset's mapped rows."""
-
-    def examples(self, visits: Visits) -> list[Tree]: ...
+_SPARE = 2  # chunks to keep, as a multiple of those of a window: one ends while the next begins
 
 
 @final
@@ -24,26 +21,30 @@ class DatasetLanes:
     of the stream: each reads its own chunks.
 
     Args:
-        reader: Reader of the dataset.
+        reader: `Reader` of the dataset.
         order: Order of its rows.
     """
 
-    def __init__(self, reader: ReadsExamples, order: Order):
+    def __init__(self, reader: Any, order: Order):
         self._reader, self._order = reader, order
 
     def __call__(self, lane: int, lanes: int, epoch: int) -> "DatasetLane":
-        return DatasetLane(self._reader, self._order, lane, lanes, epoch)
+        reader, blocks = self._reader, self._order.shuffle and self._order.shuffle.blocks
+        if blocks is not None and chunk_starts(reader.source) is not None:
+            chunks = _SPARE * blocks.window
+            kept = reader.source.keep_chunks(chunks) or ChunkCache(reader.source, reader.specs[0], chunks)
+            reader = reader.with_source(kept)
+        return DatasetLane(reader, self._order, lane, lanes, epoch)
 
 
 @final
 class DatasetLane:
     """Rows of one lane in one epoch; see `DatasetLanes`. Its state is the position of the next one.
 
-    Rows are read some at a time: a few at first, so that the first one comes early, and then as many as `_MOST_ROWS`.
-    Lanes do this at different steps.
+    Rows are read some at a time: few at first, so that the first one comes early. Lanes do this at different steps.
     """
 
-    def __init__(self, reader: ReadsExamples, order: Order, lane: int, lanes: int, epoch: int):
+    def __init__(self, reader: Any, order: Order, lane: int, lanes: int, epoch: int):
         self._reader, self._order = reader, order
         self._lane, self._lanes, self._epoch = lane, lanes, epoch
         self._position, self._served = lane, 0
@@ -81,7 +82,5 @@ class DatasetLane:
             raise StopIteration
         visits = self._order.visits(np.full_like(positions, self._epoch), positions)
         self._rows = self._reader.examples(visits)[::-1]
-        row_bytes = sum(leaf.nbytes for leaf in flatten(self._rows)[0] if isinstance(leaf, np.ndarray)) // len(
-            positions
-        )
-        self._most = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes)))
+        row_bytes = sum(leaf.nbytes for leaf in leaf_arrays(self._rows[0]))
+        self._most = max(1, _MOST_BYTES // max(1, row_bytes))
