@@ -31,7 +31,7 @@ class DatasetLanes:
     def __call__(self, lane: int, lanes: int, epoch: int) -> "DatasetLane":
         reader, blocks = self._reader, self._order.shuffle and self._order.shuffle.blocks
         if blocks is not None and chunk_starts(reader.source) is not None:
-            chunks = _SPARE * blocks.window
+            chunks = _SPARE * blocks.window + _MOST_ROWS // blocks.rows
             kept = reader.source.keep_chunks(chunks) or ChunkCache(reader.source, reader.specs[0], chunks)
             reader = reader.with_source(kept)
         return DatasetLane(reader, self._order, lane, lanes, epoch)
