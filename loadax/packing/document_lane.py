@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.protocols import Tree, Visits
+from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.stream.lane import state_methods
 from loadax.sources.stream.source import OpenStream, StreamSource
@@ -40,23 +40,18 @@ class DocumentLane:
         self.number = 0
         """Number of the next document."""
 
-    @property
-    def row(self) -> int:
-        """Row of the next document."""
-        return self.number * self._lanes + self._lane
-
-    def read(self) -> Tree | None:
-        """The next document. None: the epoch ends."""
-        items = [*islice(self._rows, 1)]
+    def read(self) -> tuple[Tree, int] | None:
+        """The next document, and its row. None: the epoch ends."""
+        items, row = [*islice(self._rows, 1)], self.number * self._lanes + self._lane
         if not items:
             return None
-        document = self._mapped(items) if self._reader.maps or not isinstance(self._rows, DatasetLane) else items[0]
+        owned = isinstance(self._rows, DatasetLane) and not self._reader.maps
+        document = items[0] if owned else self._mapped(items, np.array([row]))
         self.number += 1
-        return document
+        return document, row
 
-    def _mapped(self, items: list[Tree]) -> Tree:
-        """The next document, mapped, in memory that the lane does not write to again."""
-        rows = np.array([self.row])
+    def _mapped(self, items: list[Tree], rows: Integers) -> Tree:
+        """A document, mapped, in memory that the lane does not write to again."""
         piece = self._opened.keep(rows, items)
         try:
             return self._reader.examples(Visits(rows, self._epochs))[0]

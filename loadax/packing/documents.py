@@ -14,7 +14,7 @@ from loadax.core.formatting import name_of
 from loadax.core.progress import progress_bar
 from loadax.core.threads import call_in_threads
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.packing.form import Form
+from loadax.packing.form import Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
@@ -166,15 +166,10 @@ class Documents:
         }
 
     def _find_form(self) -> Form:
-        """The form of the first document without an empty leaf, or of the first one."""
-        forms: list[Form] = []
-        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
-            visits = self.visits(np.array([index]))
-            example, row = self.reader.examples(visits)[0], int(visits.rows[0])
-            forms.append(Form(example, row, self._by_leaf))
-            if all(map(len, forms[-1].leaves(example, row))):
-                return forms[-1]
-        return forms[0]
+        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
+        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self._by_leaf)
+        assert found is not None, "a dataset without rows is refused"
+        return found[0]
 
     def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
         """Lengths of a document: of each leaf, or the one that all leaves have."""

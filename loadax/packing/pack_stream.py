@@ -1,13 +1,12 @@
 """Packs the documents of a stream as they are read: the rows of each lane are those of its own documents."""
 
+from itertools import islice
 from typing import Any
-
-from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.packing.document_lane import DocumentLane
 from loadax.packing.documents import refuse_batch_maps
-from loadax.packing.form import Form
+from loadax.packing.form import find_form
 from loadax.packing.pack import in_order_of_leaves, warn_of_shifted
 from loadax.packing.packed_lanes import PackedLanes, Packing
 from loadax.packing.rows import PackedRows
@@ -33,7 +32,8 @@ def pack_stream(
         given: Likewise.
 
     Raises:
-        ArgumentError: If its rows are no documents to pack, or an argument does not fit them.
+        ArgumentError: If its rows are not documents to pack, or an argument does not fit them.
+        SourceError: If lane 0 has no documents.
     """
     stream = reader.source
     if not isinstance(stream, StreamSource):
@@ -44,7 +44,11 @@ def pack_stream(
             "without batched=True"
         )
     refuse_batch_maps(reader)
-    form, leaves = _find_form(reader, stream, options.by_leaf)
+    documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
+    found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options.by_leaf)
+    if found is None:
+        raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
+    form, leaves = found
     if not given and not options.by_leaf:
         warn_of_shifted(form, lambda: [leaves])
     options = in_order_of_leaves(options, form)
@@ -54,19 +58,3 @@ def pack_stream(
     source = StreamSource(lanes, stream.lanes, rows.spec, False, stream.name, below)
     described = ["pack", NEXT_ROW_VERSION, *options.described, value, bos, given]
     return source, LaneVerb(f"pack({options.seq_len}, method={options.method!r})", described)
-
-
-def _find_form(reader: Reader, stream: StreamSource, by_leaf: bool) -> tuple[Form, list[NDArray[Any]]]:
-    """Form and leaves of the first document of lane 0 without an empty leaf, or of its first one."""
-    documents, found = DocumentLane(reader, stream, 0, 0, stream.leading_rows()), []
-    while documents.number < _MOST_EMPTY:
-        row, document = documents.row, documents.read()
-        if document is None:
-            break
-        form = Form(document, row, by_leaf)
-        found.append((form, form.leaves(document, row)))
-        if all(map(len, found[-1][1])):
-            return found[-1]
-    if not found:
-        raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
-    return found[0]

@@ -136,10 +136,11 @@ class PackedLane:
 
     def _read_document(self, base: DocumentState | None) -> list[_Part] | None:
         """Parts of the next document. None: the epoch ends."""
-        row, number, options = self._documents.row, self._documents.number, self._packing.options
-        document = self._documents.read()
-        if document is None:
+        number, options = self._documents.number, self._packing.options
+        read = self._documents.read()
+        if read is None:
             return None
+        document, row = read
         leaves = self._packing.form.leaves(document, row)
         lengths = np.array([len(leaf) for leaf in leaves[: len(options.sizes)]])
         skips, sizes = document_parts(lengths, options, row)
