@@ -1,14 +1,17 @@
 """Streams that are packed as they are read, against a slow oracle: rows, resuming, hosts, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
-from loadax import Dataloader, Dataset, from_arrays, from_source, from_stream, mix
+from loadax import Dataloader, Dataset, concat, from_arrays, from_parquet, from_source, from_stream, mix
 from loadax.errors import ArgumentError, LeafError, SourceError, StateError, StreamError
 from loadax.plan.lanes import lane_places
 from loadax.sources.stream import lane
@@ -209,6 +212,15 @@ def test_lanes_of_a_block_shuffle_decode_each_chunk_once_an_epoch() -> None:
         rows = np.concatenate([batch["x"] for batch in batches])
     assert sorted(rows.tolist()) == list(range(640))
     assert source.counts.sum() <= 640 + 9  # a chunk more, and the first row, for the spec
+
+
+def test_lanes_keep_chunks_of_strings_in_the_parts_of_a_concatenation(tmp_path: Path) -> None:
+    names = [str(number) for number in range(60)]
+    parquet.write_table(pa.table({"text": names}), tmp_path / "x.parquet", row_group_size=6)
+    part = from_parquet(tmp_path / "x.parquet")
+    data = concat([part, part]).shuffle(0, block="chunks", lanes=2).map(lambda row: {"x": int(row["text"])})
+    steps, _ = host_steps(data.to_stream(2), 4, 30)
+    assert sorted(np.concatenate([step["x"] for step in steps]).tolist()) == sorted([*range(60)] * 2)
 
 
 def test_maps_before_pack_get_rows_and_epochs() -> None:

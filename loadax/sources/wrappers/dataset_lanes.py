@@ -6,8 +6,7 @@ import numpy as np
 
 from loadax.core.spec import leaf_arrays
 from loadax.protocols import Order, Tree
-from loadax.sources.checks import chunk_starts
-from loadax.sources.wrappers.chunk_cache import ChunkCache
+from loadax.sources.wrappers.chunk_cache import with_chunks
 
 _MOST_ROWS, _MOST_BYTES = 32, 1 << 20  # of one lane, that are read at once
 _SPARE = 2  # chunks to keep, as a multiple of those of a window: one ends while the next begins
@@ -30,10 +29,9 @@ class DatasetLanes:
 
     def __call__(self, lane: int, lanes: int, epoch: int) -> "DatasetLane":
         reader, blocks = self._reader, self._order.shuffle and self._order.shuffle.blocks
-        if blocks is not None and chunk_starts(reader.source) is not None:
+        if blocks is not None:
             chunks = _SPARE * blocks.window + _MOST_ROWS // blocks.rows
-            kept = reader.source.keep_chunks(chunks) or ChunkCache(reader.source, reader.specs[0], chunks)
-            reader = reader.with_source(kept)
+            reader = reader.over(lambda source, times: with_chunks(source, chunks, times))
         return DatasetLane(reader, self._order, lane, lanes, epoch)
 
 
