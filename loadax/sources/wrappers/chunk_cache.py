@@ -308,7 +308,7 @@ def largest_chunk(starts: Integers | range, length: int) -> int:
 def with_chunks(
     source: BaseSource, count: int, times: float, boxes: Sequence[Columns | None] | None = None
 ) -> BaseSource:
-    """A source with memory for `count` decoded chunks; itself if it has no chunks, or no spec of its rows.
+    """A source with memory for `count` decoded chunks; itself if it has no chunks, or its rows no spec or objects.
 
     Args:
         source: Any source.
@@ -321,4 +321,7 @@ def with_chunks(
     own = source.keep_chunks(count)
     if own is not None or source.spec is None:
         return own or source
-    return ChunkCache(source, normalise_spec(source.spec, "spec"), count, times, boxes)
+    spec = normalise_spec(source.spec, "spec")
+    if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):  # the cache copies bytes
+        return source
+    return ChunkCache(source, spec, count, times, boxes)
