@@ -167,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a measurement (default: 5)")
+    parser.add_argument("--only", nargs="+", choices=_PIPELINES, default=_PIPELINES, help="pipelines (default: all)")
     parser.add_argument("--json", type=Path, help="file for the medians")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -178,7 +179,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = write_corpus(Path(folder))
         for _ in range(args.rounds):
-            for pipeline in _PIPELINES:
+            for pipeline in args.only:
                 for library in _LIBRARIES:
                     command = [sys.executable, __file__, "--seconds", str(args.seconds)]
                     done = subprocess.run(
