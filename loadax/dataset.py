@@ -45,7 +45,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.stream import check_streams, has_stream
+from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -427,6 +427,11 @@ class Dataset:
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
         shuffles them, `split` splits them. Empty documents are dropped.
 
+        A stream is packed as it is read, each lane by itself and in each epoch in its own way, from the first document
+        on; see `to_stream`. It has neither a length nor random access. `"split"` pads the last row of a lane's epoch.
+        The other methods take the fullest row that the documents held by a lane can make, and every eighth time the row
+        of the oldest one.
+
         Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
         row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
         `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
@@ -440,7 +445,8 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576; 4,096 if `seq_len` is a
-                dict, where the time per document grows with it.
+                dict, where the time per document grows with it. Of a stream: number of documents, or parts of long
+                ones, that a lane holds. None: as many as fill 4 rows; for its first two rows, 2 or 3.
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
@@ -456,16 +462,17 @@ class Dataset:
                 data is rebuilt, which is logged. While lengths are measured, it keeps what is finished, as in `filter`;
                 processes that share it measure them together. Without it, documents of unknown length are all read in
                 every run, when the packed rows are first needed: not by `pack` itself, nor by a `cache` after it that
-                exists. A run of several processes needs it, or such a `cache`.
+                exists. A run of several processes needs it, or such a `cache`. Not for streams.
             key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
                 objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             executor: What measures lengths instead of threads, as in `filter`.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
-                documents are dropped.
+            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error" (in a
+                stream: when it is read), or all documents are dropped.
             LeafError: If a record is not a document. Names the row and the leaf.
+            SourceError: If lane 0 of a stream has no documents.
 
         Warns:
             UserWarning: If documents bring shifted targets, and `targets` is None.
@@ -484,18 +491,24 @@ class Dataset:
         from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
+        from loadax.packing.pack_stream import pack_stream
 
-        if self.is_stream:
-            raise StreamError(
-                "pack()",
-                "pack documents in open_lane, which then yields rows of one length, or write their tokens once: "
-                "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
-            )
         optional_flag("progress", progress)
         remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
+        if self.is_stream:
+            for name, argument in (("index", index), ("key", key), ("executor", executor)):
+                if argument is not None:
+                    raise ArgumentError(
+                        f"{name}={argument!r} is for lengths that are kept, and a stream is packed as it is read; leave "
+                        "it out",
+                        argument=name,
+                    )
+            options = options if window is not None else options._replace(window=0)
+            stream, verb = pack_stream(self.reader, options, fill_values(value), begin, given)
+            return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
         check_documents(self.reader, self.order)
         index_key(key, index, "the maps before pack() change")
         engine = index_engine(executor, index)
@@ -506,6 +519,50 @@ class Dataset:
             return Dataset(source, Sequential(len(source)))
         decisive = "pack", PACK_VERSION, options, filling, begin, given
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
+
+    def to_stream(self, lanes: int = _LANES) -> "Dataset":
+        """Makes a stream of the rows: a fixed number of lanes, each of which reads its share of every epoch's order.
+
+        Lane k of n serves the positions k, k + n, k + 2n, … of each epoch, so batches begin as those of the dataset.
+        What it is for is `pack`, which then packs documents as they are read, from the first one on, and each epoch in
+        another way, where the order before it changes. A lane continues at any of its rows: a run resumes without
+        reading what it has read, on any number of processes. Random maps get the same random numbers as without
+        `to_stream`.
+
+        As for all streams, there is no `len`, `loader[step]`, `rows` or `find`, a lane that has ended begins its next
+        epoch on its own (see `from_stream`), and worker processes are refused. `on_error` applies to maps after
+        `to_stream`.
+
+        Args:
+            lanes: Number of lanes. It is part of the order. Best a divisor of the batch size, and a multiple of the
+                number of processes. After `shuffle(seed, block=, lanes=)` pass the same number, so that every lane
+                reads its own chunks.
+
+        Raises:
+            ArgumentError: If there are more lanes than rows, or the dataset has no length before a `Dataloader` has it.
+            StreamError: If it is a stream.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_source
+            >>> documents = from_source([np.full(length, length) for length in range(1, 100)])
+            >>> packed = documents.shuffle(seed=0).to_stream(lanes=8).pack(16)
+            >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
+            (16, 16)
+        """
+        from loadax.sources.stream.source import StreamSource
+        from loadax.sources.wrappers.dataset_lanes import DatasetLanes
+
+        if self.is_stream:
+            raise StreamError("to_stream()", "leave it out, since this is a stream already")
+        lanes = integer("lanes", lanes, 1)
+        if lanes > (rows := self.order.size):
+            remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
+            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}", argument="lanes")
+        below = self.reader.traits
+        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
+        verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
+        return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
 
     def cache(
         self,
@@ -970,6 +1027,12 @@ class Dataset:
     def _check_random_access(self, verb: str) -> None:
         if self.is_stream:
             raise StreamError(verb)
+
+    @property
+    def _lane_verbs(self) -> tuple[LaneVerb, ...]:
+        """The verbs and maps as verbs of the lanes of a stream."""
+        described = [*self.order.describe(), *(transform.describe() for transform in self.maps)]
+        return tuple(LaneVerb(text, facts) for text, facts in zip(self.verbs, described, strict=True))
 
     def _window_remedy(self, length: Any) -> str:
         if self.maps:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.packing.form import Form
+from loadax.packing.form import Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
@@ -54,12 +54,7 @@ def check_documents(reader: Reader, order: Order) -> None:
             "pack() reads documents once, as in epoch 0, but a map before it is random; "
             "call pack() first, then the random map"
         )
-    for transform in reader.maps:
-        if isinstance(transform, BatchMap):
-            raise ArgumentError(
-                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                "but documents differ in length; use map before pack"
-            )
+    refuse_batch_maps(reader)
 
 
 @final
@@ -114,18 +109,9 @@ class Documents:
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
         documents = self.leaves(numbers) if len(numbers) else []
         self._check_unchanged(numbers, documents)
-        return [self._cut(request, numbers, documents) for request in requests]
-
-    def _cut(
-        self, request: PartsRequest, numbers: Integers, documents: list[list[NDArray[Any]]]
-    ) -> list[NDArray[Any] | None]:
-        which = np.searchsorted(numbers, request.numbers).tolist()
-        bounds = list(zip(which, request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True))
         return [
-            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
-            if want
-            else None
-            for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, request.wanted, strict=True))
+            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), documents, self.form)
+            for request in requests
         ]
 
     def known_lengths(self) -> Integers | None:
@@ -173,15 +159,10 @@ class Documents:
         }
 
     def _find_form(self) -> Form:
-        """The form of the first document without an empty leaf, or of the first one."""
-        forms: list[Form] = []
-        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
-            visits = self.visits(np.array([index]))
-            example, row = self.reader.examples(visits)[0], int(visits.rows[0])
-            forms.append(Form(example, row, self._by_leaf))
-            if all(map(len, forms[-1].leaves(example, row))):
-                return forms[-1]
-        return forms[0]
+        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
+        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self._by_leaf)
+        assert found is not None, "a dataset without rows is refused"
+        return found[0]
 
     def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
         """Lengths of a document: of each leaf, or the one that all leaves have."""
@@ -237,3 +218,37 @@ class LengthWork:
 def length_work(documents: Documents) -> LengthWork:
     """Plans the parts from the number of documents alone."""
     return LengthWork(documents, part_size(documents.size, _DOCUMENTS_PER_READ))
+
+
+def refuse_batch_maps(reader: Reader) -> None:
+    """Refuses documents that are mapped in batches.
+
+    Raises:
+        ArgumentError: When they are.
+    """
+    for transform in reader.maps:
+        if isinstance(transform, BatchMap):
+            raise ArgumentError(
+                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                "but documents differ in length; use map before pack"
+            )
+
+
+def cut_documents(
+    request: PartsRequest, documents: Sequence[Sequence[NDArray[Any]]], form: Form
+) -> list[NDArray[Any] | None]:
+    """Parts of documents, concatenated, for every wanted leaf of a request.
+
+    Args:
+        request: The parts; its numbers are indices of `documents`.
+        documents: Leaves of each document.
+        form: Form of the documents.
+    """
+    ends = request.skips + request.lengths
+    bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
+    return [
+        np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
+        if want
+        else None
+        for leaf, (dtype, want) in enumerate(zip(form.dtypes, request.wanted, strict=True))
+    ]
