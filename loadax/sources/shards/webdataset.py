@@ -19,14 +19,7 @@ from loadax.sources.io.expand import expand
 from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
 from loadax.sources.shards.decoders import FAILURES, OBJECT, UNDECODED, FileDecoder, decoder_of, is_image
-from loadax.sources.shards.examples import (
-    KEY,
-    ExampleRanges,
-    check_examples,
-    merge_examples,
-    scan_examples,
-    select_columns,
-)
+from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
 
@@ -171,7 +164,7 @@ def open_webdataset(
     wanted = _columns(columns)
     files = Files()
     locations = expand(paths, WEBDATASET, files)
-    entry = index_files("tar 2", files, locations, scan_examples, merge_examples, check_examples, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress)
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
