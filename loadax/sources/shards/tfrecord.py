@@ -10,6 +10,7 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.spec import spec_of
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
@@ -18,14 +19,7 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import (
-    RecordFormat,
-    Scan,
-    check_records,
-    index_files,
-    merge_records,
-    record_entry,
-)
+from loadax.sources.io.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.crc import masked_crc32c
@@ -122,8 +116,16 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes: int, progress: Any) -> TFRecordSource:
-    """Opens TFRecord files; see `loadax.from_tfrecord`.
+def open_tfrecord(
+    paths: Any,
+    index: Any = None,
+    features: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+    executor: Engine | None = None,
+) -> TFRecordSource:
+    """Opens TFRecord files; see `loadax.from_tfrecord`. They are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -136,7 +138,7 @@ def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = expand(paths, TFRECORD, files)
-    entry = index_files(RECORDS, files, locations, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress, executor)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")

@@ -14,20 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
+from loadax.core.tasks import Engine
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import (
-    RecordFormat,
-    Scan,
-    check_records,
-    index_files,
-    merge_records,
-    record_entry,
-)
+from loadax.sources.io.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.shards.records import Records
@@ -163,8 +157,9 @@ def open_jsonl(
     cache: Any = None,
     cache_bytes: int = 16 << 30,
     progress: bool | None = None,
+    executor: Engine | None = None,
 ) -> JsonlSource:
-    """Opens files of JSON lines; see `loadax.from_jsonl`.
+    """Opens files of JSON lines; see `loadax.from_jsonl`. They are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid.
@@ -175,7 +170,7 @@ def open_jsonl(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
-    entry = index_files(RECORDS, files, locations, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress, executor)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
