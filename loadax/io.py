@@ -880,6 +880,12 @@ def write_zarr(
     named by its keys joined by dots. Memory use is a few shards. The store can't be opened until its last part is
     written.
 
+    A shuffled dataset of data in chunks is read in the order of its source, so that each chunk is decoded once, or once
+    in each process of `shard`. Its rows then go through a temporary file in `path`, uncompressed, unless they take at
+    most 128 MiB. Memory use does not depend on the number of rows: a few shards, and 512 MiB, or six chunks if they are
+    larger. If `path` is a URL, or the disk has no space for the file, a warning is logged, and chunks are decoded about
+    once for each row.
+
     Args:
         dataset: `Dataset`, or anything that `Dataloader` accepts as one.
         path: Folder that does not exist yet, or a URL.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TRAINERS = {"kauldron", "levanter", "tunix"}  # not installed here; see tests/interop/trainers
+TRAINERS = {"kauldron", "levanter", "ray", "tunix"}  # not installed here; see tests/interop/trainers
 MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "loadax").rglob("*.py") if path.stem not in TRAINERS)
 
 

@@ -102,8 +102,9 @@ TOPICS = {
         ("loadax.sharding.*",),
     ),
     "interop": Topic(
-        "Grain and trainers",
-        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md).",
+        "Grain, trainers and Ray",
+        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); "
+        "and for Ray: see [Passes on a cluster](../../guides/clusters.md).",
         (
             "loadax.interop.grain.to_map_dataset",
             "loadax.interop.grain.as_grain_iterator",
@@ -111,6 +112,7 @@ TOPICS = {
             "loadax.interop.kauldron.Pipeline",
             "loadax.interop.levanter.batches",
             "loadax.interop.levanter.AsyncDataset",
+            "loadax.interop.ray.executor",
         ),
     ),
     "seeds": Topic(

@@ -1,7 +1,7 @@
-"""`loadax index`: read every row once, for Dataset.filter and Dataset.split_by.
+"""`loadax index`: read all rows once before a run: filters, groups, lengths of documents, records of files.
 
-Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run has to read all rows. A
-valid index is kept.
+Builds the index that Dataset.filter, split_by and pack read with index=…, and from_jsonl, from_tfrecord and
+from_webdataset too, so that no run has to read all rows. A valid index is kept.
 
 examples:
   loadax index train.zarr --filter quality:is_good --out good
@@ -12,18 +12,26 @@ examples:
       ….split_by("patient", 0.9, index="patients")
   loadax index datasets:scans --filter quality:is_good --out good
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
+  loadax index datasets:corpus --pack 2048 --out lengths
+      the lengths of all documents, and the plan of pack(2048, index="lengths"); other plans need no second pass
+  loadax index "train-*.tar" --records --out records
+      where each record is; in the run: loadax.from_webdataset("train-*.tar", index="records")
 
 {SOURCES}.
 """
 
 import argparse
+from inspect import signature
 from typing import Any
 
+from loadax import io
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_value
-from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.source import add_source_options, find_opener, open_dataset
 from loadax.cli.terminal import show
+from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.sources.io.file_index import ENTRY
 from loadax.sources.io.index_folder import IndexFolder
 
 
@@ -34,9 +42,16 @@ def add(commands: Any) -> None:
     question = command.add_mutually_exclusive_group(required=True)
     add_value(question, "--filter", "MODULE:FUNCTION", "function of an example: whether to keep it", str)
     add_value(question, "--split-by", "KEY", "leaf, or MODULE:FUNCTION of an example: the group of a row", str)
+    add_value(
+        question, "--pack", "SEQ_LEN", "entries of a packed row: measure all documents, and plan the rows", _seq_len
+    )
+    records = "find the records of tar, TFRecord or JSON lines files"
+    question.add_argument("--records", action="store_const", const=True, help=records)
     add_value(command, "--out", "PATH", "path of the index", str, required=True)
-    command.add_argument("--key", help="name of the filter function, if its code does not identify it")
-    add_value(command, "--workers", "N", "threads (default: 4, more for remote data)")
+    command.add_argument(
+        "--key", help="name of the filter function, or of the maps before --pack, if their code does not identify them"
+    )
+    add_value(command, "--workers", "N", "threads of --filter and --split-by (default: 4, more for remote data)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,19 +60,43 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read.
     """
-    dataset = open_dataset(options)
+    if options.key is not None and options.filter is None and options.pack is None:
+        raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
+    dataset = _with_records(options) if options.records else open_dataset(options)
     if options.filter is not None:
-        kept = dataset.filter(
-            import_function(options.filter, "--filter"), options.key, index=options.out, workers=options.workers
-        )
-        said = f"keeps {len(kept)} of {len(dataset)} rows"
-    else:
-        if options.key is not None:
-            raise ArgumentError(f"--key {options.key} applies to --filter, not to --split-by; leave it out")
+        function = import_function(options.filter, "--filter")
+        kept = dataset.filter(function, options.key, index=options.out, workers=options.workers)
+        entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
+    elif options.split_by is not None:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
-        said = f"knows the groups of {len(dataset)} rows"
-    if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
+        entry, said = "split_by", f"knows the groups of {len(dataset)} rows"
+    elif options.pack is not None:
+        packed = dataset.pack(options.pack, index=options.out, key=options.key)
+        entry, said = "lengths", f"packs {len(dataset)} documents into {len(packed)} rows"
+    else:
+        entry, said = ENTRY, f"knows the records of {len(dataset)} rows"
+    if not IndexFolder(options.out).path(entry).exists():
         raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
     show(f"{options.out}: {said}")
     return 0
+
+
+def _with_records(options: argparse.Namespace) -> Dataset:
+    """Opens files with an index of their records.
+
+    Raises:
+        ArgumentError: When they are files of another format, or a function.
+    """
+    opener = find_opener(options)
+    if opener.path is None or "index" not in signature(getattr(io, opener.function)).parameters:
+        raise ArgumentError(
+            f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass their path"
+        )
+    return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
+
+
+def _seq_len(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length; pass a number of entries, 1 or more")
+    return int(text)

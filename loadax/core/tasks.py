@@ -19,6 +19,7 @@ from loadax.errors import ArgumentError, WorkerError
 _TRIES = 3  # of lost tasks, without a finished one in between, beyond those of the engine
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
+_SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
 
 _log = logging.getLogger("loadax")
 
@@ -89,14 +90,16 @@ class TaskRun:
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._finished: set[int] = set()
         self._seconds: list[float] = []
-        self._losses = 0
+        self._losses, self._attempts, self._is_lossy = 0, 0, False
+        self._last = perf_counter()  # time of the last answer of the engine
         self._failed: tuple[int, BaseException] | None = None
 
-    def run(self, call: Callable[[int], Raised | None], restore: Callable[[Any], BaseException]) -> None:
+    def run(self, call: Callable[[int, int], Raised | None], restore: Callable[[Any], BaseException]) -> None:
         """Runs all tasks.
 
         Args:
-            call: Runs a task on the engine, by its number; returns `Raised` if it fails.
+            call: Runs a task on the engine, by its number; returns `Raised` if it fails. It also gets the number of the
+                attempt, since Dask runs equal calls once.
             restore: Makes the exception of what a `Raised` has.
 
         Raises:
@@ -111,14 +114,15 @@ class TaskRun:
                     future = self._queue.get(timeout=_POLL)
                     attempt = self._running.pop(future, None)
                     if attempt is not None:
+                        self._last = perf_counter()
                         self._take(future, attempt, restore)
             is_whole = True
         finally:
             for future in self._running:
                 future.cancel()
-            self._close(wait=is_whole and not self._running)
+            self._close(wait=is_whole and not self._running and not self._is_lossy)
 
-    def _is_over(self, call: Callable[[int], Any]) -> bool:
+    def _is_over(self, call: Callable[[int, int], Any]) -> bool:
         """Submits tasks, and says whether all are finished. Raises the error of the first task that has one."""
         if self._failed is not None:
             # Tasks before it may fail too; those of an engine may have to wait for others first.
@@ -131,15 +135,17 @@ class TaskRun:
                 self._copy_stragglers(call)
                 break
             self._submit(call, number)
+        self._check_silence()
         numbers = {attempt.number for attempt in self._running.values()}
         return numbers <= self._finished and not self._again and self._tasks.is_complete()
 
-    def _submit(self, call: Callable[[int], Any], number: int) -> None:
+    def _submit(self, call: Callable[[int, int], Any], number: int) -> None:
         try:
             if self._executor is None:
                 self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
-            future = self._executor.submit(call, number)
-        except BrokenExecutor as error:
+            self._attempts += 1
+            future = self._executor.submit(call, number, self._attempts)
+        except RuntimeError as error:  # a broken executor, or one that was shut down
             self._again.append(number)
             self._lose(error, number)
             return
@@ -173,8 +179,10 @@ class TaskRun:
                 argument="executor",
             ) from error
         self._losses += 1
-        broken = isinstance(error, BrokenExecutor)
-        if broken and isinstance(self._engine, Executor):
+        self._is_lossy = True
+        is_made = not isinstance(self._engine, Executor)
+        broken = isinstance(error, BrokenExecutor | TimeoutError) or (is_made and self._losses > 1)
+        if broken and not is_made:
             raise WorkerError(
                 f"{type(self._engine).__name__} has lost a worker ({error}) and can't be used again; pass a function "
                 f"that makes one, such as executor=lambda: {type(self._engine).__name__}(…)"
@@ -191,7 +199,16 @@ class TaskRun:
             self._running.clear()
             self._close(wait=False)
 
-    def _copy_stragglers(self, call: Callable[[int], Any]) -> None:
+    def _check_silence(self) -> None:
+        """Counts an engine as broken that has not answered for very long, if it can be made again."""
+        silence = perf_counter() - self._last
+        can_be_made = not isinstance(self._engine, Executor)
+        if can_be_made and self._running and self._seconds and silence > max(_SILENCE, _SILENT * max(self._seconds)):
+            self._last = perf_counter()
+            number = min(attempt.number for attempt in self._running.values())
+            self._lose(TimeoutError(f"no task has ended for {silence:.0f} s"), number)
+
+    def _copy_stragglers(self, call: Callable[[int, int], Any]) -> None:
         """Submits tasks again that take far longer than the others did, now that there are no others."""
         if not self._backups or len(self._seconds) < _FEWEST:
             return

@@ -50,7 +50,7 @@ class UserObject:
         self.handle: tuple[str, Any] | None = None
         """Name and value of the first handle that it holds; None: none is known."""
         self.unread: Any = None
-        """What `sources.io.pickling.snapshot` returned before the first read; None: unknown."""
+        """What `sources.passes.pickling.snapshot` returned before the first read; None: unknown."""
         self._name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
         self._calls, self._warns = 0, False
         self._turn: Any = None if thread_safe else _lock_of([value])

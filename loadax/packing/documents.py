@@ -17,7 +17,7 @@ from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.sources.io.passes import part_size
+from loadax.sources.passes.kept_pass import part_size
 from loadax.transforms import BatchMap
 from loadax.writing.identity import digest_of, identify, spread
 
@@ -198,7 +198,7 @@ class Documents:
 @final
 @dataclass(frozen=True)
 class LengthWork:
-    """Measurement of the lengths of documents; see `loadax.sources.io.recipe.Work`.
+    """Measurement of the lengths of documents; see `loadax.sources.passes.recipe.Work`.
 
     Args:
         documents: The documents.

@@ -21,7 +21,7 @@ from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, pa
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
-from loadax.sources.io.passes import PassOptions, check_index, kept_pass
+from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has

@@ -21,8 +21,8 @@ from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
 from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
-from loadax.sources.io.parts import Arrays
-from loadax.sources.io.passes import PassOptions, check_index, kept_pass
+from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
+from loadax.sources.passes.parts import Arrays
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data

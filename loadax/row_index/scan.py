@@ -16,7 +16,7 @@ from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.passes import part_size
+from loadax.sources.passes.kept_pass import part_size
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
@@ -98,7 +98,7 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 @final
 @dataclass(frozen=True)
 class RowWork:
-    """Evaluation of a function on the selected rows; see `loadax.sources.io.recipe.Work`.
+    """Evaluation of a function on the selected rows; see `loadax.sources.passes.recipe.Work`.
 
     Args:
         reader: Reader of the rows, without random maps.

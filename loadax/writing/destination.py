@@ -2,6 +2,7 @@
 
 - `loadax.partial.json` is written first and describes the contents; a resumed write compares it with its own.
 - `zarr.json` and the shards are the group and the arrays.
+- `loadax.part-0-of-4.rows`: temporary file of a process, see `loadax.writing.source_order`.
 - `loadax.part-0-of-4.json`: one of several processes is done.
 - `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
 
@@ -34,7 +35,7 @@ from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.layout import Layout, array_label, keys_below, own_keys
 
-_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' markers: "." follows "-"
+_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' files: "." follows "-"
 _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
     "data.functions": " (functions are compared by their code and the values that they use)",
@@ -219,6 +220,10 @@ class Destination:
         if names != [""]:
             self._write("zarr.json", self._group(names))
         return arrays
+
+    def path_of_rows(self, index: int, count: int) -> Path | None:
+        """Path of the temporary file of process `index` of `count`; None if the destination is remote."""
+        return None if self.local is None else self.local / f"{_PART}{index}-of-{count}.rows"
 
     def finish(self, content: dict[str, Any], share: Share | None) -> bool:
         """Marks this process as done and returns whether the store is complete."""

@@ -38,7 +38,7 @@ _COMPRESSORS = ("zstd", "blosc", None)
 _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
-_MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")
+_MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 

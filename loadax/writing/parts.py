@@ -102,7 +102,7 @@ class Parts:
         caller = Caller()
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
-        step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
+        step = rows_per_read(self.layout, stop - start, workers)
         reads: list[Future[None]] = [
             pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
             for low in range(start, stop, step)
@@ -127,6 +127,11 @@ class Parts:
                 wait(future, name, patience)
             start, stop = self.layout.part(part)
             done(stop - start)
+
+
+def rows_per_read(layout: Layout, part_rows: int, workers: int) -> int:
+    """Number of rows of a part that a thread reads at once."""
+    return max(1, min(_READ_BYTES // max(1, layout.row_bytes), -(-part_rows // workers)))
 
 
 def ahead(

@@ -1,5 +1,6 @@
 """Rows that `write_zarr` writes: a protocol, and the mapped rows of a dataset with the facts that identify them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -47,10 +48,16 @@ class Written:
     """The examples at the positions of an order, as in epoch 0. Implements `Rows`.
 
     The functions of maps are part of its description, as far as their fingerprints differ.
+
+    Args:
+        reader: Reader of the examples.
+        order: Order of the positions.
+        stored: Reads examples that were read already, and stored; None: `reader` reads them.
     """
 
     reader: Reader
     order: Order
+    stored: Callable[[Integers], Tree] | None = None
 
     @property
     def spec(self) -> Tree:
@@ -64,6 +71,8 @@ class Written:
         return self.order.size
 
     def read(self, positions: Integers) -> Tree:
+        if self.stored is not None:
+            return self.stored(positions)
         return self.reader.read_visits(self.order.visits(np.zeros_like(positions), positions))
 
     def describe(self) -> Any:

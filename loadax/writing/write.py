@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
@@ -19,6 +20,7 @@ from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import array_label, array_names, plan_layout
 from loadax.writing.parts import Parts
 from loadax.writing.rows import Rows
+from loadax.writing.source_order import in_source_order
 
 _WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
 
@@ -43,7 +45,7 @@ def write_zarr(
 
     An example that is a bare array becomes the array at `path`; one with leaves becomes a group with an array per leaf,
     named by its keys (joined by dots). Memory is bounded by a few shards. loadax refuses to open the store until the
-    last part is written; after a crash the write can be resumed.
+    last part is written; after a crash the write can be resumed. See `source_order` for shuffled rows.
 
     Args:
         rows: Rows to write.
@@ -88,8 +90,10 @@ def write_zarr(
         own_parts = range(index, layout.parts, count)
         own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
         with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
-            wanted = parts.missing(own_parts, done) if resume else own_parts
-            written = parts.write(wanted, threads, done)
+            wanted = list(parts.missing(own_parts, done)) if resume else own_parts
+            own, path_of_rows = (index, count), destination.path_of_rows(index, count)
+            with in_source_order(rows, layout, wanted, own, path_of_rows, threads, resume, progress) as ordered:
+                written = replace(parts, rows=ordered).write(wanted, threads, done)
         if resume:
             _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
         if not destination.finish(content, share):

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadax import from_npy, from_zarr
+from loadax import from_jsonl, from_npy, from_zarr
 from loadax.writing.write import write_zarr
 from tests.cli.conftest import Command
 from tests.writing.rows import TreeRows
 
 QUALITY = '''
 import loadax
+import numpy as np
 
 LIMIT = 10
 
@@ -39,6 +40,14 @@ class Opaque:
         return True
 
 opaque = Opaque()
+
+def documents():
+    return loadax.from_source([np.arange(length) for length in (3, 0, 5, 2)])
+
+def opaque_documents():
+    return documents().map(opaque_map)
+
+opaque_map = type("Tokenizer", (), {"__call__": lambda self, example: example})()
 '''
 
 
@@ -94,3 +103,32 @@ def test_a_key_for_what_can_not_be_recognised(command: Command) -> None:
     assert (failed.code, failed.out) == (2, "")
     assert "loadax: error: i was not written: changes of the function can't be detected; pass --key\n" in failed.err
     assert command("index", "x.npy", "--filter", "index_quality:opaque", "--out", "i", "--key", "v1").code == 0
+
+
+def test_lengths_of_documents_serve_every_plan(command: Command, caplog: pytest.LogCaptureFixture) -> None:
+    done = command("index", "index_quality:documents", "--pack", 4, "--out", "lengths")
+    assert (done.code, done.out) == (0, "lengths: packs 4 documents into 3 rows\n")
+    caplog.clear()
+    caplog.set_level(logging.INFO, "loadax")
+    documents = sys.modules["index_quality"].documents
+    documents().pack(4, index="lengths")
+    documents().pack(8, method="best_fit", index="lengths")
+    entries = [record.getMessage().split("/")[-1] for record in caplog.records if "index " in record.getMessage()]
+    assert entries[:3] == ["lengths.json: read", "split-4-error-0.json: read", "lengths.json: read"]
+
+
+def test_key_for_maps_before_pack(command: Command) -> None:
+    failed = command("index", "index_quality:opaque_documents", "--pack", 4, "--out", "i")
+    assert failed.code == 2
+    assert "loadax: error: i was not written: changes of the function can't be detected; pass --key\n" in failed.err
+    assert command("index", "index_quality:opaque_documents", "--pack", 4, "--out", "i", "--key", "v1").code == 0
+
+
+def test_records_of_json_lines(command: Command, caplog: pytest.LogCaptureFixture) -> None:
+    Path("a.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    done = command("index", "a.jsonl", "--records", "--out", "records")
+    assert (done.code, done.out) == (0, "records: knows the records of 2 rows\n")
+    caplog.clear()
+    caplog.set_level(logging.INFO, "loadax")
+    from_jsonl("a.jsonl", index="records")
+    assert read_only(caplog)

@@ -67,7 +67,15 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (("index", "x.npy", "--split-by", "user", "--out", "out"), "key='user' is not the name of one leaf"),
         (
             ("index", "x.npy", "--split-by", "user", "--out", "out", "--key", "a"),
-            "--key a applies to --filter, not to --split-by; leave it out",
+            "--key a applies to --filter and --pack alone; leave it out",
+        ),
+        (
+            ("index", "x.npy", "--records", "--out", "out"),
+            "--records is for tar, TFRecord and JSON lines files, which x.npy is not; pass their path",
+        ),
+        (
+            ("index", "refusals_module:group", "--records", "--out", "out"),
+            "which refusals_module:group is not; pass their path",
         ),
         (PLAN, 'or over all of them: partition=P(("data", "seq")) (--partition)'),
         ((*PLAN, "--partition", "data;seq"), "--partition 'data;seq': name the leaf of each part"),
@@ -103,6 +111,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
 }
 
 UNPARSED: list[tuple[tuple[Any, ...], str]] = [
+    (("index", "x.npy", "--pack", 0, "--out", "out"), "argument --pack: '0' is not a length; pass a number of entries"),
     ((), "COMMAND"),
     (
         ("convert", "a", "b", "--shards", "2/2"),
@@ -123,7 +132,7 @@ UNPARSED: list[tuple[tuple[Any, ...], str]] = [
         "'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288",
     ),
     (("bench", "a", "--size", "8x0"), "'8x0' is not a size"),
-    (("index", "a", "--out", "i"), "one of the arguments --filter --split-by is required"),
+    (("index", "a", "--out", "i"), "one of the arguments --filter --split-by --pack --records is required"),
     (("index", "a", "--out", "i", "--filter", "a:b", "--split-by", "c"), "not allowed with argument"),
     ((*ONE_AXIS, "--mesh", "data=4,data=2"), "'data=4,data=2' is not a mesh; pass axes and their sizes, each once"),
     ((*ONE_AXIS, "--mesh", "data"), "'data' is not a mesh"),

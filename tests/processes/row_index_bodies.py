@@ -1,5 +1,6 @@
 """What the real processes of `test_jax_runs.py` do."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
@@ -9,10 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from loadax import Dataloader
+from loadax import Dataloader, from_source
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
-from loadax.sources.io import shared as common
+from loadax.sources.passes import shared as common
+from tests.limits import until
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 
 
@@ -62,6 +64,25 @@ def shared_once(folder: str) -> None:
     assert len({path.read_text() for path in Path(folder).glob("test-*")}) == 1
     assert all(calls)
     assert not list(Path(folder).rglob("*.parts"))
+
+
+def endure(folder: str) -> None:
+    """Packs documents whose lengths all processes measure, one of which is killed meanwhile."""
+    log = Path(folder) / f"calls-{this_process().index}"
+
+    def tokens(row: int) -> Any:
+        with log.open("a") as calls:
+            calls.write(f"{row}\n")
+        sleep(0.01)
+        return np.arange(row % 7)
+
+    packed = from_source(range(1000)).map(tokens).pack(8, index=f"{folder}/index", key="tokens")
+    assert packed.read([0])["tokens"].shape == (1, 8)
+    me = this_process()
+    (Path(folder) / f"done-{me.index}").touch()
+    if me.index == 0:  # which runs the coordinator
+        until(lambda: len([*Path(folder).glob("done-*")]) == me.count - 1)
+    os._exit(0)  # the usual way out waits for the process that was killed
 
 
 def slowly(function: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.launch import run_processes
+from tests.limits import HANG, until
+from tests.processes.launch import output_of, run_processes, started
 
+PACKED = ["lengths", "lengths.json", "split", "split"]  # what a folder has after `pack`, up to the first hyphen
 SAVED = ("save", 2, 4)
 CASES: dict[str, list[tuple[str, int, int]]] = {
     "agreement of 2": [("both", 2, 4)],
@@ -45,3 +47,20 @@ def test_law_holds_in_every_process(case: str, tmp_path: Path) -> None:
     for body, processes, devices in CASES[case]:
         name = f"tests.processes.{case.split(maxsplit=1)[0]}_bodies:{body}"
         run_processes(name, processes, devices, {"folder": str(tmp_path)})
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_killed_process_leaves_its_parts_of_a_pass_to_the_others(processes: int, tmp_path: Path) -> None:
+    folder = {"folder": str(tmp_path)}
+    with started("tests.processes.row_index_bodies:endure", processes, 1, folder) as (children, logs):
+        until(lambda: len([*tmp_path.glob("index/*.parts/*.npz")]) >= 5)
+        until((tmp_path / f"calls-{processes - 1}").exists)
+        children[-1].kill()
+        children[-1].wait()
+        for child, log in zip(children[:-1], logs, strict=False):
+            assert child.wait(HANG) == 0, output_of(log)
+    calls = [row for log in tmp_path.glob("calls-*") for row in log.read_text().split()]
+    assert {*calls} == {*map(str, range(1000))}
+    sample, threads, part = 33, 8, 16
+    assert len(calls) <= 1000 + processes * (sample + 16) + threads * part
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "index").iterdir()) == PACKED

@@ -15,8 +15,8 @@ import pytest
 
 from loadax import Dataset, from_npy, from_source
 from loadax.errors import ArgumentError, WorkerError
-from loadax.sources.io import parts, recipe
-from loadax.sources.io.parts import PartsFolder
+from loadax.sources.passes import parts, recipe
+from loadax.sources.passes.parts import PartsFolder
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
 
@@ -298,10 +298,10 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
         path.write_bytes(path.read_bytes().replace(b'{"loadax": "', b'{"loadax": "9', 1))
         return str(path)
 
-    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", other)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", other)
     with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9.*; install"):
         data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
-    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", lambda *_: str(tmp_path / "missing"))
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", lambda *_: str(tmp_path / "missing"))
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
         data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
 
@@ -316,7 +316,7 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
         sizes.append(Path(path).stat().st_size)
         return path
 
-    monkeypatch.setattr("loadax.sources.io.passes.write_recipe", measured)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", measured)
     kept = from_npy(tmp_path / "x.npy").filter(
         lambda value: value > 1000, index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1)
     )

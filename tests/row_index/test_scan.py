@@ -14,7 +14,7 @@ from loadax.protocols import ArraySpec, Integers
 from loadax.reader import Reader
 from loadax.row_index import scan
 from loadax.row_index.scan import read_run, row_work, threads_for
-from loadax.sources.io import passes
+from loadax.sources.passes import kept_pass
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -79,7 +79,7 @@ def test_parts_depend_on_numbers_alone(total: int, few: int, many: int, most: in
     reader = from_arrays(np.arange(max(1, total))).reader
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_FEW_PARTS", few), ("_MANY_PARTS", many), ("_PART_ROWS", most)):
-            patch.setattr(passes, name, value)
+            patch.setattr(kept_pass, name, value)
         parts = rows_of_parts(reader, met)
     assert np.concatenate([np.empty(0, np.int64), *parts]).tolist() == np.flatnonzero(met).tolist()
 

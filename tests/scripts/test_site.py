@@ -137,6 +137,7 @@ TERMS = {
     "cookbook/loss-spike/": ["loss spike"],
     "cookbook/nnx/": ["flax", "nnx"],
     "guides/command_line/": ["command line", "doctor"],
+    "guides/clusters/": ["dask", "executorlib"],
     "guides/device/": ["device_map", "keep_on_device", "augmentation", "bfloat16"],
     "guides/hosts/": ["straggler", "stall", "hang"],
     "guides/images/": ["images", "jpeg"],

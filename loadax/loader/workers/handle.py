@@ -19,7 +19,7 @@ from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
-from loadax.sources.io.remote_errors import RemoteError, unwrap
+from loadax.sources.passes.remote_errors import RemoteError, unwrap
 
 # Hides accelerators from workers.
 _NO_ACCELERATORS = {

@@ -20,8 +20,8 @@ from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadP
 from loadax.loader.workers.payload import PickledPayload, pack
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
-from loadax.sources.io.pickling import snapshot
-from loadax.sources.io.remote_errors import RemoteError, unwrap
+from loadax.sources.passes.pickling import snapshot
+from loadax.sources.passes.remote_errors import RemoteError, unwrap
 
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
 _OR_THREADS = (

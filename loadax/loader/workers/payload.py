@@ -14,7 +14,7 @@ import cloudpickle
 
 from loadax.errors import WorkerError
 from loadax.loader.workers.shared_memory import nameless_file
-from loadax.sources.io.pickling import dump, extents_of
+from loadax.sources.passes.pickling import dump, extents_of
 
 _unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 

@@ -1,4 +1,4 @@
-"""Trains with real trainers, and reads datasets of torch, each in a virtual environment of its own.
+"""Trains with real trainers, reads datasets of torch, and runs tasks on Ray, each in a virtual environment of its own.
 
 Together they need 5 GB of packages.
 
@@ -20,6 +20,7 @@ TRAINERS = {
     # The last two are imports that it does not declare.
     "levanter": ["levanter==1.2.dev1644", "haliax==1.4.dev453", "gitpython", "chex"],
     "torch": ["torch==2.13.0"],
+    "ray": ["ray==2.60.0"],
 }
 
 

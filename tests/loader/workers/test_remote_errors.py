@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadax.errors import LeafError, WorkerError
-from loadax.sources.io.remote_errors import RemoteError, unwrap, wrap
+from loadax.sources.passes.remote_errors import RemoteError, unwrap, wrap
 from tests.loader.workers import maps
 
 

@@ -46,7 +46,7 @@ class ChangedError(Exception):
     """Another process has merged the parts and deleted their folder, or a part was damaged: look again."""
 
 
-class Parts(Protocol):
+class PartStore(Protocol):
     """Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`."""
 
     count: int
@@ -76,7 +76,7 @@ class PartsInMemory:
 
     Args:
         count: Number of parts.
-        done: See `Parts`.
+        done: See `PartStore`.
     """
 
     def __init__(self, count: int, done: Done):
@@ -110,7 +110,7 @@ class PartsFolder:
         path: Path of the folder, which exists.
         label: Name of the pass, for messages.
         count: Number of parts.
-        done: See `Parts`.
+        done: See `PartStore`.
     """
 
     def __init__(self, path: Path, label: str, count: int, done: Done):

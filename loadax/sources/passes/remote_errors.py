@@ -4,7 +4,7 @@ import traceback
 from typing import NamedTuple
 
 from loadax.errors import WorkerError
-from loadax.sources.io.pickling import pickle_answer, unpickle_answer
+from loadax.sources.passes.pickling import pickle_answer, unpickle_answer
 
 
 class RemoteError(NamedTuple):

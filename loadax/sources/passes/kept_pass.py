@@ -25,10 +25,10 @@ from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
 from loadax.sources.io.kept_files import whole_file
-from loadax.sources.io.parts import Arrays, ChangedError, Parts, PartsFolder, PartsInMemory
-from loadax.sources.io.recipe import Work, run_part, write_recipe
-from loadax.sources.io.remote_errors import unwrap
-from loadax.sources.io.shared import check_shared
+from loadax.sources.passes.parts import Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
+from loadax.sources.passes.recipe import Work, run_part, write_recipe
+from loadax.sources.passes.remote_errors import unwrap
+from loadax.sources.passes.shared import check_shared
 
 _WINDOW = 1 << 10  # tasks that an executor has at a time
 _MODULES = 16  # of the user's, that workers of an executor may lack
@@ -79,7 +79,7 @@ def part_size(total: int, together: int) -> int:
     return max(1, min(together, -(-total // _FEW_PARTS)), min(_PART_ROWS, total // _MANY_PARTS))
 
 
-def run_pass(work: Work, parts: Parts, options: PassOptions, done: Callable[[int], object]) -> None:
+def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[[int], object]) -> None:
     """Computes all parts.
 
     Args:
@@ -95,7 +95,7 @@ def run_pass(work: Work, parts: Parts, options: PassOptions, done: Callable[[int
     if options.executor is None:
         over, caller = threading.Event(), Caller()
 
-        def compute(part: int) -> Raised | None:
+        def compute(part: int, _attempt: int) -> Raised | None:
             try:
                 parts.put(part, work.compute(part, over))
             except BaseException as error:  # noqa: BLE001 - raised again by this pass

@@ -30,7 +30,7 @@ from loadax.core.buffers import align
 from loadax.errors import SourceError
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
-from loadax.sources.io.reducers import REDUCERS, reduced_function
+from loadax.sources.passes.reducers import REDUCERS, reduced_function
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]

@@ -16,9 +16,9 @@ import cloudpickle
 from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import temporary_file
-from loadax.sources.io.parts import Arrays, PartsFolder
-from loadax.sources.io.pickling import dump, extents_of
-from loadax.sources.io.remote_errors import wrap
+from loadax.sources.passes.parts import Arrays, PartsFolder
+from loadax.sources.passes.pickling import dump, extents_of
+from loadax.sources.passes.remote_errors import wrap
 
 _PAGE = 1 << 12  # alignment of the arrays in the file
 
@@ -84,7 +84,7 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
     return str((folder / name).absolute())
 
 
-def run_part(recipe: str, part: int) -> Raised | None:
+def run_part(recipe: str, part: int, _attempt: int) -> Raised | None:
     """Computes a part in a worker of an executor, unless it is finished.
 
     Args:
