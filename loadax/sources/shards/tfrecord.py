@@ -19,9 +19,9 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
+from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of

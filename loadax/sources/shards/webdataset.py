@@ -17,8 +17,8 @@ from loadax.sources.checks import check_rows
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
+from loadax.sources.passes.file_index import index_files
 from loadax.sources.shards.decoders import FAILURES, OBJECT, UNDECODED, FileDecoder, decoder_of, is_image
 from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import loadax
 from loadax.errors import LoadaxError
-from loadax.sources.io.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.io.files import Files
+from loadax.sources.passes.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.shards.examples import RECORDS, scan_examples
 from loadax.sources.shards.tfrecord import _scan as scan_records
 from loadax.sources.tables.text.jsonl import _scan as scan_lines
@@ -37,7 +37,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def scanned(scan: Callable[[str, int], Any], content: bytes, window: int, batch: int) -> list[Any] | str:
     """What a scan of a remote file finds, or the text of its error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.sources.io.file_index._WINDOW", window)
+        patch.setattr("loadax.sources.passes.file_index._WINDOW", window)
         patch.setattr("loadax.sources.tables.text.jsonl._WINDOW", max(4, window))
         for module in ("tar", "tfrecord"):
             patch.setattr(f"loadax.sources.shards.{module}._BATCH", batch)

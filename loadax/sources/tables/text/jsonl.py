@@ -21,9 +21,9 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
+from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.records import Records
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file
 from loadax.sources.tables.arrow.column_tree import ColumnTree

@@ -21,9 +21,9 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import digest_of
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, check_array
-from loadax.sources.io.parts import Arrays
-from loadax.sources.io.passes import PassOptions, check_index, kept_pass
 from loadax.sources.io.paths import local_path
+from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
+from loadax.sources.passes.parts import Arrays
 
 _WINDOW = 8 << 20  # bytes of a file that are read, or mapped, at once
 _AT_ONCE = 16  # remote files that are read at once
@@ -117,7 +117,7 @@ def run_scan(scan: Scan[Found], size: int, read: Callable[[int, int], bytes | me
 @final
 @dataclass(frozen=True)
 class _ScanWork:
-    """Scan of files; see `loadax.sources.io.recipe.Work`.
+    """Scan of files; see `loadax.sources.passes.recipe.Work`.
 
     Args:
         form: Format of the files.
