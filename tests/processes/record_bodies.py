@@ -28,5 +28,5 @@ def index_remote_files(urls: list[str], folder: str) -> None:
         return examples.scan_examples(location, size)
 
     file_index._AT_ONCE = 1
-    webdataset.RECORDS = examples.RECORDS._replace(scan=scan)  # type: ignore[misc]
+    webdataset.RECORDS = examples.RECORDS._replace(scan=scan)  # type: ignore[attr-defined]
     assert len(loadax.from_webdataset(urls, index=f"{folder}/index")) == 3 * len(urls)
