@@ -862,6 +862,7 @@ def write_zarr(
     dataset: Any,
     path: str | os.PathLike[str],
     *,
+    ragged: bool | None = None,
     chunk_rows: int | None = None,
     shard_rows: int | None = None,
     compression: str | None = "zstd",
@@ -885,11 +886,17 @@ def write_zarr(
     most 128 MiB. Memory use does not depend on the number of rows: a few shards, and 512 MiB, or six chunks if they are
     larger. If `path` is a URL, or the disk has no space for the file, a warning is logged, and chunks are decoded about
     once for each row.
+    Rows may be ragged: arrays, or pytrees of arrays, whose first dimension differs between rows, equally or not in the
+    leaves of a row; lists of numbers count as arrays. A ragged leaf becomes a flat array of the entries of all rows, in
+    blocks, and `loadax.lengths` has the lengths. `from_zarr` then opens documents, as `from_documents` does.
 
     Args:
         dataset: `Dataset`, or anything that `Dataloader` accepts as one.
         path: Folder that does not exist yet, or a URL.
-        chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle.
+        ragged: Whether all leaves that have a dimension are ragged. None: those whose lengths differ in a sample of up
+            to 32 rows, if rows are read or mapped one by one.
+        chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle. Of a
+            ragged leaf, entries; None: about 16 KiB.
         shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
         resume: Whether to continue an unfinished store. Existing parts are read back and kept if they are intact.
@@ -901,6 +908,7 @@ def write_zarr(
 
     Raises:
         ArgumentError: If a value can't be used, or `path` already exists.
+        LeafError: If a row has another form than the others. Names the row and the leaf.
         LeafTypeError: If a leaf is not numeric. Names it.
         SourceError: If the store can't be written.
         StreamError: If the data is a stream.
@@ -925,6 +933,7 @@ def write_zarr(
     write(
         Written(data.reader, data.order),
         path,
+        ragged=ragged,
         chunk_rows=chunk_rows,
         shard_rows=shard_rows,
         compression=compression,

@@ -37,6 +37,32 @@ class PartsRequest(NamedTuple):
     wanted: Sequence[bool]
 
 
+def check_documents(reader: Reader, order: Order) -> None:
+    """Checks that rows can be packed, without reading one.
+
+    Raises:
+        ArgumentError: If there are none, or infinitely many, or a map is random.
+    """
+    if not order.size:
+        raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
+    if order.size >= _INFINITE:
+        raise ArgumentError(
+            "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
+        )
+    check_fixed_rows(order, "pack()")
+    if reader.traits.random:
+        raise ArgumentError(
+            "pack() reads documents once, as in epoch 0, but a map before it is random; "
+            "call pack() first, then the random map"
+        )
+    for transform in reader.maps:
+        if isinstance(transform, BatchMap):
+            raise ArgumentError(
+                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                "but documents differ in length; use map before pack"
+            )
+
+
 @final
 class Documents:
     """The documents at the positions of an order, as in epoch 0, numbered from 0.
@@ -48,29 +74,10 @@ class Documents:
         key: Identifier of the maps in an index; None: their fingerprints.
 
     Raises:
-        ArgumentError: If there are no documents, or infinitely many, or a map is random.
         LeafError: If a record is not a document. The message names its row.
     """
 
     def __init__(self, reader: Reader, order: Order, by_leaf: bool, key: str | None):
-        if not order.size:
-            raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
-        if order.size >= _INFINITE:
-            raise ArgumentError(
-                "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
-            )
-        check_fixed_rows(order, "pack()")
-        if reader.traits.random:
-            raise ArgumentError(
-                "pack() reads documents once, as in epoch 0, but a map before it is random; "
-                "call pack() first, then the random map"
-            )
-        for transform in reader.maps:
-            if isinstance(transform, BatchMap):
-                raise ArgumentError(
-                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                    "but documents differ in length; use map before pack"
-                )
         self.reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
         self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
         self.traits = reader.traits

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from loadax.core.arguments import index_key
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
-from loadax.core.tasks import Engine, checked_engine
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents, length_work
 from loadax.packing.packed import Group, PackedSource
@@ -38,7 +37,7 @@ def pack(
     options: PackOptions,
     index: Any,
     key: str | None,
-    executor: Any,
+    engine: Engine | None,
     progress: bool | None,
     value: Any,
     bos: Any,
@@ -48,7 +47,6 @@ def pack(
 
     `given`: whether documents bring shifted targets.
     """
-    engine = checked_engine(executor)
     folder = _open_index(reader, index, key, engine)
     documents = Documents(reader, order, options.by_leaf, key)
     options = _in_order_of_leaves(options, documents)
@@ -96,7 +94,6 @@ def _warn_of_shifted(documents: Documents) -> None:
 
 def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
-    index_key(key, index, "the maps before pack() change")
     if index is None:
         return None
     folder = IndexFolder(index)

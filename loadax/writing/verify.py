@@ -3,8 +3,8 @@
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import tensorstore as ts
@@ -14,15 +14,12 @@ from loadax.redaction import redact
 from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.layout import array_label
 from loadax.writing.parts import ahead, damage_of, reason
-from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, raw_bytes
+from loadax.writing.survey import Box, Stored, chunk_shape, file_shape, has_checksum, open_stored
 
 _PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
 _AHEAD_BYTES = 256 << 20  # bytes of concurrent reads
 _AHEAD = 64  # concurrent reads
 _CHUNKS_AT_ONCE = 1024  # concurrent chunk reads in a damaged piece
-
-Box = tuple[tuple[int, int], ...]
-"""`(start, stop)` for every dimension."""
 
 
 @final
@@ -81,17 +78,26 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Verifi
         SourceError: When there is no store, it is unfinished, or a server does not respond.
     """
     stored = open_stored(path)
-    total = sum(raw_bytes(array) for array in stored.arrays.values())
+    total = sum(map(stored.raw_bytes, stored.arrays))
     damages = list(_lacking(stored))
     with progress_bar(f"verifying {redact(stored.location)}", total, "B", progress) as done:
         for name, array in stored.arrays.items():
-            damages += _merged(_damaged(name, array, array_label(stored.location, name), done))
+            found = _damaged(name, array, array_label(stored.location, name), stored.boxes(name), done)
+            damages += _merged(_by_rows(damage, stored) for damage in found)
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
     return Verification(
         redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None
     )
+
+
+def _by_rows(damage: Damage, stored: Stored) -> Damage:
+    """Damage with its rows: that of a ragged leaf has parts."""
+    if damage.array not in stored.ragged or stored.lengths is None or stored.manifest is None:
+        return damage
+    rows, step = len(stored.lengths), stored.manifest["shard_rows"]
+    return replace(damage, start=damage.start * step, stop=min(damage.stop * step, rows))
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:
@@ -108,14 +114,16 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 
-def _damaged(name: str, array: ts.TensorStore, label: str, done: Callable[[int], object]) -> Iterator[Damage]:
+def _damaged(
+    name: str, array: ts.TensorStore, label: str, stored: Iterable[Box], done: Callable[[int], object]
+) -> Iterator[Damage]:
     """Yields damaged row ranges of an array; a range may come in several pieces."""
     item = array.dtype.numpy_dtype.itemsize
 
     def full(boxes: Sequence[Box]) -> bool:
         return len(boxes) >= _AHEAD or sum(map(_size, boxes)) * item >= _AHEAD_BYTES
 
-    for box, future in ahead(_pieces(array), lambda box: _read(array, box, None), full):
+    for box, future in ahead(_pieces(array, stored), lambda box: _read(array, box, None), full):
         if damage_of(future, label) is not None:
             yield from _chunks(name, array, label, box)
         done(_size(box) * item)
@@ -140,10 +148,9 @@ def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
     return region.read(batch=batch)
 
 
-def _pieces(array: ts.TensorStore) -> Iterator[Box]:
+def _pieces(array: ts.TensorStore, stored: Iterable[Box]) -> Iterator[Box]:
     """Yields the boxes of the files, cut along the rows if one would take too much memory."""
-    whole = tuple(zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True))
-    for box in _cut(whole, file_shape(array)):
+    for box in itertools.chain.from_iterable(_cut(box, file_shape(array)) for box in stored):
         size = _size(box) * array.dtype.numpy_dtype.itemsize
         if size <= _PIECE_BYTES or not box:
             yield box

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,15 +11,18 @@ from typing import Any
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
-from loadax.errors import ArgumentError
-from loadax.protocols import Tree
-from loadax.sources.zarr.discovery import find_arrays
-from loadax.sources.zarr.manifest import VERSION
+from loadax.core.tree import Structure, flatten
+from loadax.errors import ArgumentError, LeafError
+from loadax.sources.base import BaseSource
+from loadax.sources.tokens.ragged import open_ragged
+from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
+from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import array_label, array_names, plan_layout
 from loadax.writing.parts import Parts
-from loadax.writing.rows import Rows
+from loadax.writing.ragged import find_ragged
+from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
 
 _WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
@@ -27,10 +30,23 @@ _WORKERS = 4  # more than the cores of a small machine, since reads wait for dis
 _log = logging.getLogger("loadax")
 
 
+@contextmanager
+def _ragged_advice() -> Iterator[None]:
+    """Adds advice to an error about rows of different lengths of which the sample had none."""
+    try:
+        yield
+    except LeafError as error:
+        if "rows are ragged" in str(error):
+            error.add_note("loadax: pass ragged=True to store rows of any length, and overwrite=True if it was begun")
+        raise
+
+
+@_ragged_advice()
 def write_zarr(
     rows: Rows,
     path: str | os.PathLike[str],
     *,
+    ragged: bool | None = None,
     chunk_rows: int | None = None,
     shard_rows: int | None = None,
     compression: str | None = "zstd",
@@ -40,7 +56,8 @@ def write_zarr(
     progress: bool | None = None,
     workers: int | None = None,
     go_on: str = "resume it with resume=True, on the command line --resume",
-) -> None:
+    recipe: str | None = None,
+) -> Structure:
     """Writes all rows, in the order of their positions, to a zarr3 store with a checksum on every chunk.
 
     An example that is a bare array becomes the array at `path`; one with leaves becomes a group with an array per leaf,
@@ -50,6 +67,7 @@ def write_zarr(
     Args:
         rows: Rows to write.
         path: Path of a new folder, or URL.
+        ragged: Whether all leaves that have a dimension are ragged; None: those whose lengths differ in a sample.
         chunk_rows: Rows per chunk; None: at least 4 KiB, which suits any shuffle.
         shard_rows: Rows per file, a multiple of chunk_rows; None: about 128 MiB for all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
@@ -60,6 +78,10 @@ def write_zarr(
         progress: Whether to show a progress bar; None: if stderr is a terminal.
         workers: Number of threads that read rows.
         go_on: Advice for an interrupted write, for messages.
+        recipe: Result of `recipe_of`, by which `open_kept` knows the store; None: it can't.
+
+    Returns:
+        The structure of an example.
 
     Raises:
         ArgumentError: When a value is invalid, or `path` is occupied.
@@ -68,6 +90,7 @@ def write_zarr(
     """
     resume, overwrite = flag("resume", resume), flag("overwrite", overwrite)
     optional_flag("progress", progress)
+    optional_flag("ragged", ragged)
     share = _share(shard)
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
@@ -76,23 +99,37 @@ def write_zarr(
             argument="overwrite",
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
-    layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
-    content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
+    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
+    known = find_ragged(rows, ragged, **sizes) if isinstance(rows, Written) else None
+    layout = plan_layout(rows.spec, len(rows), **sizes) if known is None else known.layout
+    structure = flatten_spec(rows.spec)[1] if known is None else known.structure
+    content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
+    if known is not None:
+        content |= {"version": RAGGED, "ragged": [array.name for array in layout.arrays if array.shard_blocks]}
+    # Of maps of rows that are not ragged, each call checks the result.
+    plain = structure == _plain_structure(content["arrays"])
+    if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
+        content["recipe"] = recipe
+    content = json.loads(json.dumps(content))
     final = Destination(path)
     replaced = overwrite and final.is_replaced()
     if not replaced and not final.begin(content, resume=resume, share=share):
         _log.info("%s: finished already", final.location)
-        return
+        return structure
     with final.replacement(content) if replaced else _hint(final, go_on) as destination:
         arrays = destination.create(layout, rows.attributes)
-        parts = Parts(rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays])
+        parts = Parts(
+            known or rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays]
+        )
         index, count = share or (0, 1)
         own_parts = range(index, layout.parts, count)
         own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
         with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
             wanted = list(parts.missing(own_parts, done)) if resume else own_parts
             own, path_of_rows = (index, count), destination.path_of_rows(index, count)
-            with in_source_order(rows, layout, wanted, own, path_of_rows, threads, resume, progress) as ordered:
+            with in_source_order(
+                known or rows, layout, wanted, own, path_of_rows, threads, resume, progress
+            ) as ordered:
                 written = replace(parts, rows=ordered).write(wanted, threads, done)
         if resume:
             _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
@@ -100,12 +137,28 @@ def write_zarr(
             _log.info(
                 "%s: process %d of %d is done; the store is complete when all are", destination.location, index, count
             )
+    return structure
 
 
-def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
-    """Opens a store of `write_zarr` with the tree structure of `spec`."""
-    structure = flatten_spec(spec)[1]
+def open_kept(path: str | os.PathLike[str], recipe: str | None) -> BaseSource | None:
+    """Opens a finished store of rows with this recipe, without planning or reading a row; None: there is none."""
+    manifest = None if recipe is None else Destination(path).finished()
+    if manifest is None or manifest.get("recipe") != recipe:
+        return None
+    return open_written(path, _plain_structure(manifest["arrays"]))
+
+
+def _plain_structure(arrays: Iterable[str]) -> Structure:
+    """The structure of examples that are bare arrays, or dicts of arrays, from the names of the store's arrays."""
+    names = [name for name in arrays if name != LENGTHS]
+    return flatten("" if names in ([""], [BARE]) else dict.fromkeys(names, ""))[1]
+
+
+def open_written(path: str | os.PathLike[str], structure: Structure) -> BaseSource:
+    """Opens a store of `write_zarr`, with the structure of its examples."""
     arrays = find_arrays(path, None)
+    if isinstance(arrays, RaggedArrays):
+        return open_ragged(arrays, structure)
     names = array_names(structure)
     return TensorStoreSource(structure.build([arrays] if names == [""] else [arrays[name] for name in names]))
 
