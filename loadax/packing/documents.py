@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -210,7 +211,7 @@ class LengthWork:
         lengths = []
         for low in range(begin, end, _DOCUMENTS_PER_READ):
             if over.is_set():
-                break
+                raise CancelledError
             lengths.append(self.documents.measure(np.arange(low, min(low + _DOCUMENTS_PER_READ, end))))
         return {"lengths": np.concatenate(lengths)}
 

@@ -5,6 +5,10 @@ from pathlib import Path
 
 from tests.processes.launch import run_processes
 from tests.records import chains, finish, write
+from tests.servers.ranges import RangeServer
+from tests.sources.shards.corpora import numbered, write_tar
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 
 def test_every_door_and_verb_of_two_processes_goes_on_in_one(tmp_path: Path) -> None:
@@ -16,3 +20,13 @@ def test_every_door_and_verb_of_two_processes_goes_on_in_one(tmp_path: Path) -> 
     assert states.keys() == here.keys()
     for name, chain in here.items():
         finish(chain, states[name])
+
+
+def test_processes_of_a_run_index_remote_files_together(tmp_path: Path, range_server: RangeServer) -> None:
+    urls = [f"{range_server.url}/{number}.tar" for number in range(8)]
+    for number in range(8):
+        write_tar(tmp_path / f"{number}.tar", numbered(3, 3 * number))
+    run_processes("tests.processes.record_bodies:index_remote_files", 2, 1, {"urls": urls, "folder": str(tmp_path)})
+    scanned = [(tmp_path / f"scans-{process}").read_text().split() for process in range(2)]
+    assert sorted(scanned[0] + scanned[1]) == sorted(urls)
+    assert all(scanned)
