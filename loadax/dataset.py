@@ -502,8 +502,8 @@ class Dataset:
             for name, argument in (("index", index), ("key", key), ("executor", executor)):
                 if argument is not None:
                     raise ArgumentError(
-                        f"{name}={argument!r} is for lengths that are kept, and a stream is packed as it is read; leave "
-                        "it out",
+                        f"{name}={argument!r} is for lengths that are kept, but a stream is packed as it is read; "
+                        "leave it out",
                         argument=name,
                     )
             options = options if window is not None else options._replace(window=0)

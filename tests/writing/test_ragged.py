@@ -118,7 +118,7 @@ def test_each_text_is_tokenized_once(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_pack_of_ragged_store_measures_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = from_source(texts()).map(tokenize).cache(tmp_path / "s")
     assert cached.source.traits.reads_parts
-    monkeypatch.setattr("loadax.packing.documents.Documents._measure_lengths", None)
+    monkeypatch.setattr("loadax.packing.documents.Documents.measure", None)
     whole = cached.pack(16, method="best_fit", long="cut")
     plain = from_source([tokenize(text) for text in texts()])
     monkeypatch.undo()
