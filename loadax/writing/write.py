@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import inf
 from time import sleep
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
+from loadax.core.patience import NOTICE, Patience
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tasks import Engine, checked_engine
@@ -129,6 +131,9 @@ def write_zarr(
             "folder that they share; write to one, without shard=",
             argument="executor",
         )
+    process = this_process()
+    is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims
+    share = (process.index, process.count) if is_dealt else share
     replaced = overwrite and final.is_replaced()
     if not replaced and not final.begin(content, resume=resume, share=share):
         _log.info("%s: finished already", final.location)
@@ -144,6 +149,8 @@ def write_zarr(
         if not destination.finish(content, share):
             text = "%s: process %d of %d is done; the store is complete when all are"
             _log.info(text, destination.location, *(share or (0, 1)))
+        if is_dealt:
+            _wait_for_all(destination)
     return structure
 
 
@@ -211,6 +218,16 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
         except ChangedError:
             if not destination.is_complete():
                 raise SourceError(f"{folder} was deleted; call again, with resume=True") from None
+
+
+def _wait_for_all(destination: Destination) -> None:
+    patience = Patience(NOTICE, inf)
+    while not destination.is_complete():
+        if patience.due():
+            _log.warning(
+                "%s: waiting for the shares of other processes, for %.0f s", destination.location, patience.waited
+            )
+        sleep(_POLL)
 
 
 def _keep(kept: PartsFolder, part: int) -> None:
