@@ -82,8 +82,8 @@ def write_zarr(
         chunk_rows: Rows per chunk; None: at least 4 KiB, which suits any shuffle.
         shard_rows: Rows per file, a multiple of chunk_rows; None: about 128 MiB for all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
-        resume: Whether to resume an unfinished store: its parts are read back, and kept if they are intact. A finished
-            store is left unchanged.
+        resume: Whether to resume an unfinished store: finished parts are kept. Those of a URL, a share, or an earlier
+            version of loadax are read back first. A finished store is left unchanged.
         overwrite: Whether to replace a local store that loadax wrote, once the new one is complete.
         shard: `(i, n)`: this is process i of n that write concurrently. The last one finishes the store.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
