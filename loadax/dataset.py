@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 import numpy as np
@@ -18,9 +18,11 @@ from loadax.core.arguments import (
     dimensions,
     flag,
     function,
+    index_key,
     integer,
     optional_flag,
     shown,
+    text,
 )
 from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
@@ -28,7 +30,7 @@ from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
-from loadax.core.tasks import Engine
+from loadax.core.tasks import Engine, index_engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
@@ -36,14 +38,14 @@ from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed
 from loadax.plan.order import check_fixed_rows, depth, depth_first
-from loadax.plan.pack import Long, Method
+from loadax.plan.pack import PACK_VERSION, Long, Method
 from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
 from loadax.plan.split import split as split_order
-from loadax.plan.stream import check_streams, has_stream
+from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
@@ -92,9 +94,9 @@ class Dataset:
         (3,)
     """
 
-    source: BaseSource
-    order: Order
     maps: tuple[Transform, ...]
+    _make: Callable[[], BaseSource]
+    _made_of: tuple[Reader, Order, tuple[Any, ...]] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
     def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
@@ -106,6 +108,34 @@ class Dataset:
                 "one slice from the first row to the last, exclude() with all rows"
             )
         check_streams(order)
+
+    @classmethod
+    def _planned_later(cls, make: Callable[[], BaseSource], reader: Reader, order: Order, *arguments: Any) -> "Dataset":
+        """A dataset of a source that is made when it is first needed.
+
+        Args:
+            make: Makes the source.
+            reader: Reader of what it is made of.
+            order: Order of what it is made of.
+            arguments: What else its rows depend on.
+        """
+        made = object.__new__(cls)
+        vars(made).update(maps=(), _make=make, _made_of=(reader, order, arguments))
+        return made
+
+    @cached_property
+    def source(self) -> BaseSource:
+        """Source of the rows, before maps."""
+        return self._make()
+
+    @cached_property
+    def order(self) -> Order:
+        """Order of the rows."""
+        return Sequential(len(self.source))
+
+    def __getstate__(self) -> dict[str, Any]:
+        known = {**vars(self), "source": self.source, "order": self.order}
+        return {name: value for name, value in known.items() if name not in ("_make", "_made_of")}
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}; verbs return a new dataset")
@@ -397,6 +427,11 @@ class Dataset:
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
         shuffles them, `split` splits them. Empty documents are dropped.
 
+        A stream is packed as it is read, each lane by itself and in each epoch in its own way, from the first document
+        on; see `to_stream`. It has neither a length nor random access. `"split"` pads the last row of a lane's epoch.
+        The other methods take the fullest row that the documents held by a lane can make, and every eighth time the row
+        of the oldest one.
+
         Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
         row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
         `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
@@ -410,7 +445,8 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576; 4,096 if `seq_len` is a
-                dict, where the time per document grows with it.
+                dict, where the time per document grows with it. Of a stream: number of documents, or parts of long
+                ones, that a lane holds. None: as many as fill 4 rows; for its first two rows, 2 or 3.
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
@@ -425,16 +461,18 @@ class Dataset:
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. While lengths are measured, it keeps what is finished, as in `filter`;
                 processes that share it measure them together. Without it, documents of unknown length are all read in
-                every run; a run of several processes needs it.
+                every run, when the packed rows are first needed: not by `pack` itself, nor by a `cache` after it that
+                exists. A run of several processes needs it, or such a `cache`. Not for streams.
             key: Identifier of the maps before `pack` in the index; change it when they change. Needed for maps that use
                 objects, such as most tokenizers. None: the maps' code, closure values and globals identify them.
             executor: What measures lengths instead of threads, as in `filter`.
             progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
-                documents are dropped.
+            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error" (in a
+                stream: when it is read), or all documents are dropped.
             LeafError: If a record is not a document. Names the row and the leaf.
+            SourceError: If lane 0 of a stream has no documents.
 
         Warns:
             UserWarning: If documents bring shifted targets, and `targets` is None.
@@ -450,55 +488,143 @@ class Dataset:
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
         """
+        from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
+        from loadax.packing.pack_stream import pack_stream
 
-        if self.is_stream:
-            raise StreamError(
-                "pack()",
-                "pack documents in open_lane, which then yields rows of one length, or write their tokens once: "
-                "np.concatenate(documents).tofile(path), and loadax.from_tokens(path, seq_len, dtype=…)",
-            )
         optional_flag("progress", progress)
         remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
         begin = None if bos is None else fill_values(bos, "bos")
-        value = fill_values(value)
-        source = pack(self.reader, self.order, options, index, key, executor, progress, value, begin, given)
-        return Dataset(source, Sequential(len(source)))
+        if self.is_stream:
+            for name, argument in (("index", index), ("key", key), ("executor", executor)):
+                if argument is not None:
+                    raise ArgumentError(
+                        f"{name}={argument!r} is for lengths that are kept, but a stream is packed as it is read; "
+                        "leave it out",
+                        argument=name,
+                    )
+            options = options if window is not None else options._replace(window=0)
+            stream, verb = pack_stream(self.reader, options, fill_values(value), begin, given)
+            return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
+        check_documents(self.reader, self.order)
+        index_key(key, index, "the maps before pack() change")
+        engine = index_engine(executor, index)
+        filling = fill_values(value)
+        make = partial(pack, self.reader, self.order, options, index, key, engine, progress, filling, begin, given)
+        if index is not None:  # also for later runs
+            source = make()
+            return Dataset(source, Sequential(len(source)))
+        decisive = "pack", PACK_VERSION, options, filling, begin, given
+        return Dataset._planned_later(make, self.reader, self.order, *decisive)
+
+    def to_stream(self, lanes: int = _LANES) -> "Dataset":
+        """Makes a stream of the rows: a fixed number of lanes, each of which reads its share of every epoch's order.
+
+        Lane k of n serves the positions k, k + n, k + 2n, … of each epoch, so batches begin as those of the dataset.
+        What it is for is `pack`, which then packs documents as they are read, from the first one on, and each epoch in
+        another way, where the order before it changes. A lane continues at any of its rows: a run resumes without
+        reading what it has read, on any number of processes. Random maps get the same random numbers as without
+        `to_stream`.
+
+        As for all streams, there is no `len`, `loader[step]`, `rows` or `find`, a lane that has ended begins its next
+        epoch on its own (see `from_stream`), and worker processes are refused. `on_error` applies to maps after
+        `to_stream`.
+
+        Args:
+            lanes: Number of lanes. It is part of the order. Best a divisor of the batch size, and a multiple of the
+                number of processes. After `shuffle(seed, block=, lanes=)` pass the same number, so that every lane
+                reads its own chunks.
+
+        Raises:
+            ArgumentError: If there are more lanes than rows, or the dataset has no length before a `Dataloader` has it.
+            StreamError: If it is a stream.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_source
+            >>> documents = from_source([np.full(length, length) for length in range(1, 100)])
+            >>> packed = documents.shuffle(seed=0).to_stream(lanes=8).pack(16)
+            >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
+            (16, 16)
+        """
+        from loadax.sources.stream.source import StreamSource
+        from loadax.sources.wrappers.dataset_lanes import DatasetLanes
+
+        if self.is_stream:
+            raise StreamError("to_stream()", "leave it out, since this is a stream already")
+        lanes = integer("lanes", lanes, 1)
+        if lanes > (rows := self.order.size):
+            remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
+            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}", argument="lanes")
+        below = self.reader.traits
+        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
+        verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
+        return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
 
     def cache(
         self,
         path: str | os.PathLike[str],
         *,
+        key: str | None = None,
+        ragged: bool | None = None,
         chunk_rows: int | None = None,
         shard_rows: int | None = None,
         compression: str | None = "zstd",
         overwrite: bool = False,
+        executor: Engine | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
-        An unfinished store is continued; a store of other data or other maps is an error. Processes that share a file
-        system may call this at the same time. Shuffle and apply random maps afterwards.
+        An unfinished store is continued; a store of other data or other maps is an error. Processes that share a local
+        folder write it together, each part once, such as those of a JAX run. Shuffle and apply random maps afterwards.
+        If a store of ragged rows is finished, no row is mapped, and if one of packs is, `pack` reads no document.
+
+        Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after
+        it reads nothing to plan: `texts.map(tokenize).cache("tokens").pack(2048)` tokenizes each text once.
 
         Args:
             path: Folder or URL.
+            key: Identifier of all functions before `cache`; change it when they change. Needed for functions that use
+                objects whose changes can't be detected. None: their code, closure values, globals and tokenizers
+                identify them.
+            ragged: As in `write_zarr`.
             chunk_rows: As in `write_zarr`.
             shard_rows: As in `write_zarr`.
             compression: As in `write_zarr`.
             overwrite: Whether to rewrite a local store, such as after a change of a map; see `write_zarr`.
+            executor: As in `write_zarr`.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
             ArgumentError: If the order changes every epoch or a map is random, so the store could not repeat it; or if
                 `path` contains anything else.
+            LeafError: If a row has another form than those of the sample. Names the row and the leaf.
+
+        Examples:
+            >>> import numpy as np, tempfile
+            >>> from loadax import from_source
+            >>> texts = from_source(["to be", "or not", "to be or not to be"])
+            >>> tokens = texts.map(lambda text: np.frombuffer(text.encode(), np.uint8)).cache(tempfile.mkdtemp())
+            >>> tokens[0], len(tokens.pack(8))
+            (array([116, 111,  32,  98, 101], dtype=uint8), 4)
         """
         from loadax.sources.io.path_overlap import check_elsewhere
         from loadax.writing.rows import Written
-        from loadax.writing.write import open_written, write_zarr
+        from loadax.writing.write import open_kept, open_written, write_zarr
 
+        path = checked_path("path", path, "the path or URL of a folder for the cache")
+        overwrite = flag("overwrite", overwrite)
+        if key is not None:
+            text("key", key, "a str that you change when the functions before cache() change")
+        sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
+        recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
+        kept = None if overwrite else open_kept(path, recipe)
+        if kept is not None:
+            return Dataset(kept, Sequential(len(kept)))
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
@@ -506,24 +632,34 @@ class Dataset:
             raise ArgumentError(
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
-        path = checked_path("path", path, "the path or URL of a folder for the cache")
-        overwrite = flag("overwrite", overwrite)
         check_elsewhere(self.reader.source, path)
-        if reason := unrecognised(transform.function for transform in self.maps):
-            _log.warning("cache %s: %s; when you change it, pass overwrite=True, or another path", path, reason)
-        write_zarr(
-            Written(self.reader, self.order),
+        maps = (*self.maps, *(self._made_of[0].maps if self._made_of is not None else ()))
+        if key is None and (reason := unrecognised(transform.function for transform in maps)):
+            _log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
+        structure = write_zarr(
+            Written(self.reader, self.order, key),
             path,
-            chunk_rows=chunk_rows,
-            shard_rows=shard_rows,
-            compression=compression,
+            ragged=ragged,
+            **sizes,
             resume=not overwrite,
             overwrite=overwrite,
+            executor=executor,
             progress=progress,
             go_on="call cache() again to continue",
+            recipe=recipe,
         )
-        source = open_written(path, self.spec)
+        source = open_written(path, structure)
         return Dataset(source, Sequential(len(source)))
+
+    def _recipe(self, key: str | None, *arguments: Any) -> str | None:
+        """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
+        from loadax.writing.rows import recipe_of
+
+        if self._made_of is not None:
+            reader, order, own = self._made_of
+            return recipe_of(reader, order, key, *own, *arguments)
+        random = self.order.varies or self.reader.traits.random
+        return None if self.is_stream or random else recipe_of(self.reader, self.order, key, *arguments)
 
     def describe(self) -> list[Any]:
         """The facts that determine examples and their order, as JSON: lengths, verbs, seeds, element spec.
@@ -600,6 +736,7 @@ class Dataset:
         fn: Callable[..., Any] | FilterTransform,
         key: str | None = None,
         *,
+        columns: Sequence[str] | str | None = None,
         index: str | os.PathLike[str] | None = None,
         workers: int | None = None,
         executor: Engine | None = None,
@@ -615,6 +752,9 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
                 closure values and globals identify it.
+            columns: Names of leaves (their keys joined by dots): `fn` gets a dict of these, and only these are read of
+                arrays and tables such as zarr groups, Parquet files and Hugging Face datasets. With maps before it, and
+                of other sources, examples are read whole. None: all leaves.
             index: Folder that keeps the list for later runs, another one for each filter. An index of other data or
                 another `fn` is rebuilt, which is logged. While rows are checked, it keeps what is finished: after an
                 interruption, the same call goes on from there. Processes that share it check rows together, each once;
@@ -626,8 +766,9 @@ class Dataset:
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, or `key`
-                or `executor` is given without `index`; or if there is no `index` in a run of several processes.
+            ArgumentError: If no row is kept, a map before it is random, the set of rows changes every epoch, `key` or
+                `executor` is given without `index`, or `columns` has a name that no leaf has; or if there is no `index`
+                in a run of several processes.
             WorkerError: If the executor loses tasks again and again.
             LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
@@ -639,12 +780,14 @@ class Dataset:
             (5, [0, 2, 4, 6, 8])
         """
         from loadax.row_index.build import scan_options
+        from loadax.row_index.columns import reader_of_columns
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, executor, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
-        return self._with(keep(self.order, self.reader, checked, key, options))
+        reader = self.reader if columns is None else reader_of_columns(self.reader, columns)
+        return self._with(keep(self.order, reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -887,6 +1030,12 @@ class Dataset:
     def _check_random_access(self, verb: str) -> None:
         if self.is_stream:
             raise StreamError(verb)
+
+    @property
+    def _lane_verbs(self) -> tuple[LaneVerb, ...]:
+        """The verbs and maps as verbs of the lanes of a stream."""
+        described = [*self.order.describe(), *(transform.describe() for transform in self.maps)]
+        return tuple(LaneVerb(text, facts) for text, facts in zip(self.verbs, described, strict=True))
 
     def _window_remedy(self, length: Any) -> str:
         if self.maps:

@@ -109,7 +109,7 @@ class StreamError(LoadaxError, TypeError):
     def __init__(
         self,
         asked: str,
-        remedy: str = "choose and shuffle rows in open_lane, use map(), map_batch(), pad() and mix() with it, "
+        remedy: str = "choose and shuffle rows before, use map(), map_batch(), pad(), pack() and mix() with it, "
         "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
     ):
         super().__init__(

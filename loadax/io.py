@@ -7,6 +7,7 @@ from typing import Any, Literal
 from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
+from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
@@ -862,6 +863,7 @@ def write_zarr(
     dataset: Any,
     path: str | os.PathLike[str],
     *,
+    ragged: bool | None = None,
     chunk_rows: int | None = None,
     shard_rows: int | None = None,
     compression: str | None = "zstd",
@@ -870,6 +872,7 @@ def write_zarr(
     shard: tuple[int, int] | None = None,
     progress: bool | None = None,
     workers: int | None = None,
+    executor: Engine | None = None,
 ) -> None:
     """Writes epoch 0 of a dataset to a zarr3 store that `from_zarr` reads, with a checksum for every chunk.
 
@@ -886,21 +889,32 @@ def write_zarr(
     larger. If `path` is a URL, or the disk has no space for the file, a warning is logged, and chunks are decoded about
     once for each row.
 
+    Rows may be ragged: arrays, or pytrees of arrays, whose first dimension differs between rows, equally or not in the
+    leaves of a row; lists of numbers count as arrays. A ragged leaf becomes a flat array of the entries of all rows, in
+    blocks, and `loadax.lengths` has the lengths. `from_zarr` then opens documents, as `from_documents` does.
+
     Args:
         dataset: `Dataset`, or anything that `Dataloader` accepts as one.
         path: Folder that does not exist yet, or a URL.
-        chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle.
+        ragged: Whether all leaves that have a dimension are ragged. None: those whose lengths differ in a sample of up
+            to 32 rows, if rows are read or mapped one by one.
+        chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle. Of a
+            ragged leaf, entries; None: about 16 KiB.
         shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
-        resume: Whether to continue an unfinished store. Existing parts are read back and kept if they are intact.
+        resume: Whether to continue an unfinished store. Finished parts are kept; with `shard` or a URL, they are read back
+            first, and written again if they are damaged.
         overwrite: Whether to replace an existing local store that loadax wrote, once the new one is complete; until
             then both take up space. Deletes only that store: other files in its folder raise an error that names them.
         shard: `(i, n)`: this process is the i-th of n that write in parallel. The last one to end finishes the store.
         progress: Whether to show a progress bar. None: if stderr is a terminal.
         workers: Number of threads that read rows. None: 4.
+        executor: What reads and writes parts instead of threads of this process, as in `Dataset.filter`. `path` must be
+            in a folder that its workers share. None: threads.
 
     Raises:
         ArgumentError: If a value can't be used, or `path` already exists.
+        LeafError: If a row has another form than the others. Names the row and the leaf.
         LeafTypeError: If a leaf is not numeric. Names it.
         SourceError: If the store can't be written.
         StreamError: If the data is a stream.
@@ -925,6 +939,7 @@ def write_zarr(
     write(
         Written(data.reader, data.order),
         path,
+        ragged=ragged,
         chunk_rows=chunk_rows,
         shard_rows=shard_rows,
         compression=compression,
@@ -933,4 +948,5 @@ def write_zarr(
         shard=shard,
         progress=progress,
         workers=workers,
+        executor=executor,
     )

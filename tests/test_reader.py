@@ -254,7 +254,7 @@ def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
 
     data = from_arrays(np.arange(1, 7))
     reads: list[Callable[[Dataset], Dataset]] = [
-        lambda made: made.pack(4),
+        lambda made: made.pack(4)[:],
         lambda made: made.filter(lambda row: row[0] == 3),
     ]
     for read in reads:

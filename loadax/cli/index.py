@@ -34,8 +34,8 @@ from loadax.cli.source import add_source_options, find_opener, open_dataset
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.sources.io.file_index import ENTRY
 from loadax.sources.io.index_folder import IndexFolder
+from loadax.sources.passes.file_index import ENTRY
 
 
 def add(commands: Any) -> None:

@@ -36,7 +36,6 @@ from loadax.writing.survey import (
     has_checksum,
     is_sharded,
     open_stored,
-    raw_bytes,
 )
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
@@ -69,23 +68,23 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         if absent:
             raise ArgumentError(f"{redact(stored.location)} has no array {absent[0]!r}, but {some(arrays)}; pass these")
         arrays = {name: arrays[name] for name in wanted}
-    yield f"{redact(stored.location)}: {_kind(arrays)}\n{_state(stored)}\n"
+    yield f"{redact(stored.location)}: {_kind(arrays, stored.ragged)}\n{_state(stored)}\n"
     if arrays:
-        yield "\n" + table(_HEADER, [_line(name, array) for name, array in arrays.items()])
+        yield "\n" + table(_HEADER, [_line(name, stored) for name in arrays])
     for name, error in stored.absent.items():
         yield f"\narray {name!r} is missing: {error}\n"
     rows = {name: array for name, array in arrays.items() if array.rank and array.size}
     if rows and stored.partial is None:
-        length = rows[max(rows, key=lambda name: raw_bytes(rows[name]))].shape[0]
-        together = sorted(name for name, array in rows.items() if array.shape[0] == length)
+        length = rows[max(rows, key=stored.raw_bytes)].shape[0]
+        together = sorted(name for name, array in rows.items() if array.shape[0] == length or stored.ragged)
         all_of_it = wanted is None and len(together) == len(rows)
         whole = Opener(opener.function, stored.location, {} if all_of_it else {"variables": together})
         yield from shuffle_lines(whole.code, whole.open())
 
 
-def _kind(arrays: Mapping[str, ts.TensorStore]) -> str:
+def _kind(arrays: Mapping[str, ts.TensorStore], ragged: Sequence[str]) -> str:
     drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in arrays.values()}))
-    lengths = sorted({array.shape[0] for array in arrays.values() if array.rank})
+    lengths = sorted({array.shape[0] for name, array in arrays.items() if array.rank and name not in ragged})
     single = list(arrays) == [""]
     kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(arrays), 'array')}".strip()
     return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else kind
@@ -100,21 +99,29 @@ def _state(stored: Stored) -> str:
     return f"manifest: none (no {FINISHED}): written by another program; `loadax verify` checks whether it is complete"
 
 
-def _line(name: str, array: ts.TensorStore) -> list[str]:
+def _line(name: str, stored: Stored) -> list[str]:
+    array = stored.arrays[name]
     names = [name for name, _ in codecs_of(array) if name not in ("bytes", "raw")]
-    raw = raw_bytes(array)
-    stored = _stored_bytes(array)
+    raw, on_disk = stored.raw_bytes(name), _stored_bytes(array)
     return [
         name or "(itself)",
-        " x ".join(map(str, array.shape)) or "a single value",
+        _shape(name, stored),
         array.dtype.name,
         _box(chunk_shape(array), array),
         _box(file_shape(array), array) if is_sharded(array) else "none",
         " ".join(names) or "none",
         "yes" if has_checksum(array) else "NO",
         size_text(raw),
-        "not local" if stored is None else f"{size_text(stored)} ({raw / stored:.1f}x)" if stored else "0 B",
+        "not local" if on_disk is None else f"{size_text(on_disk)} ({raw / on_disk:.1f}x)" if on_disk else "0 B",
     ]
+
+
+def _shape(name: str, stored: Stored) -> str:
+    shape = stored.arrays[name].shape
+    if name not in stored.ragged:
+        return " x ".join(map(str, shape)) or "a single value"
+    entries = "unknown" if stored.lengths is None else stored.lengths[:, stored.ragged.index(name)].sum()
+    return " x ".join(map(str, ("ragged", *shape[3:]))) + f" ({entries} entries)"
 
 
 def _box(shape: Sequence[int], array: ts.TensorStore) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from loadax.core.arguments import shown
 from loadax.core.formatting import name_of
+from loadax.core.tokenizers import serialised
 
 _BY_TEXT = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...)),
@@ -41,7 +42,8 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     """The fingerprint of a function, the same in every process.
 
     It covers the code, closures, defaults, and the globals that the function names: plain values, arrays and,
-    recursively, functions, classes and modules of its own package or script. Those of other packages count by name.
+    recursively, functions, classes and modules of its own package or script. Those of other packages count by name,
+    and tokenizers by their models.
     """
     walk = _Walk(_package(_unwrapped(function)))
     text = repr(walk.text(function, ()))
@@ -112,7 +114,12 @@ class _Walk:
         return (*name, self.text(getattr(value, "__wrapped__", None), above))
 
     def _object(self, value: Any, above: tuple[Any, ...]) -> Any:
-        """A dataclass, as Grain's transforms are, by its class and attributes; of others only the type counts."""
+        """A dataclass, as Grain's transforms are, by its class and attributes, and a tokenizer by its model.
+
+        Of others only the type counts.
+        """
+        if (known := serialised(value)) is not None:
+            return hashlib.sha256(repr(known).encode()).hexdigest()
         if not dataclasses.is_dataclass(value):
             kind = type(value).__qualname__
             self.unknown = self.unknown or f"{shown(value)}, of type {kind}"
@@ -165,7 +172,9 @@ class _Walk:
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     """The function and the bound arguments of a partial or a method."""
     if isinstance(call, types.MethodType):
-        return call.__func__, call.__self__
+        function: Any = call.__func__
+        # The code of a tokenizer's library does not count, as that of others.
+        return function.__name__ if serialised(call.__self__) else function, call.__self__
     return call.func, call.args, call.keywords
 
 

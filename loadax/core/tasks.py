@@ -81,6 +81,21 @@ def checked_engine(value: Any) -> Engine | None:
     raise ArgumentError(f"executor={shown(value)} is not an executor; {remedy}", argument="executor")
 
 
+def index_engine(value: Any, index: Any) -> Engine | None:
+    """Returns the value of `executor=` of a verb that keeps parts at `index=`.
+
+    Raises:
+        ArgumentError: When it is not an executor, or there is no index.
+    """
+    engine = checked_engine(value)
+    if engine is not None and index is None:
+        raise ArgumentError(
+            "executor= needs index=, a folder that all its workers share: they keep parts of the result there",
+            argument="index",
+        )
+    return engine
+
+
 @final
 class TaskRun:
     """A run of tasks on an engine.

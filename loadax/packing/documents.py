@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.packing.form import Form
+from loadax.packing.form import Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
@@ -36,6 +37,27 @@ class PartsRequest(NamedTuple):
     wanted: Sequence[bool]
 
 
+def check_documents(reader: Reader, order: Order) -> None:
+    """Checks that rows can be packed, without reading one.
+
+    Raises:
+        ArgumentError: If there are none, or infinitely many, or a map is random.
+    """
+    if not order.size:
+        raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
+    if order.size >= _INFINITE:
+        raise ArgumentError(
+            "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
+        )
+    check_fixed_rows(order, "pack()")
+    if reader.traits.random:
+        raise ArgumentError(
+            "pack() reads documents once, as in epoch 0, but a map before it is random; "
+            "call pack() first, then the random map"
+        )
+    refuse_batch_maps(reader)
+
+
 @final
 class Documents:
     """The documents at the positions of an order, as in epoch 0, numbered from 0.
@@ -47,29 +69,10 @@ class Documents:
         key: Identifier of the maps in an index; None: their fingerprints.
 
     Raises:
-        ArgumentError: If there are no documents, or infinitely many, or a map is random.
         LeafError: If a record is not a document. The message names its row.
     """
 
     def __init__(self, reader: Reader, order: Order, by_leaf: bool, key: str | None):
-        if not order.size:
-            raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
-        if order.size >= _INFINITE:
-            raise ArgumentError(
-                "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
-            )
-        check_fixed_rows(order, "pack()")
-        if reader.traits.random:
-            raise ArgumentError(
-                "pack() reads documents once, as in epoch 0, but a map before it is random; "
-                "call pack() first, then the random map"
-            )
-        for transform in reader.maps:
-            if isinstance(transform, BatchMap):
-                raise ArgumentError(
-                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                    "but documents differ in length; use map before pack"
-                )
         self.reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
         self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
         self.traits = reader.traits
@@ -107,18 +110,9 @@ class Documents:
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
         documents = self.leaves(numbers) if len(numbers) else []
         self._check_unchanged(numbers, documents)
-        return [self._cut(request, numbers, documents) for request in requests]
-
-    def _cut(
-        self, request: PartsRequest, numbers: Integers, documents: list[list[NDArray[Any]]]
-    ) -> list[NDArray[Any] | None]:
-        which = np.searchsorted(numbers, request.numbers).tolist()
-        bounds = list(zip(which, request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True))
         return [
-            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
-            if want
-            else None
-            for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, request.wanted, strict=True))
+            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), documents, self.form)
+            for request in requests
         ]
 
     def known_lengths(self) -> Integers | None:
@@ -166,15 +160,10 @@ class Documents:
         }
 
     def _find_form(self) -> Form:
-        """The form of the first document without an empty leaf, or of the first one."""
-        forms: list[Form] = []
-        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
-            visits = self.visits(np.array([index]))
-            example, row = self.reader.examples(visits)[0], int(visits.rows[0])
-            forms.append(Form(example, row, self._by_leaf))
-            if all(map(len, forms[-1].leaves(example, row))):
-                return forms[-1]
-        return forms[0]
+        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
+        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self._by_leaf)
+        assert found is not None, "a dataset without rows is refused"
+        return found[0]
 
     def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
         """Lengths of a document: of each leaf, or the one that all leaves have."""
@@ -222,7 +211,7 @@ class LengthWork:
         lengths = []
         for low in range(begin, end, _DOCUMENTS_PER_READ):
             if over.is_set():
-                break
+                raise CancelledError
             lengths.append(self.documents.measure(np.arange(low, min(low + _DOCUMENTS_PER_READ, end))))
         return {"lengths": np.concatenate(lengths)}
 
@@ -230,3 +219,37 @@ class LengthWork:
 def length_work(documents: Documents) -> LengthWork:
     """Plans the parts from the number of documents alone."""
     return LengthWork(documents, part_size(documents.size, _DOCUMENTS_PER_READ))
+
+
+def refuse_batch_maps(reader: Reader) -> None:
+    """Refuses documents that are mapped in batches.
+
+    Raises:
+        ArgumentError: When they are.
+    """
+    for transform in reader.maps:
+        if isinstance(transform, BatchMap):
+            raise ArgumentError(
+                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                "but documents differ in length; use map before pack"
+            )
+
+
+def cut_documents(
+    request: PartsRequest, documents: Sequence[Sequence[NDArray[Any]]], form: Form
+) -> list[NDArray[Any] | None]:
+    """Parts of documents, concatenated, for every wanted leaf of a request.
+
+    Args:
+        request: The parts; its numbers are indices of `documents`.
+        documents: Leaves of each document.
+        form: Form of the documents.
+    """
+    ends = request.skips + request.lengths
+    bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
+    return [
+        np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
+        if want
+        else None
+        for leaf, (dtype, want) in enumerate(zip(form.dtypes, request.wanted, strict=True))
+    ]

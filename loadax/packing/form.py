@@ -1,5 +1,6 @@
 """Form of documents: one-dimensional leaves of arbitrary length, which is usually the same for all leaves."""
 
+from collections.abc import Iterable
 from typing import Any, final
 
 import numpy as np
@@ -66,6 +67,22 @@ class Form:
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
         built: dict[Any, Any] = self._structure.build(leaves)
         return built
+
+
+def find_form(documents: Iterable[tuple[Tree, int]], by_leaf: bool) -> tuple[Form, list[NDArray[Any]]] | None:
+    """Form and leaves of the first document without an empty leaf, else of the first one. None: there are none.
+
+    Args:
+        documents: Documents, each with its row.
+        by_leaf: As for `Form`.
+    """
+    found: list[tuple[Form, list[NDArray[Any]]]] = []
+    for example, row in documents:
+        form = Form(example, row, by_leaf)
+        found.append((form, form.leaves(example, row)))
+        if all(map(len, found[-1][1])):
+            return found[-1]
+    return found[0] if found else None
 
 
 def _named(example: Tree, row: int) -> dict[Any, Any]:

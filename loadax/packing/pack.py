@@ -3,20 +3,22 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadax.core.arguments import index_key
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
-from loadax.core.tasks import Engine, checked_engine
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents, length_work
+from loadax.packing.form import Form
 from loadax.packing.packed import Group, PackedSource
+from loadax.packing.rows import PackedRows
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -38,7 +40,7 @@ def pack(
     options: PackOptions,
     index: Any,
     key: str | None,
-    executor: Any,
+    engine: Engine | None,
     progress: bool | None,
     value: Any,
     bos: Any,
@@ -48,12 +50,11 @@ def pack(
 
     `given`: whether documents bring shifted targets.
     """
-    engine = checked_engine(executor)
     folder = _open_index(reader, index, key, engine)
     documents = Documents(reader, order, options.by_leaf, key)
-    options = _in_order_of_leaves(options, documents)
+    options = in_order_of_leaves(options, documents.form)
     if not given and not options.by_leaf:
-        _warn_of_shifted(documents)
+        warn_of_shifted(documents.form, lambda: documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
     lengths, digest = _cached_lengths(documents, options, folder, engine, progress)
     if not documents.flat:
         documents.known = lengths
@@ -70,15 +71,16 @@ def pack(
         *([["bos", bos]] if bos is not None else []),
         *([["targets", "given"]] if given else []),
     ]
-    groups = [Group(name, size, plan) for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)]
-    return PackedSource(documents, groups, described, _summary(documents, lengths, options, plans), value, bos, given)
+    groups = [Group(name, plan) for name, plan in zip(options.seq_lens, plans, strict=True)]
+    rows = PackedRows(documents.form, options.seq_lens, value, bos, given)
+    return PackedSource(documents, groups, rows, described, _summary(documents, lengths, options, plans))
 
 
-def _warn_of_shifted(documents: Documents) -> None:
+def warn_of_shifted(form: Form, first_documents: Callable[[], list[list[NDArray[Any]]]]) -> None:
     """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
-    dtypes, paths = documents.form.dtypes, documents.form.paths
+    dtypes, paths = form.dtypes, form.paths
     ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu"]
-    sample = documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))) if len(ints) > 1 else []
+    sample = first_documents() if len(ints) > 1 else []
     long = [leaves for leaves in sample if len(leaves[0]) >= _SHIFTED_LENGTH]
     for one, other in permutations(ints, 2):
         # Leaves of few distinct values, such as roles, may look shifted by chance.
@@ -96,7 +98,6 @@ def _warn_of_shifted(documents: Documents) -> None:
 
 def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | None) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
-    index_key(key, index, "the maps before pack() change")
     if index is None:
         return None
     folder = IndexFolder(index)
@@ -110,7 +111,7 @@ def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | No
     return None
 
 
-def _in_order_of_leaves(options: PackOptions, documents: Documents) -> PackOptions:
+def in_order_of_leaves(options: PackOptions, form: Form) -> PackOptions:
     """The options with lengths in the order of the documents' leaves.
 
     Raises:
@@ -118,7 +119,7 @@ def _in_order_of_leaves(options: PackOptions, documents: Documents) -> PackOptio
     """
     if not options.by_leaf:
         return options
-    form, seq_lens = documents.form, options.seq_lens
+    seq_lens = options.seq_lens
     leaves = form.build(list(range(len(form.dtypes))))
     if set(leaves) != set(seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
         raise ArgumentError(

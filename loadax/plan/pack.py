@@ -90,6 +90,19 @@ class PackOptions(NamedTuple):
         counts = (-(-lengths // self.sizes)).max(axis=1)
         return np.where(counts > 1, 0, counts) if self.long == "drop" and self.method != "split" else counts
 
+    def parts(self, lengths: Integers) -> tuple[Integers, Integers, Integers]:
+        """Parts of documents that are fitted into rows.
+
+        Args:
+            lengths: Lengths of the documents, int64[documents, lengths].
+
+        Returns:
+            Document of each part, int64[parts], and its first entries and lengths, int64[parts, lengths].
+        """
+        documents, within = _spread(self.counts(lengths))
+        skips = within[:, None] * self.sizes
+        return documents, skips, np.minimum(lengths[documents] - skips, self.sizes)
+
     def aligned(self, lengths: Integers) -> Integers:
         """Columns that parts of these lengths take."""
         return -(-lengths // self.align) * self.align
@@ -215,9 +228,7 @@ def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int],
     lengths = options.lengths(lengths)
     if options.method == "split":
         return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
-    too_long = lengths > options.sizes
-    if options.long == "error" and too_long.any():
-        raise _too_long(lengths, too_long, options, row_of)
+    check_lengths(lengths, options, row_of)
     if not options.counts(lengths).any():
         raise ArgumentError(
             f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={options.seq_len}; "
@@ -226,19 +237,30 @@ def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int],
     return _fitted_arrays(lengths, options)
 
 
-def _too_long(
-    lengths: Integers, too_long: NDArray[np.bool_], options: PackOptions, row_of: Callable[[int], int]
-) -> ArgumentError:
+def check_lengths(lengths: Integers, options: PackOptions, row_of: Callable[[int], object]) -> None:
+    """Checks that documents that are fitted are not longer than a row, unless they may be cut or dropped.
+
+    Args:
+        lengths: Lengths with the entries that are put before documents, int64[documents, lengths].
+        options: Options of `plan_arrays`.
+        row_of: Function that returns the row of a document, for errors.
+
+    Raises:
+        ArgumentError: When one is; names its row.
+    """
+    too_long = lengths > options.sizes
+    if options.long != "error" or not too_long.any():
+        return
     document, leaf = np.argwhere(too_long)[0].tolist()
     what = f"whose leaf {[*options.seq_lens][leaf]!r} has length" if options.by_leaf else "of"
     with_bos = " with its bos entry" if options.bos else ""
     ways = "long='drop' (leaves them out), or "
     cut = f"long='cut' (cuts them into rows), {ways}method='split'"
     ways = f"{ways}truncate them in a map" if options.by_leaf else cut
-    return ArgumentError(
+    others = f", as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}" * (len(lengths) > 1)
+    raise ArgumentError(
         f"row {row_of(document)} is a document{with_bos} {what} {lengths[document, leaf]}, longer than "
-        f"seq_len={options.seq_len}, as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}; "
-        f"pass {ways}"
+        f"seq_len={options.seq_len}{others}; pass {ways}"
     )
 
 
@@ -291,13 +313,10 @@ def _fitted_arrays(lengths: Integers, options: PackOptions) -> Arrays:
         parts["skips"] = []
     before = 0
     for start in range(0, len(lengths), options.window):
-        near = lengths[start : start + options.window]
-        documents, within = _spread(options.counts(near))
+        documents, skips, sizes = options.parts(lengths[start : start + options.window])
         if not len(documents):
             continue
-        skips = within[:, None] * options.sizes
-        sizes = np.minimum(near[documents] - skips, options.sizes)
-        rows = _fit(options.aligned(sizes), options)
+        rows = fit_parts(sizes, options)
         by_row = np.argsort(rows.astype(np.int32), kind="stable")
         parts["documents"].append((documents[by_row] + start).astype(small))
         if "lengths" in parts:
@@ -309,8 +328,14 @@ def _fitted_arrays(lengths: Integers, options: PackOptions) -> Arrays:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _fit(widths: Integers, options: PackOptions) -> Integers:
-    """Row of each part, from the columns that it takes."""
+def fit_parts(sizes: Integers, options: PackOptions) -> Integers:
+    """Row of each part, int64[parts], numbered by their first part.
+
+    Args:
+        sizes: Lengths of the parts, int64[parts, lengths].
+        options: Options that are not those of "split".
+    """
+    widths = options.aligned(sizes)
     best, seq_lens = options.method == "best_fit", [*options.seq_lens.values()]
     most = len(widths) if options.most_documents is None else options.most_documents
     if options.by_leaf:

@@ -6,7 +6,7 @@ quotient: the state of a stream is a position, and whatever each lane's own iter
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -16,7 +16,20 @@ from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import BaseOrder, depth_first, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
-_VERSION = 1  # of this order, in saved states
+VERSION = 1
+"""Version of this order, in saved states."""
+
+
+class LaneVerb(NamedTuple):
+    """A verb that every lane applies by itself.
+
+    Args:
+        text: The verb as text.
+        described: Everything that determines its rows, as JSON.
+    """
+
+    text: str
+    described: Any
 
 
 @final
@@ -26,9 +39,11 @@ class StreamOrder(BaseOrder):
 
     Args:
         lanes: Number of lanes.
+        verbs: Verbs that made the rows of lanes, in order; empty: a function of the user's opens them.
     """
 
     lanes: int
+    verbs: tuple[LaneVerb, ...] = ()
     size = ENDLESS
     varies = False
     parts = ()
@@ -47,10 +62,10 @@ class StreamOrder(BaseOrder):
         return [self._assignment] if stop > start else []
 
     def describe(self) -> list[Any]:
-        return [["stream", self.lanes, _VERSION]]
+        return [verb.described for verb in self.verbs] or [["stream", self.lanes, VERSION]]
 
     def text(self) -> list[str]:
-        return [f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)}"]
+        return [verb.text for verb in self.verbs] or [f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)}"]
 
     @cached_property
     def _assignment(self) -> LaneAssignment:

@@ -16,7 +16,7 @@ from loadax.core.arguments import integer, optional_flag
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.spec import describe_spec, leaf_arrays
-from loadax.core.tasks import Engine, checked_engine
+from loadax.core.tasks import Engine, index_engine
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
@@ -79,7 +79,7 @@ def scan_options(index: Any, workers: Any, executor: Any, progress: Any) -> Opti
         ArgumentError: When one can't be used.
     """
     workers = None if workers is None else integer("workers", workers, 1)
-    return Options(index, workers, checked_engine(executor), optional_flag("progress", progress))
+    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress))
 
 
 def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:

@@ -1,6 +1,6 @@
 """ArraySource: rows of arrays in memory, memory-mapped, or in files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length
+from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.columns import column_array, is_column
 from loadax.sources.library import comes_from
 from loadax.sources.memory_array import MemoryArray
@@ -50,6 +50,9 @@ class ArraySource(BaseSource):
 
     def __repr__(self) -> str:
         return f"arrays {' and '.join(sorted(set(map(repr, self._arrays))))}"
+
+    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+        return with_leaves(self, leaves)
 
     @property
     def addresses(self) -> list[str]:

@@ -194,6 +194,10 @@ class BaseSource(ABC):
         """This source with rows padded as they are read, see `Dataset.pad`; None: they are padded afterwards."""
         return None
 
+    def keep_leaves(self, leaves: Mapping[str, int]) -> "BaseSource | None":  # noqa: ARG002
+        """A source of dicts of these leaves (index by name) that reads only them; None: it can't."""
+        return None
+
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002
         """Files that a row comes from; empty if unknown."""
         return []

@@ -1,16 +1,20 @@
 """Checks that sources share."""
 
+import copy
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from loadax.core.formatting import size_text
 from loadax.core.spec import all_columns, flatten_spec
+from loadax.core.tree import flatten
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import Integers, Tree
 from loadax.sources.base import BaseSource
+
+_Source = TypeVar("_Source", bound=BaseSource)
 
 
 def check_rows(rows: Any, length: int) -> Integers:
@@ -49,6 +53,17 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
             ) from error
     source.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
     return structure.build(out)
+
+
+def with_leaves(source: _Source, leaves: Mapping[str, int]) -> _Source:
+    """A copy of a source of a tree of arrays with a dict of some of them: index by name."""
+    other, known = copy.copy(source), vars(source)
+    indices, structure = flatten(dict(leaves))
+    specs = flatten_spec(known["spec"])[0]
+    arrays = [known["_arrays"][index] for index in indices]
+    spec = structure.build(specs[index] for index in indices)
+    vars(other).update(_arrays=arrays, _structure=structure, spec=spec)
+    return other
 
 
 def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:

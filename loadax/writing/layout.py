@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadax.core.arguments import choice, integer
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
 from loadax.sources.zarr.format import MARKERS
+from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS
 
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
+_BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 
 _DTYPES = frozenset(
@@ -39,6 +44,9 @@ _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
+KEPT_PARTS = "loadax.parts"
+"""Folder of finished parts in a local store."""
+
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 
@@ -50,12 +58,26 @@ class ArrayLayout:
     Args:
         name: Name in the group; empty if the array is the store itself.
         spec: Spec of one row.
-        chunk_rows: Rows per chunk.
+        chunk_rows: Rows per chunk; of a ragged leaf, entries.
+        shard_blocks: Blocks per shard of a ragged leaf, see `loadax.sources.tokens.ragged`, and `spec` is that of an
+            entry; 0: the leaf is not ragged.
     """
 
     name: str
     spec: ArraySpec
     chunk_rows: int
+    shard_blocks: int = 0
+
+    def blocks(self, entries: int) -> int:
+        """Number of blocks that a part of a ragged leaf with so many entries takes."""
+        return -(-entries // self.chunk_rows)
+
+    def in_blocks(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The entries of rows of a ragged leaf, one after the other, as blocks, of which the last ends in zeros."""
+        total = sum(map(len, rows))
+        blocks = np.zeros((self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype)
+        np.concatenate(rows, out=blocks.reshape(-1, *self.spec.shape)[:total])
+        return blocks
 
 
 @final
@@ -94,9 +116,10 @@ class Layout:
         """The layout as JSON."""
         arrays = {
             array.name: {
-                "shape": [self.rows, *array.spec.shape],
+                "shape": self._shape(array),
                 "dtype": array.spec.dtype.name,
                 "chunk_rows": array.chunk_rows,
+                **({"shard_blocks": array.shard_blocks} if array.shard_blocks else {}),
             }
             for array in self.arrays
         }
@@ -105,18 +128,24 @@ class Layout:
     def metadata(self, array: ArrayLayout) -> dict[str, Any]:
         """zarr3 metadata of an array."""
         columns = [max(1, extent) for extent in array.spec.shape]
+        ragged = array.shard_blocks > 0
+        shard = [1, array.shard_blocks, array.chunk_rows] if ragged else [self.shard_rows]
         sharding = {
-            "chunk_shape": [array.chunk_rows, *columns],
+            "chunk_shape": [*[1, 1] * ragged, array.chunk_rows, *columns],
             "codecs": [_BYTES, *_compressor(self.compression, array.spec.dtype.itemsize), _CHECKSUM],
             "index_codecs": [_BYTES, _CHECKSUM],
             "index_location": "end",
         }
         return {
-            "shape": [self.rows, *array.spec.shape],
+            "shape": self._shape(array),
             "data_type": array.spec.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_rows, *columns]}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*shard, *columns]}},
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
         }
+
+    def _shape(self, array: ArrayLayout) -> list[int]:
+        rows = [self.parts, BLOCKS, array.chunk_rows] if array.shard_blocks else [self.rows]
+        return [*rows, *array.spec.shape]
 
 
 def plan_layout(
@@ -173,6 +202,41 @@ def plan_layout(
         for name, leaf in zip(names, specs, strict=True)
     )
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
+
+
+def plan_ragged_layout(
+    spec: Tree,
+    rows: int,
+    lengths: Sequence[float | None],
+    *,
+    chunk_rows: int | None,
+    shard_rows: int | None,
+    compression: str | None,
+) -> Layout:
+    """Plans the layout of `rows` examples, some leaves of which are ragged.
+
+    Args:
+        spec: Tree of `ArraySpec`s of an example; the first dimension of a ragged leaf is its expected length.
+        rows: Number of rows, at least 1.
+        lengths: Expected length of each ragged leaf; None for others.
+        chunk_rows: Entries per chunk of ragged leaves; None: about 16 KiB of raw data.
+        shard_rows: As in `plan_layout`.
+        compression: As in `plan_layout`.
+    """
+    entries = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
+    plain = plan_layout(spec, rows, shard_rows=shard_rows, compression=compression)
+    arrays = []
+    for array, length in zip(plain.arrays, lengths, strict=True):
+        if length is None:
+            arrays.append(array)
+            continue
+        entry = ArraySpec(array.spec.shape[1:], array.spec.dtype)
+        of_part = math.ceil(max(1.0, length * plain.shard_rows))
+        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, _row_bytes([entry]))), _power_of_two(of_part))
+        arrays.append(ArrayLayout(array.name or BARE, entry, block, _power_of_two(-(-of_part // block))))
+    spec_of_lengths = ArraySpec((len(lengths) - lengths.count(None),), np.dtype(np.int64))
+    arrays.append(ArrayLayout(LENGTHS, spec_of_lengths, _default_chunk(spec_of_lengths, rows, plain.shard_rows)))
+    return Layout(rows, plain.shard_rows, compression, tuple(arrays))
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
@@ -256,7 +320,11 @@ def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list
     nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
 
     def is_own(folder: str, slash: str, file: str) -> bool:
-        if (file in _METADATA and (not folder or folder in nodes)) or (not folder and _MARKER.fullmatch(file)):
+        if (
+            (file in _METADATA and (not folder or folder in nodes))
+            or (not folder and _MARKER.fullmatch(file))
+            or folder == KEPT_PARTS
+        ):
             return True
         parts = f"{folder}{slash}{file}".split("/")
         return any(

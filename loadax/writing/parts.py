@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -19,13 +20,15 @@ from loadax.errors import SourceError
 from loadax.sources.io.kvstore import brief, wait
 from loadax.sources.io.object_stores import PATIENCE
 from loadax.writing.layout import Layout
+from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows
 
 _UNDER_WAY = 2  # parts that are read back concurrently
 _READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
+_READ_ROWS = 512  # ragged rows per read
 _DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
 
-Buffers = list[NDArray[Any]]
+Boxes = list[tuple[Any, NDArray[Any]]]
 _Item = TypeVar("_Item")
 _Begun = TypeVar("_Begun")
 
@@ -40,78 +43,103 @@ class Parts:
         layout: Layout of the store.
         arrays: Open arrays of the store, in leaf order.
         names: Names of the arrays in messages.
+        label: Name of the pass, for messages; see `loadax.sources.passes.recipe.Work`.
+        workers: Number of threads that read rows.
     """
 
-    rows: Rows
+    rows: Rows | RaggedRows
     layout: Layout
     arrays: Sequence[ts.TensorStore]
     names: Sequence[str]
+    label: str
+    workers: int
+    unit: str = "row"
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.rows_of(part) for part in range(self.layout.parts)]
+
+    def rows_of(self, part: int) -> int:
+        """Number of rows of a part."""
+        start, stop = self.layout.part(part)
+        return stop - start
+
+    def compute(self, part: int, _over: Event) -> dict[str, NDArray[Any]]:
+        """Writes a part, in a worker of an executor."""
+        self.write([part], abs)
+        return {}
 
     def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
-        """Yields the parts that are missing or damaged; calls `done` with the number of rows of each intact part.
+        """Yields the parts that are missing or damaged; calls `done` with the number of each intact part.
 
         Reads all data of every part, two parts at a time.
         """
-
-        def begin(part: int) -> list[Any]:
-            region = ts.d[0][slice(*self.layout.part(part))]
-            return [array[region].read() for array in self.arrays]
-
-        for part, futures in ahead(parts, begin, lambda begun: len(begun) >= _UNDER_WAY):
+        for part, futures in ahead(parts, self._begin_read, lambda begun: len(begun) >= _UNDER_WAY):
             if any([damage_of(future, name) for future, name in zip(futures, self.names, strict=True)]):  # noqa: C419 - all
                 yield part
             else:
-                start, stop = self.layout.part(part)
-                done(stop - start)
+                done(part)
 
-    def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
-        """Writes parts, each shard in one request, and returns their number.
+    def _begin_read(self, part: int) -> list[Any]:
+        """Begins to read all arrays of a part; if the lengths of ragged rows are damaged, only these."""
+        region = ts.d[0][slice(*self.layout.part(part))]
+        if not isinstance(self.rows, RaggedRows):
+            return [array[region].read() for array in self.arrays]
+        lengths = self.arrays[-1][region].read()
+        if damage_of(lengths, self.names[-1]) is not None:
+            return [lengths] * len(self.arrays)
+        regions = self.rows.regions(part, lengths.result())
+        return [*(array[box].read() for array, box in zip(self.arrays[:-1], regions, strict=True)), lengths]
+
+    def write(self, parts: Iterable[int], done: Callable[[int], object]) -> None:
+        """Writes parts, each shard in one request.
 
         Args:
             parts: Numbers of the parts.
-            workers: Number of threads that read rows.
-            done: Callback for each stored part, given its number of rows.
+            done: Callback for each stored part, given its number.
         """
-        count = 0
         writing: list[tuple[int, list[Any]]] = []  # at most one: it is compressed and written while the next is read
-        with thread_pool(workers, "loadax-write") as pool:
+        with thread_pool(self.workers, "loadax-write") as pool:
             try:
                 for part in parts:
-                    buffers = self._read(part, pool, workers)
+                    boxes = self._read(part, pool)
                     self._stored(writing, done)
-                    region = ts.d[0][slice(*self.layout.part(part))]
                     begun = [
                         array[region].write(buffer, can_reference_source_data_indefinitely=True)
-                        for array, buffer in zip(self.arrays, buffers, strict=True)
+                        for array, (region, buffer) in zip(self.arrays, boxes, strict=True)
                     ]
                     writing.append((part, begun))
-                    count += 1
                     # TensorStore keeps its own references, so that only parts in progress are in memory
-                    del buffers
+                    del boxes
                 self._stored(writing, done)
             except BaseException as error:
                 # Writes can't be cancelled, and none may continue after this function ends. A Ctrl-C waits a second.
                 with suppress(SourceError):
                     self._stored(writing, done, 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
                 raise
-        return count
 
-    def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
-        """Reads the rows of a part with all threads."""
+    def _read(self, part: int, pool: ThreadPoolExecutor) -> Boxes:
+        """Reads the rows of a part with all threads: the region of each array that it fills, and its values."""
         start, stop = self.layout.part(part)
         caller = Caller()
+        if isinstance(self.rows, RaggedRows):
+            step = max(1, min(_READ_ROWS, -(-(stop - start) // self.workers)))
+            ranges = [np.arange(low, min(low + step, stop), dtype=np.int64) for low in range(start, stop, step)]
+            ragged = [pool.submit(caller.run, self.rows.read, positions) for positions in ranges]
+            return self.rows.boxes(part, [row for read in ragged for row in read.result()])
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
-        step = rows_per_read(self.layout, stop - start, workers)
+        step = rows_per_read(self.layout, stop - start, self.workers)
         reads: list[Future[None]] = [
             pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
             for low in range(start, stop, step)
         ]
         for read in reads:
             read.result()
-        return buffers
+        return [(slice(start, stop), buffer) for buffer in buffers]
 
-    def _fill(self, buffers: Buffers, start: int, low: int, high: int) -> None:
+    def _fill(self, buffers: list[NDArray[Any]], start: int, low: int, high: int) -> None:
+        assert not isinstance(self.rows, RaggedRows)
         batch = self.rows.read(np.arange(low, high, dtype=np.int64))
         checked = check_batch(batch, high - low, self.rows.spec, f"the dataset's read of positions {low} to {high - 1}")
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
@@ -125,8 +153,7 @@ class Parts:
             part, futures = writing.pop()
             for future, name in zip(futures, self.names, strict=True):
                 wait(future, name, patience)
-            start, stop = self.layout.part(part)
-            done(stop - start)
+            done(part)
 
 
 def rows_per_read(layout: Layout, part_rows: int, workers: int) -> int:

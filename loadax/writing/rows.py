@@ -1,18 +1,24 @@
 """Rows that `write_zarr` writes: a protocol, and the mapped rows of a dataset with the facts that identify them."""
 
+import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, final
 
 import numpy as np
 
-from loadax.core.fingerprint import fingerprint
+from loadax.core.distributed import this_process
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.spec import describe_spec, leaf_arrays
-from loadax.protocols import Integers, Order, Tree
+from loadax.core.spec import describe_spec, leaf_arrays, stack
+from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import Attributes
+from loadax.sources.base import Attributes, BaseSource, walk
+from loadax.sources.io.paths import local_path
+from loadax.transforms import Map
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _SAMPLE = 64  # rows whose contents identify the data of a store
@@ -50,13 +56,17 @@ class Written:
     The functions of maps are part of its description, as far as their fingerprints differ.
 
     Args:
-        reader: Reader of the examples.
-        order: Order of the positions.
+        reader: Reader of the rows.
+        order: Order of the rows.
+        key: The user's word for what the functions do, in place of their fingerprints; None: there is none.
+        known: Examples of a sample, by position: no row is mapped twice.
         stored: Reads examples that were read already, and stored; None: `reader` reads them.
     """
 
     reader: Reader
     order: Order
+    key: str | None = None
+    known: dict[int, Tree] = field(default_factory=dict)
     stored: Callable[[Integers], Tree] | None = None
 
     @property
@@ -73,9 +83,52 @@ class Written:
     def read(self, positions: Integers) -> Tree:
         if self.stored is not None:
             return self.stored(positions)
-        return self.reader.read_visits(self.order.visits(np.zeros_like(positions), positions))
+        if self.known.keys() & set(positions.tolist()):
+            return stack(self.examples(positions), self.spec, self._visits(positions).rows.tolist())
+        return self.reader.read_visits(self._visits(positions))
+
+    def examples(self, positions: Integers) -> list[Tree]:
+        """Reads the examples at `positions` (int64[n]), whose shapes may differ."""
+        wanted = positions.tolist()
+        unknown = [position for position in wanted if position not in self.known]
+        examples = self._unprobed.examples(self._visits(np.array(unknown, np.int64))) if unknown else []
+        read = self.known | dict(zip(unknown, examples, strict=True))
+        return [read[position] for position in wanted]
+
+    @cached_property
+    def _unprobed(self) -> Reader:
+        """The reader, which need not map a row for a spec where rows are not stacked."""
+        maps = [transform for transform in self.reader.maps if isinstance(transform, Map)]
+        if len(maps) < len(self.reader.maps):
+            return self.reader
+        unstacked = ArraySpec((), np.dtype(object))
+        return replace(self.reader, maps=tuple(replace(transform, spec=unstacked) for transform in maps))
+
+    def sample(self, most: int) -> list[Tree]:
+        """Examples at evenly spaced positions, at most `most`, which are kept for `read` and `examples`."""
+        positions = spread(len(self), most)
+        self.known.update(zip(positions.tolist(), self.examples(positions), strict=True))
+        return list(self.known.values())
+
+    def row_of(self, position: int) -> int:
+        """Row of the source at a position, for messages."""
+        return int(self._visits(np.array([position])).rows[0])
 
     def describe(self) -> Any:
+        return self._described(describe_spec(self.spec), self._sample())
+
+    def describe_unmapped(self, examples: Any) -> dict[str, Any]:
+        """Same as `describe`, with this description of the examples, but does not change with what a map returns."""
+        return self._described(examples, self.sample_unmapped())
+
+    def sample_unmapped(self) -> str:
+        """A hash of some rows before the maps."""
+        reader = replace(self.reader, maps=())
+        positions = spread(len(self), sample_size(reader.source, reader.source_row_bytes, _SAMPLE))
+        rows = reader.examples(self._visits(positions))
+        return digest_of(leaf for row in rows for leaf in leaf_arrays(row))
+
+    def _described(self, examples: Any, sample: str) -> dict[str, Any]:
         functions = [
             f"{name_of(transform.function).split(' ')[0]} {fingerprint(transform.function).digest}"
             for transform in self.reader.maps
@@ -84,11 +137,14 @@ class Written:
             "order version": ORDER_VERSION,
             "order": self.order.describe(),
             "maps": self.reader.describe(),
-            "examples": describe_spec(self.spec),
-            "functions": functions,
-            "sample": self._sample(),
+            "examples": examples,
+            "functions": functions if self.key is None else ["key", self.key],
+            "sample": sample,
             **identify(self.reader.source),
         }
+
+    def _visits(self, positions: Integers) -> Visits:
+        return self.order.visits(np.zeros_like(positions), positions)
 
     def _sample(self) -> str:
         """A hash of some rows before the maps and of one row after them.
@@ -96,7 +152,40 @@ class Written:
         It changes with the data and with the result of a map.
         """
         positions = spread(len(self), sample_size(self.reader.source, self.reader.source_row_bytes, _SAMPLE))
-        read = self.reader.read_source(self.order.visits(np.zeros_like(positions), positions))
+        read = self.reader.read_source(self._visits(positions))
         before = read.items if isinstance(read, Examples) else [read]
         trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
         return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
+
+
+def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) -> str | None:
+    """A digest of everything that determines the examples at the positions of an order, without mapping a row.
+
+    Rows are read only of sources that have neither local files nor arrays in memory to tell their data by.
+
+    Args:
+        reader: Reader of the rows.
+        order: Order of the rows.
+        key: The user's word for what all functions do; None: their fingerprints.
+        arguments: What else the result depends on.
+
+    Returns:
+        None if a function's changes can't be detected, or if it is inside of a source.
+    """
+    functions = [transform.function for transform in reader.maps]
+    if key is None and (unrecognised(functions) is not None or reader.source.traits.num_maps):
+        return None
+    known = [fingerprint(function).digest for function in functions] if key is None else ["key", key]
+    told = all(_is_told(source) for source in walk(reader.source) if not source.children)
+    sample = None if told else Written(reader, order).sample_unmapped()
+    described = [ORDER_VERSION, order.describe(), reader.describe()]
+    facts = [known, described, sample, identify(reader.source), arguments]
+    return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:16]
+
+
+def _is_told(source: BaseSource) -> bool:
+    """Whether `identify` tells the data of a source by its local files, or its arrays in memory."""
+    addresses = source.addresses
+    if addresses and this_process().count == 1:
+        return all(local_path(address.partition("|")[0]) is not None for address in addresses)
+    return next(iter(source.held(1)), None) is not None

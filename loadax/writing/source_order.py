@@ -40,6 +40,7 @@ from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.destination import Share
 from loadax.writing.layout import Layout
 from loadax.writing.parts import ahead, rows_per_read
+from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows, Written
 
 _MEMORY_BYTES = 128 << 20  # all rows, if there is no file; rows that wait to be appended; a bucket, at least a part
@@ -53,7 +54,7 @@ _log = logging.getLogger("loadax")
 
 @contextmanager
 def in_source_order(
-    rows: Rows,
+    rows: Rows | RaggedRows,
     layout: Layout,
     parts: Sequence[int],
     share: Share,
@@ -61,7 +62,7 @@ def in_source_order(
     workers: int,
     resume: bool,
     progress: bool | None,
-) -> Iterator[Rows]:
+) -> Iterator[Rows | RaggedRows]:
     """A block that writes rows; yields them, after one pass over their source if that decodes far fewer chunks.
 
     Args:

@@ -1,19 +1,26 @@
 """Opens all arrays of a store, of any writer, finished or not, to inspect or verify it."""
 
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.protocols import Integers
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
-from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, read_marker
+from loadax.sources.zarr.manifest import FINISHED, LENGTHS, PARTIAL, check_finished, read_marker
 from loadax.writing.layout import array_label
+from loadax.writing.parts import damage_of
 
 _CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk
 _CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs with a checksum
+
+Box = tuple[tuple[int, int], ...]
+"""`(start, stop)` for every dimension."""
 
 
 @final
@@ -27,6 +34,7 @@ class Stored:
         partial: Marker of a store that loadax did not finish; None otherwise.
         arrays: Open arrays by name, sorted; the name is "" if the store is one array.
         absent: Arrays of the manifest that can't be opened, with the error.
+        lengths: Lengths of ragged rows, int64[rows, ragged leaves]; None if rows are not ragged, or they can't be read.
     """
 
     location: str
@@ -34,6 +42,29 @@ class Stored:
     partial: dict[str, Any] | None
     arrays: dict[str, ts.TensorStore]
     absent: dict[str, SourceError]
+    lengths: Integers | None = None
+
+    @property
+    def ragged(self) -> list[str]:
+        """Names of the arrays of ragged leaves."""
+        return list((self.manifest or self.partial or {}).get("ragged", ()))
+
+    def boxes(self, name: str) -> list[Box]:
+        """The parts of an array that are stored: all of it, or the blocks of each part of a ragged leaf."""
+        array = self.arrays[name]
+        whole = tuple(zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True))
+        if name not in self.ragged:
+            return [whole]
+        if self.lengths is None or self.manifest is None:
+            return []
+        lengths, step = self.lengths[:, self.ragged.index(name)], self.manifest["shard_rows"]
+        blocks = -(-np.add.reduceat(lengths, np.arange(0, len(lengths), step)) // array.shape[2])
+        return [((part, part + 1), (0, count), *whole[2:]) for part, count in enumerate(blocks.tolist()) if count]
+
+    def raw_bytes(self, name: str) -> int:
+        """Size of what is stored of an array in memory, in bytes."""
+        entries = sum(math.prod(stop - start for start, stop in box) for box in self.boxes(name))
+        return entries * int(self.arrays[name].dtype.numpy_dtype.itemsize)
 
 
 def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> Stored:
@@ -68,7 +99,11 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
             if ours is None:
                 raise
             absent[name] = error
-    return Stored(location, manifest, partial, arrays, absent)
+    stored = Stored(location, manifest, partial, arrays, absent)
+    if manifest is None or LENGTHS not in arrays:
+        return stored
+    lengths = arrays[LENGTHS].read()
+    return stored if damage_of(lengths, location) else replace(stored, lengths=lengths.result())
 
 
 def chunk_shape(array: ts.TensorStore) -> tuple[int, ...]:
@@ -107,11 +142,6 @@ def has_checksum(array: ts.TensorStore) -> bool:
     return any(
         name in _CHECKED or (name == "zstd" and bool(settings.get("checksum"))) for name, settings in codecs_of(array)
     )
-
-
-def raw_bytes(array: ts.TensorStore) -> int:
-    """Size of an array in memory, in bytes."""
-    return int(array.size) * int(array.dtype.numpy_dtype.itemsize)
 
 
 def _extents(array: ts.TensorStore, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:

@@ -77,7 +77,6 @@ def test_compressed_json_lines_are_kept_in_the_cache(folder: Path, capsys: Any) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"x": [1]}\n{"x": [1, 2]}\n', "rows are ragged: pad them with .pad(lengths)"),
         ('{"x": 1}\n{"x": null}\n', "say what nulls become: loadax.from_jsonl(paths, nulls={'x': -1})"),
         ('{"x": "a"}\n', "is not numeric, but write_zarr writes numbers; convert it to numbers in a map"),
     ],
@@ -89,6 +88,12 @@ def test_what_needs_code_goes_into_a_function(content: str, message: str, folder
     said = capsys.readouterr().err
     assert message in said
     assert f"a function that returns the dataset: pass MODULE:FUNCTION instead of {path}\n" in said
+
+
+def test_lists_of_any_length_are_converted(folder: Path) -> None:
+    (folder / "lists.jsonl").write_text('{"x": [1]}\n{"x": [1, 2]}\n')
+    assert main(["convert", str(folder / "lists.jsonl"), str(folder / "out.zarr")]) == 0
+    assert [row["x"].tolist() for row in loadax.from_zarr(folder / "out.zarr")] == [[1], [1, 2]]
 
 
 def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:

@@ -39,7 +39,7 @@ def test_file_of_same_name_size_and_time_is_told_apart(
     sample: Sample, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "processes" in where:
-        monkeypatch.setattr("loadax.sources.io.file_index.this_process", lambda: Process(0, 4))
+        monkeypatch.setattr("loadax.sources.passes.file_index.this_process", lambda: Process(0, 4))
     link, sizes = tmp_path / "latest", set()
     for index, numbers in [*enumerate(WIDTHS)] * 2:
         path = stored(sample, tmp_path / ("data" if where == "same place" else str(index)), numbers)
@@ -112,7 +112,7 @@ def test_credentials_are_no_part_of_a_location() -> None:
 def test_index_is_made_once(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(sample, tmp_path / "data", (3, 1, 4))
     sample.open(path, tmp_path / "kept")
-    monkeypatch.setattr("loadax.sources.io.file_index._Scan", None)
+    monkeypatch.setattr("loadax.sources.passes.file_index.run_scan", None)
     assert sample.numbers(path, tmp_path / "kept") == [3, 1, 4]
 
 
@@ -150,21 +150,20 @@ def test_index_of_other_files_is_made_again(
 
 
 @every(INDEXED)
-def test_index_of_remote_files_is_made_before_a_run_of_several_processes(
+def test_remote_files_need_an_index_folder_in_a_run_of_several_processes(
     sample: Sample, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, kept = sample.file(tmp_path / f"a{sample.ending}", [3, 1, 4]), tmp_path / "kept"
+    path = sample.file(tmp_path / f"a{sample.ending}", [3, 1, 4])
     url = f"{range_server.url}/{path.name}"
-    for _ in range(2):
-        with monkeypatch.context() as patched:
-            patched.setattr("loadax.sources.io.file_index.this_process", lambda: Process(1, 4))
-            assert sample.numbers(path) == [3, 1, 4]
-            for folder, named in ((None, "without index="), (tmp_path / "none", "without its index at .*records.json")):
-                with pytest.raises(ArgumentError, match=f"remote files {named}, in a run of 4 processes.*index=PATH"):
-                    sample.open(url, folder)
-            if kept.is_dir():
-                assert sample.numbers(url, kept) == [3, 1, 4]
-        assert sample.numbers(url, kept) == [3, 1, 4]
+    for module in ("file_index", "kept_pass"):
+        monkeypatch.setattr(f"loadax.sources.passes.{module}.this_process", lambda: Process(1, 4))
+    assert sample.numbers(path) == [3, 1, 4]
+    message = (
+        rf"{sample.function}\(\) without index=, in a run of 4 processes: each would read all 1 files; pass index="
+    )
+    with pytest.raises(ArgumentError, match=message):
+        sample.open(url, None)
+    assert sample.numbers(url, tmp_path / "kept") == [3, 1, 4]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "tfrecord"])
@@ -174,7 +173,7 @@ def test_error_of_a_record_names_the_index_to_delete(
     """An index that another program wrote may pass all checks; what the error advises helps."""
     sample, kept = SAMPLES[name], tmp_path / "kept"
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.sources.io.file_index._identity", lambda *_: {})
+        patched.setattr("loadax.sources.passes.file_index._identity", lambda *_: {})
         sample.open(stored(sample, tmp_path / "data", WIDTHS[0]), kept)
         path = stored(sample, tmp_path / "data", WIDTHS[1])
         with pytest.raises(SourceError, match=r"by its index .*records\.json, to be deleted if the file is r") as error:

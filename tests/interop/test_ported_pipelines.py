@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, concat, from_arrays, from_source, from_stream, from_tokens
-from loadax.errors import ArgumentError, StreamError
+from loadax.errors import ArgumentError
 
 TEXTS = ["a few words of text"[: 1 + number % 19] for number in range(800)]
 CALLS = [0]
@@ -85,25 +85,12 @@ def test_windows_come_before_verbs_that_reorder() -> None:
     assert len(HOURS.windows(3).shuffle(0).repeat(2)) == 36
 
 
-def test_streams_are_packed_in_their_lanes_or_from_tokens_written_once(tmp_path: Path) -> None:
+def test_lanes_of_a_stream_are_packed_as_their_documents_are_or_from_tokens_written_once(tmp_path: Path) -> None:
     def documents(lane: int, lanes: int) -> Iterator[Any]:
         return (np.array(tokenizer().encode(text), np.uint16) for text in TEXTS[lane::lanes])
 
-    with pytest.raises(
-        StreamError, match=r"^pack\(\): .* pack documents in open_lane, .* or write their tokens once: "
-    ):
-        from_stream(documents, lanes=4).pack(64)
-
-    def packed(lane: int, lanes: int) -> Iterator[Any]:
-        row = np.empty(0, np.uint16)
-        for document in documents(lane, lanes):
-            row = np.concatenate([row, document])
-            while len(row) >= 64:
-                yield {"tokens": row[:64]}
-                row = row[64:]
-
     whole = [from_source(list(documents(lane, 4))).pack(64, progress=False) for lane in range(4)]
-    batches = list(Dataloader(from_stream(packed, lanes=4), 8))
+    batches = list(Dataloader(from_stream(documents, lanes=4).pack(64), 8))
     assert len(batches) > 8
     for step, batch in enumerate(batches):
         expected = np.concatenate([lane.read([2 * step, 2 * step + 1])["tokens"] for lane in whole])

@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from loadax import from_source
 from loadax.loader.checkpoint import FILE
 from tests.kept.chains import filtered, numbers, packed
 from tests.kept.write import loader_of
@@ -20,6 +23,7 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
     filtered(tmp_path / "filter")
     packed(tmp_path / "pack")
     numbers().cache(tmp_path / "cache", chunk_rows=4)
+    from_source([np.arange(3), np.arange(5)]).cache(tmp_path / "ragged")
     loader.certificate().save(tmp_path / "certificate.json")
     written = {
         "state": loader.iterate().get_state()["version"],
@@ -27,6 +31,7 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
         "index": content("filter/filter.json")["loadax index"],
         "plan": content("pack/split-16-error-0.json")["identity"]["version"],
         "store": content("cache/loadax.json")["version"],
+        "ragged": content("ragged/loadax.json")["version"],
         "certificate": content("certificate.json")["version"],
     }
     assert dict(re.findall(r"^\| (\w+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)) == {

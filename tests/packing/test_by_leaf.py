@@ -126,6 +126,7 @@ def test_flat_documents_are_read_whole() -> None:
 def test_a_document_that_changes_is_an_error() -> None:
     documents = pairs([(3, 1), (4, 4)])
     packed = from_source(documents).pack(SEQ_LENS, method="first_fit")
+    len(packed)
     documents[1]["targets"] = documents[1]["targets"][:2]
     with pytest.raises(LeafError, match=r"row 1 has length 4, 2, but had length 4, 4 when it was packed"):
         packed.read([0])
@@ -167,15 +168,15 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("seq_len", "options", "message"), REFUSED)
 def test_arguments_that_are_refused(seq_len: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        from_source(pairs([(3, 1), (4, 4)])).pack(seq_len, **{"method": "best_fit", **options})
+        len(from_source(pairs([(3, 1), (4, 4)])).pack(seq_len, **{"method": "best_fit", **options}))
 
 
 def test_documents_that_are_refused() -> None:
     with pytest.raises(ArgumentError, match="all 2 documents are empty"):
-        from_source(pairs([(0, 0), (0, 0)])).pack(SEQ_LENS, method="best_fit")
+        len(from_source(pairs([(0, 0), (0, 0)])).pack(SEQ_LENS, method="best_fit"))
     nested = [{"inputs": np.arange(3), "more": {"targets": np.arange(3)}}]
     with pytest.raises(ArgumentError, match="does not name the leaves of the documents, which are"):
-        from_source(nested).pack({"inputs": 4, "more": 4}, method="best_fit")
+        len(from_source(nested).pack({"inputs": 4, "more": 4}, method="best_fit"))
     taken = [{"inputs": np.arange(3), "inputs_positions": np.arange(3)}]
     with pytest.raises(ArgumentError, match="have a leaf 'inputs_positions', which pack\\(\\) adds; rename or drop"):
-        from_source(taken).pack({"inputs": 4, "inputs_positions": 4}, method="best_fit")
+        len(from_source(taken).pack({"inputs": 4, "inputs_positions": 4}, method="best_fit"))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1
 
-from loadax import Dataloader, from_stream
+from loadax import Dataloader, Dataset, from_source, from_stream
 from loadax.errors import HostError, SourceError
 from loadax.sharding import data_parallel
+from tests.packing.stream_packing import host_steps
 from tests.streams import CountedLanes, expected_steps, row_of
 
 LANES, BATCH, STEPS = 16, 32, 10
@@ -36,6 +37,28 @@ def check(batch: Any, expected: list[int]) -> None:
         assert (value if mask.get(position, True) else -1) == expected[position]
 
 
+def packed() -> Dataset:
+    """Documents that are packed as they are read, over several epochs."""
+    lengths = np.random.default_rng(0).integers(1, 30, 200)
+    documents = from_source([np.full(length, number) for number, length in enumerate(lengths)])
+    return documents.shuffle(0).to_stream(LANES).pack(16, method="best_fit", long="cut")
+
+
+def packed_batches() -> Any:
+    return iter(Dataloader(packed(), BATCH, mesh=data_parallel(), num_epochs=None, num_workers=2))
+
+
+def packed_steps() -> list[Any]:
+    """The batches of one process that reads all lanes."""
+    return host_steps(packed(), BATCH, STEPS + 4)[0]
+
+
+def check_packed(batch: Any, expected: Any) -> None:
+    for name, leaf in expected.items():
+        for shard in batch[name].addressable_shards:
+            np.testing.assert_array_equal(shard.data, leaf[shard.index])
+
+
 def save(folder: str) -> None:
     """Reads lanes of unequal lengths to the same end on all processes, and saves states of lanes on the way."""
     for remainder in ("drop", "pad"):
@@ -58,8 +81,10 @@ def save(folder: str) -> None:
     with iter(loader_of(CountedLanes(stateful=True), num_epochs=None)) as batches:
         for step in expected_steps([100] * LANES, BATCH, "drop")[:STEPS]:
             check(next(batches), step)
-        with v1.training.Checkpointer(Path(folder)) as checkpointer:
-            checkpointer.save_checkpointables(STEPS, {"data": batches})
+        with packed_batches() as packed, v1.training.Checkpointer(Path(folder)) as checkpointer:
+            for step in packed_steps()[:STEPS]:
+                check_packed(next(packed), step)
+            checkpointer.save_checkpointables(STEPS, {"data": batches, "packed": packed})
 
 
 class Broken:
@@ -79,8 +104,10 @@ def restore(folder: str) -> None:
     """Any number of processes goes on, and reads no row again but those since the states of lanes."""
     lanes = CountedLanes(stateful=True)
     with iter(loader_of(lanes, num_epochs=None, num_workers=0)) as batches:
-        with v1.training.Checkpointer(Path(folder)) as checkpointer:
-            checkpointer.load_checkpointables(STEPS, {"data": batches})
+        with packed_batches() as packed, v1.training.Checkpointer(Path(folder)) as checkpointer:
+            checkpointer.load_checkpointables(STEPS, {"data": batches, "packed": packed})
+            for step in packed_steps()[STEPS:]:
+                check_packed(next(packed), step)
         lanes.opened, lanes.rows_read = [], 0
         for step in expected_steps([100] * LANES, BATCH, "drop")[STEPS : STEPS + 2]:
             check(next(batches), step)

@@ -15,7 +15,7 @@ from loadax.io import from_zarr
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
-from tests.writing.child import start
+from tests.writing.child import ragged, start
 from tests.writing.rows import TreeRows, files, tree_of
 
 ROWS, SHARD = 300, 10
@@ -82,6 +82,25 @@ def test_killed_shares_go_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> N
     _, problem = again.communicate(timeout=HANG)
     assert again.returncode == 0, problem
     assert files(path) == undisturbed
+
+
+def test_killed_writers_of_ragged_rows_resume(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"rows": 200, "shard_rows": 10, "of_any_length": True}
+    write_zarr(ragged(200, 0), tmp_path / "one", shard_rows=10)
+    path = tmp_path / "s"
+    children = [start(path, **arguments, pause=0.01, resume=True, shard=(index, 2)) for index in (1, 0)]
+    wait_for(path / "tokens/c/5", children[0])
+    for child in children:
+        child.kill()
+        child.communicate(timeout=HANG)
+    with pytest.raises(SourceError, match="the store is unfinished"):
+        from_zarr(path)
+    for index in range(2):
+        last = start(path, **arguments, resume=True, shard=(index, 2))
+        _, problem = last.communicate(timeout=HANG)
+        assert last.returncode == 0, problem
+    assert files(path) == files(tmp_path / "one")
+    assert [len(row["tokens"]) for row in from_zarr(path)] == [row % 13 for row in range(200)]
 
 
 def test_two_processes_side_by_side(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,27 @@ def interrupted(index: Path, rows: int = 400, key: str = "v1") -> None:
 
     with pytest.raises(KeyError):
         data().filter(fails, key, index=index, workers=1)
+
+
+def test_unfinished_lengths_of_a_stopped_pass_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.packing.documents._DOCUMENTS_PER_READ", 4)
+    monkeypatch.setattr("loadax.packing.documents.part_size", lambda *_: 64)
+    begun, fails = threading.Event(), True
+
+    def tokens(row: int) -> Any:
+        if fails and row == 65:  # of the second part
+            begun.set()
+        if fails and row == 1:
+            assert begun.wait(HANG)
+            raise KeyError("stop")
+        sleep(0.005 * fails)
+        return np.arange(1 + row % 5)
+
+    documents = from_source(range(200)).map(tokens)
+    with pytest.raises(KeyError):
+        len(documents.pack(8, index=tmp_path, key="v1"))
+    fails = False
+    assert len(documents.pack(8, index=tmp_path, key="v1")) == len(documents.pack(8))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\3\4" + bytes(60), None])

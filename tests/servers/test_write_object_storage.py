@@ -5,7 +5,7 @@ import pytest
 
 from loadax.cli import main
 from loadax.errors import ArgumentError, SourceError
-from loadax.io import from_zarr
+from loadax.io import from_source, from_zarr
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
 from tests.servers.faults import Fault, FaultProxy
@@ -31,6 +31,15 @@ def test_a_store_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
     assert verify(address).damages == ()
     with pytest.raises(ArgumentError, match=rf"{address} is a finished store of 60 rows; write to another URL, or del"):
         write_zarr(rows, address)
+
+
+def test_ragged_store_in_a_bucket(bucket: str) -> None:
+    rows, address = [np.arange(row % 7) for row in range(ROWS)], f"s3://{bucket}/ragged"
+    cached = from_source(rows).cache(address, shard_rows=20)
+    for row, expected in enumerate(rows):
+        np.testing.assert_array_equal(cached[row], expected)
+    assert cached.source.locate(25)[0].file == f"{address}/loadax.values/c/1/0/0"
+    assert verify(address).damages == ()
 
 
 def test_overwriting_in_a_bucket_is_refused(s3_server: S3Server, bucket: str) -> None:

@@ -7,14 +7,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from loadax import from_source
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sources.base import Attributes
+from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
 from tests.writing.rows import TreeRows, tree_of
 
@@ -51,12 +54,30 @@ def start(path: Path, **arguments: Any) -> subprocess.Popen[str]:
     )
 
 
+def ragged(rows: int, pause: float) -> Written:
+    """Rows of different lengths, made by a map that takes `pause` seconds."""
+
+    def grow(row: int) -> Any:
+        time.sleep(pause)
+        return {"tokens": np.arange(row % 13) + row, "label": np.int64(row)}
+
+    data = from_source(list(range(rows))).map(grow)
+    return Written(data.reader, data.order, "grow")
+
+
 def main(
-    path: str, rows: int, pause: float = 0.0, computed: bool = False, endless_from: int | None = None, **arguments: Any
+    path: str,
+    rows: int,
+    pause: float = 0.0,
+    computed: bool = False,
+    endless_from: int | None = None,
+    of_any_length: bool = False,
+    **arguments: Any,
 ) -> None:
     """Prints a line, writes the store, and prints the most memory in MiB that this process had."""
     share = arguments.pop("shard", None)
-    data = Computed(rows) if computed else TreeRows(tree_of(rows), pause=pause, endless_from=endless_from)
+    data: Any = Computed(rows) if computed else TreeRows(tree_of(rows), pause=pause, endless_from=endless_from)
+    data = ragged(rows, pause) if of_any_length else data
     print("begins", flush=True)  # noqa: T201 - so that a test can stop it some time after this, and not before
     write_zarr(data, path, shard=None if share is None else tuple(share), **arguments)
     status = Path("/proc/self/status").read_text()

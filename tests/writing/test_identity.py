@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 import loadax
 from loadax.core.distributed import Process
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 from loadax.sources.base import walk
 from loadax.writing import identity
 from loadax.writing.identity import identify
@@ -158,8 +159,7 @@ def test_a_file_that_was_changed_is_noticed(
     with pytest.raises(ArgumentError, match=expected):
         dataset.cache(tmp_path / "c", progress=False)
     caplog.clear()
-    with pytest.MonkeyPatch.context() as patch:  # the changed byte is of a checksum or of a row: it is not about that
-        patch.setattr("loadax.row_index.build._look", lambda *_: np.arange(3))
+    with suppress(SourceError):  # where the changed byte is of a checksum
         dataset.filter(positive, index=tmp_path / "f", progress=False)
     assert "does not match (files differs) and is not used" in caplog.text
 

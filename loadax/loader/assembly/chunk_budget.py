@@ -15,7 +15,7 @@ import numpy as np
 from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
 from loadax.core.memory import machine_memory
-from loadax.core.spec import all_columns, flatten_spec, normalise_spec
+from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.packing.packed import PackedSource
@@ -25,7 +25,7 @@ from loadax.protocols import Blocks, Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
+from loadax.sources.wrappers.chunk_cache import area, hull, largest_chunk, with_chunks
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.zip import ZippedSource
 
@@ -173,14 +173,10 @@ def keep_open_chunks(
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
-        if id(source) not in slots or chunk_starts(source) is None:
+        if id(source) not in slots:
             return source
-        own = source.keep_chunks(slots[id(source)])
-        if own is not None or source.spec is None:
-            return own or source
         # The columns read from a nested source are known only when it is read.
-        known = boxes if source is reader.source else None
-        return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)
+        return with_chunks(source, slots[id(source)], times, boxes if source is reader.source else None)
 
     return reader.over(wrap)
 

@@ -157,11 +157,6 @@ def kept_pass(
         SourceError: When the folder can't be written, or has parts of another pass.
     """
     if folder is None:
-        if options.executor is not None:
-            raise ArgumentError(
-                f"executor= needs index=, a folder that all its workers share: parts of {name}() are kept there",
-                argument="index",
-            )
         work = begin()
         parts = PartsInMemory(len(work.sizes), abs)
         with _progress(work, options) as done:

@@ -2,8 +2,8 @@
 
 import re
 from array import array
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
-from loadax.sources.io.file_index import Scan, check_records, merged
 from loadax.sources.io.index_folder import Entry, check_array
+from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, columns_of, merged
 from loadax.sources.shards.tar import Member, decoded, scan_members
 
 KEY = "__key__"
@@ -21,35 +21,14 @@ KEY = "__key__"
 _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
-class ShardExamples(NamedTuple):
-    """The members of one tar file, by example. No Python object of a member is kept.
-
-    Args:
-        begins: First byte of each member in the file, int64.
-        sizes: Size of each member in bytes, int64.
-        extensions: Extension of each member, as its number in `names`: int32.
-        firsts: Index of the first member of each example, int64.
-        keys: Bytes of the names of all examples.
-        key_ends: End of each name in `keys`, int64.
-        names: The extensions, in lower case and without the dot, numbered from 0.
-    """
-
-    begins: "array[int]"
-    sizes: "array[int]"
-    extensions: "array[int]"
-    firsts: "array[int]"
-    keys: bytearray
-    key_ends: "array[int]"
-    names: dict[str, int]
-
-
-def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
-    """Finds the examples of one tar file; see `scan_members`.
+def scan_examples(location: str, size: int) -> Scan[Entry]:
+    """Finds the examples of one tar file; see `scan_members`. No Python object of a member is kept.
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    found = ShardExamples(array("q"), array("q"), array("i"), array("q"), bytearray(), array("q"), {})
-    numbers, last, problems = dict[bytes, int](), b"", list[str]()
+    begins, sizes, firsts, key_ends = array("q"), array("q"), array("q"), array("q")
+    extensions, keys = array("i"), bytearray()
+    names, numbers, last, problems = dict[str, int](), dict[bytes, int](), b"", list[str]()
 
     def take(members: list[Member]) -> None:
         nonlocal last
@@ -61,7 +40,7 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
             if not stem or not written or b"\n" in folder or (file[:2] == b"__" and _RESERVED.fullmatch(file)):
                 continue
             if (number := numbers.get(written)) is None:
-                number = numbers[written] = found.names.setdefault(decoded(written).lower(), len(found.names))
+                number = numbers[written] = names.setdefault(decoded(written).lower(), len(names))
             key = folder + slash + stem
             if is_link:
                 problems.append(
@@ -69,57 +48,59 @@ def scan_examples(location: str, size: int) -> Scan[ShardExamples]:
                     "tar --dereference --hard-dereference"
                 )
             elif key != last:
-                found.firsts.append(len(found.begins))
-                found.keys.extend(key)
-                found.key_ends.append(len(found.keys))
+                firsts.append(len(begins))
+                keys.extend(key)
+                key_ends.append(len(keys))
                 last = key
-            elif number in found.extensions[found.firsts[-1] :]:
+            elif number in extensions[firsts[-1] :]:
                 problems.append(
                     f"the example {decoded(key)!r} has two files with the extension {decoded(written).lower()!r}, the "
                     f"second at byte {begin}; write it again with one name for each example"
                 )
-            found.begins.append(begin)
-            found.sizes.append(length)
-            found.extensions.append(number)
+            begins.append(begin)
+            sizes.append(length)
+            extensions.append(number)
 
     yield from scan_members(location, size, take)
     if problems:  # only now: of a damaged file, the damage is named
         raise SourceError(f"{location}: {problems[0]}")
-    return found
-
-
-def merge_examples(shards: list[ShardExamples]) -> Entry:
-    """Merges the examples of all tar files into the arrays of an index; empties the list, to free each array early."""
-    names = sorted({name for shard in shards for name in shard.names})
-    numbers = {name: number for number, name in enumerate(names)}
-    changes = [np.array([numbers[name] for name in shard.names], np.int32) for shard in shards]
-    counts = [len(shard.firsts) for shard in shards]
-    columns = zip(*(shard[:6] for shard in shards), strict=True)
-    begins, sizes, extensions, firsts, keys, key_ends = ([np.asarray(part) for part in column] for column in columns)
-    shards.clear()
-    before, keys_before = (np.cumsum([0, *map(len, parts)]) for parts in (begins, keys))
-    for index, change in enumerate(changes):
-        extensions[index] = change[extensions[index]]
-        firsts[index] += before[index]
-        key_ends[index] += keys_before[index]
-    firsts.append(before[-1:])
-    arrays: dict[str, NDArray[Any]] = {
-        "begins": merged(begins),
-        "sizes": merged(sizes),
-        "extensions": merged(extensions),
-        "firsts": merged(firsts),
-        "examples": np.array(counts, np.int64),
-        "keys": merged(keys),
-        "key_ends": merged(key_ends),
+    firsts.append(len(begins))
+    arrays = {
+        "begins": begins,
+        "sizes": sizes,
+        "extensions": extensions,
+        "firsts": firsts,
+        "examples": np.array([len(key_ends)]),
+        "keys": keys,
+        "key_ends": key_ends,
     }
-    return Entry(arrays, {"extensions": names})
+    return Entry({name: np.asarray(values) for name, values in arrays.items()}, {"extensions": list(names)})
+
+
+def merge_examples(entries: Iterable[Entry]) -> Entry:
+    """Merges the examples of consecutive tar files, whose arrays it may change."""
+    columns, facts = columns_of(entries)
+    names = sorted({name for fact in facts for name in fact["extensions"]})
+    numbers = {name: number for number, name in enumerate(names)}
+    members = keys = 0
+    for index, fact in enumerate(facts):
+        change = np.array([numbers[name] for name in fact["extensions"]], np.int32)
+        columns["extensions"][index] = change[columns["extensions"][index]]
+        columns["firsts"][index] += members
+        columns["key_ends"][index] += keys
+        members += len(columns["begins"][index])
+        keys += len(columns["keys"][index])
+    columns["firsts"][:-1] = [firsts[:-1] for firsts in columns["firsts"][:-1]]
+    return Entry({name: merged(parts) for name, parts in columns.items()}, {"extensions": names})
 
 
 def check_examples(entry: Entry, sizes: Integers) -> None:
     """Checks the arrays of an index that was loaded from disk.
 
     Args:
-        entry: Arrays of `merge_examples`.
+        entry: Begin and size of each member, the number of its extension, and its example: the first member of each
+            example, followed by the number of members; number of examples of each file; names of all examples, and the
+            end of each.
         sizes: Sizes of the tar files, int64[files].
 
     Raises:
@@ -216,3 +197,7 @@ def select_columns(
         sizes[:, column] = arrays["sizes"][members]
     begins += np.repeat(file_begins, arrays["examples"])[:, None]
     return names, examples
+
+
+RECORDS = RecordFormat("from_webdataset", "tar 2", scan_examples, merge_examples, check_examples)
+"""The format of tar files."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadax.errors import SourceError, UnsupportedError
 from loadax.sources.io.compression import compression_of
-from loadax.sources.io.file_index import Scan
+from loadax.sources.passes.file_index import Scan
 
 _BLOCK = 512
 _END = bytes(_BLOCK)

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.spec import spec_of
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
@@ -18,8 +19,9 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import Entry
+from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import example_class, parse_example
 from loadax.sources.shards.features import Feature, features_like, features_of
@@ -114,8 +116,16 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes: int, progress: Any) -> TFRecordSource:
-    """Opens TFRecord files; see `loadax.from_tfrecord`.
+def open_tfrecord(
+    paths: Any,
+    index: Any = None,
+    features: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+    executor: Engine | None = None,
+) -> TFRecordSource:
+    """Opens TFRecord files; see `loadax.from_tfrecord`. They are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -128,8 +138,7 @@ def open_tfrecord(paths: Any, index: Any, features: Any, cache: Any, cache_bytes
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = expand(paths, TFRECORD, files)
-    merge, check = partial(merge_records, counts="records"), partial(check_records, counts="records", after=_CRC)
-    entry = index_files("tfrecord 1", files, locations, _scan, merge, check, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress, executor)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
@@ -156,7 +165,7 @@ def features_in(paths: Any) -> dict[str, Any]:
     return {}
 
 
-def _scan(location: str, size: int) -> Scan[FileRecords]:
+def _scan(location: str, size: int) -> Scan[Entry]:
     """Finds the records of a file: size and its checksum, content, checksum of the content."""
     begins, sizes = array("q"), array("q")
     at = 0
@@ -176,7 +185,7 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
             begins.append(at + _HEADER.size)
             sizes.append(length)
             at = end
-    return FileRecords(np.asarray(begins), np.asarray(sizes))
+    return record_entry("records", begins, sizes)
 
 
 def _damaged(location: str, record: str, header: bytes) -> SourceError:
@@ -190,6 +199,12 @@ def _damaged(location: str, record: str, header: bytes) -> SourceError:
             "write it without compression"
         )
     return SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
+
+
+RECORDS = RecordFormat(
+    "from_tfrecord", "tfrecord 1", _scan, merge_records, partial(check_records, counts="records", after=_CRC)
+)
+"""The format of TFRecord files."""
 
 
 def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
@@ -16,17 +17,10 @@ from loadax.sources.checks import check_rows
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import index_files
 from loadax.sources.io.files import Files
+from loadax.sources.passes.file_index import index_files
 from loadax.sources.shards.decoders import FAILURES, OBJECT, UNDECODED, FileDecoder, decoder_of, is_image
-from loadax.sources.shards.examples import (
-    KEY,
-    ExampleRanges,
-    check_examples,
-    merge_examples,
-    scan_examples,
-    select_columns,
-)
+from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
 
@@ -149,15 +143,18 @@ class WebDatasetSource(BaseSource):
 
 def open_webdataset(
     paths: Any,
-    index: Any,
-    columns: Any,
-    decode: bool,
-    images: tuple[Any, ...],
-    cache: Any,
-    cache_bytes: int,
-    progress: bool | None,
+    index: Any = None,
+    columns: Any = None,
+    decode: bool = False,
+    images: tuple[Any, ...] = (None, "crop", "high", "error"),
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+    executor: Engine | None = None,
 ) -> WebDatasetSource:
     """Opens the examples of tar files; see `loadax.from_webdataset`, whose `size` to `damaged` are `images`.
+
+    Files are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -171,7 +168,7 @@ def open_webdataset(
     wanted = _columns(columns)
     files = Files()
     locations = expand(paths, WEBDATASET, files)
-    entry = index_files("tar 2", files, locations, scan_examples, merge_examples, check_examples, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress, executor)
     records = Records(files, locations, blocks, index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None

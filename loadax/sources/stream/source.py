@@ -22,6 +22,7 @@ from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows, state_m
 _ROWS = 1 << 55
 
 _STACKED_BYTES = 1 << 20
+_NOTHING = Traits()
 
 
 @final
@@ -36,13 +37,22 @@ class StreamSource(BaseSource):
         spec: Spec of a row. None: inferred.
         batched: Whether lanes yield blocks of rows.
         name: Name of what opens the lanes, for messages.
+        below: Traits of the data that the lanes read.
     """
 
-    def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, batched: bool, name: str):
+    def __init__(
+        self, open_lane: OpenLane, lanes: int, spec: Tree | None, batched: bool, name: str, below: Traits = _NOTHING
+    ):
         self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = None if spec is None else normalise_spec(spec, "spec")
-        self._name = name
-        self.traits = Traits(reads_examples=not batched, owns_memory=True, runs_python=True)
+        self.name = name
+        self.traits = Traits(
+            reads_examples=not batched,
+            owns_memory=True,
+            concurrent_reads=below.concurrent_reads,
+            num_maps=below.num_maps,
+            runs_python=True,
+        )
         # Rows of lane 0 since its first one, whose iterator `_first` has opened: for the first run, since what a live
         # generator has yielded does not come again.
         self._opened: list[Iterator[Any]] = []
@@ -54,7 +64,7 @@ class StreamSource(BaseSource):
         return _ROWS
 
     def __repr__(self) -> str:
-        return f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from {self._name}"
+        return f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from {self.name}"
 
     @property
     def spec(self) -> Tree | None:
@@ -75,11 +85,11 @@ class StreamSource(BaseSource):
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        open_lane = self.open_lane if start.state is not None else self._open_lane
+        open_lane = self.open_lane if start.state is not None else self.open_again
         return Lane(open_lane, number, self.lanes, epochs, self.blocks, start)
 
-    def _open_lane(self, number: int, lanes: int, epoch: int) -> Any:
-        """Opens a lane, or continues the one that was opened to infer the spec."""
+    def open_again(self, number: int, lanes: int, epoch: int) -> Any:
+        """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
         if (number, epoch) == (0, 0):
             with suppress(IndexError):
                 return self._opened.pop()
@@ -95,6 +105,16 @@ class StreamSource(BaseSource):
         """Spec of a row, flattened."""
         return flatten_spec(self.row_spec)
 
+    def leading_rows(self) -> Iterator[Any]:
+        """The rows, or blocks, of lane 0 in epoch 0. The next run that opens the lane gets them too."""
+        rows, items = open_rows(self.open_again, 0, self.lanes, 0), list[Any]()
+        # What has states is opened again.
+        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(items, rows)]
+        for item in rows:
+            items.append(item)
+            self._opened = opened
+            yield item
+
     def _check_first(self, rows: Integers) -> None:
         if rows.tolist() != [0]:
             raise StreamError(f"row {rows.tolist()[0]}")
@@ -102,17 +122,11 @@ class StreamSource(BaseSource):
     @cached_property
     def _first(self) -> Tree:
         """The first row of lane 0."""
-        rows, items = open_rows(self.open_lane, 0, self.lanes, 0), list[Any]()
-        # What has states is opened again.
-        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(items, rows)]
-        for item in rows:
-            items.append(item)
+        for item in self.leading_rows():
             if not self.batched:
-                self._opened = opened
                 return item
             leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
             if all(leaf.ndim and len(leaf) for leaf in leaves):
-                self._opened = opened
                 return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
             if any(not leaf.ndim for leaf in leaves):
                 raise SourceError(

@@ -60,7 +60,7 @@ class DocumentSource(BaseSource):
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
-        return self._structure.build(part.reshape(shape) for part in parts if part is not None)
+        return self._structure.build(part.reshape(*shape, *part.shape[1:]) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
         rows = check_rows(rows, len(self))
@@ -82,7 +82,9 @@ class DocumentSource(BaseSource):
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
         return [
-            (flat.gather(begins, lengths) if len(begins) else np.empty(0, flat.spec.dtype)) if want else None
+            (flat.gather(begins, lengths) if len(begins) else np.empty((0, *flat.spec.shape), flat.spec.dtype))
+            if want
+            else None
             for flat, want in zip(self._flats, wanted, strict=True)
         ]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.core.spec import flatten_spec, split_rows
+from loadax.core.spec import flatten_spec, normalise_spec, split_rows
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
@@ -303,3 +303,25 @@ def largest_chunk(starts: Integers | range, length: int) -> int:
     if isinstance(starts, range):
         return min(starts.step, length)
     return int(np.diff(starts, append=length).max())
+
+
+def with_chunks(
+    source: BaseSource, count: int, times: float, boxes: Sequence[Columns | None] | None = None
+) -> BaseSource:
+    """A source with memory for `count` decoded chunks; itself if it has no chunks, or its rows no spec or objects.
+
+    Args:
+        source: Any source.
+        count: Number of chunks.
+        times: Number of requests for each row.
+        boxes: As for `ChunkCache`.
+    """
+    if chunk_starts(source) is None:
+        return source
+    own = source.keep_chunks(count)
+    if own is not None or source.spec is None:
+        return own or source
+    spec = normalise_spec(source.spec, "spec")
+    if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):  # the cache copies bytes
+        return source
+    return ChunkCache(source, spec, count, times, boxes)

@@ -1,6 +1,7 @@
 """One TensorStore array read by rows: a missing chunk is an error, transient errors are retried."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, final
@@ -53,14 +54,26 @@ class StoredArray:
             f"{name}: each chunk, {self.dtype}{list(chunk)},",
             "if its metadata is right, write it again in smaller chunks: loadax.write_zarr(…, chunk_rows=…)",
         )
+        self._process = os.getpid()
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row, as far as they are known without reading."""
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
-    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
-        """Starts to read these columns of the rows into `out`; the returned function waits for the end."""
-        index: Any = (rows, *(slice(*column) for column in columns))
+    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+        """Starts to read these columns of the rows into `out`; the returned function waits for the end.
+
+        Args:
+            rows: Rows; or indices of several leading dimensions, int64[n] each.
+            columns: Start and stop in each of the other dimensions.
+            out: Destination.
+        """
+        if os.getpid() != self._process:
+            raise SourceError(
+                "this store was opened before the process was forked, and TensorStore would abort the child; "
+                "use threads, or open the dataset in the child (or send it there pickled)"
+            )
+        index: Any = (*(rows if isinstance(rows, tuple) else (rows,)), *(slice(*column) for column in columns))
         # TensorStore would silently write to a copy of unaligned memory.
         aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
         under_way = ts.array(aligned).write(self._store[index])
@@ -106,6 +119,10 @@ class StoredArray:
                 "write it to a folder first"
             )
         return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._process = os.getpid()
 
 
 def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> Any:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import tensorstore as ts
 
@@ -13,21 +13,37 @@ from loadax.redaction import redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
-from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, json_object
+from loadax.sources.zarr.manifest import FINISHED, LENGTHS, PARTIAL, RAGGED, check_finished, json_object
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
 
 
+class RaggedArrays(NamedTuple):
+    """The arrays of a store of ragged rows.
+
+    Args:
+        location: Path or URL of the store.
+        manifest: Manifest of the store, which says which of its leaves are ragged.
+        specs: TensorStore specs of its arrays, by name, with that of the lengths.
+    """
+
+    location: str
+    manifest: dict[str, Any]
+    specs: dict[str, Any]
+
+
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
-    """Returns the TensorStore spec of the array at `path`, or a dict of specs for a group.
+    """Returns the TensorStore spec of the array at `path`, or a dict of specs for a group; or `RaggedArrays`.
 
     Args:
         path: Path or URL of a folder, a `.zip` file or an OCDBT database.
         variables: Names of the group's arrays to open; None: all.
     """
     root = Folder(checked_path("path", path, "the path or URL of a zarr array or group"))
-    check_finished(root.store, root.text)
+    manifest = check_finished(root.store, root.text)
+    if manifest is not None and manifest["version"] == RAGGED:
+        return _ragged_arrays(root, manifest)
     # TensorStore writes arrays but no groups, so a folder of arrays counts as one.
     driver, metadata = root.node("") or (None, {})
     if driver is not None:
@@ -53,6 +69,17 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
             raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
         specs[name] = root.array(member[0], f"{name}/")
     return specs
+
+
+def _ragged_arrays(root: "Folder", manifest: dict[str, Any]) -> RaggedArrays:
+    arrays: Any = manifest.get("arrays")
+    ragged, shard_rows = manifest.get("ragged"), manifest.get("shard_rows")
+    good = isinstance(arrays, dict) and isinstance(ragged, list) and isinstance(shard_rows, int) and shard_rows > 0
+    if not (good and ragged and all(name in arrays for name in (LENGTHS, *ragged))):
+        raise SourceError(
+            f"{root.text}: {FINISHED} is damaged: it does not describe a store of ragged rows; copy it again"
+        )
+    return RaggedArrays(root.text, manifest, {name: root.array("zarr3", f"{name}/") for name in arrays})
 
 
 @final

@@ -9,7 +9,7 @@ FORMAT = Format(
     "from_zarr",
     "a zarr array or group (a folder, a .zip file or a URL)",
     r"(?i)\.zarr$|^(zarr\.json|\.z(array|group|metadata))$",
-    opener="loadax.sources.zarr.source:open_zarr",
+    opener="loadax.sources.tokens.ragged:open_zarr",
     lacks="zarr.json",
     options=("columns",),
     columns="variables",

@@ -16,6 +16,20 @@ from loadax.sources.io.kvstore import wait
 FINISHED = "loadax.json"
 PARTIAL = "loadax.partial.json"
 VERSION = 1
+RAGGED = 2
+"""Version of stores of ragged rows, see `loadax.sources.tokens.ragged`; loadax versions that only read 1 refuse it."""
+
+LENGTHS = "loadax.lengths"
+"""Array of the lengths of ragged rows, int64[rows, ragged leaves]; no leaf can have this name."""
+
+BARE = "loadax.values"
+"""Array of ragged rows that are bare arrays; no leaf can have this name either."""
+
+BLOCKS = 1 << 28
+"""Blocks that a part of a ragged leaf may have: more than any has, since its length is known only in the end."""
+
+STRIDE = 1 << 40
+"""Difference between the numbers of the first entries of two parts of a ragged leaf."""
 
 
 def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
@@ -30,10 +44,10 @@ def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
     """
     manifest = read_marker(store, FINISHED, location)
     if manifest is not None:
-        if manifest.get("version") != VERSION:
+        if manifest.get("version") not in (VERSION, RAGGED):
             raise SourceError(
-                f"{location}: {FINISHED} has version {manifest.get('version')!r}, and this loadax reads {VERSION}; "
-                "read the store with the loadax version that wrote it"
+                f"{location}: {FINISHED} has version {manifest.get('version')!r}, and this loadax reads {VERSION} and "
+                f"{RAGGED}; read the store with the loadax version that wrote it"
             )
         return manifest
     if read_marker(store, PARTIAL, location) is None:

@@ -13,7 +13,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.checks import check_rows, common_length, read_columns
+from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
@@ -27,7 +27,6 @@ from loadax.sources.zarr.array import (
     reopen_strict,
     rows_from_zero,
 )
-from loadax.sources.zarr.discovery import find_arrays
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
 Rows: TypeAlias = StoredArray | MappedChunks
@@ -55,10 +54,7 @@ class TensorStoreSource(BaseSource):
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
-        opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
-        opened = list(map(_opened, opening, names))
-        strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
-        reopened = list(map(_opened, strict, names))
+        reopened = open_stores(leaves, names, context, missing)
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
         attributes = {
@@ -77,13 +73,15 @@ class TensorStoreSource(BaseSource):
         # Several reads wait for disk, network and TensorStore's threads; one if all arrays are mapped.
         reads = 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=reads, attributes=attributes)
-        self._process = os.getpid()
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
+
+    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+        return with_leaves(self, leaves)
 
     @property
     def chunks(self) -> range | Integers | None:
@@ -113,11 +111,6 @@ class TensorStoreSource(BaseSource):
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
-        if os.getpid() != self._process:
-            raise SourceError(
-                "this store was opened before the process was forked, and TensorStore would abort the child; "
-                "use threads, or open the dataset in the child (or send it there pickled)"
-            )
         under_way = [
             array.start(rows, columns, destination)
             for array, columns, destination in zip(self._arrays, boxes, out, strict=True)
@@ -127,23 +120,13 @@ class TensorStoreSource(BaseSource):
             if finish is not None:
                 finish()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._process = os.getpid()
 
-
-def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing = "error") -> TensorStoreSource:
-    """Opens a zarr array, or the arrays of a zarr group, of version 2 or 3.
-
-    Args:
-        path: Path or URL of the array or group.
-        variables: Names of the group's arrays to read; None: the array itself, or all arrays of the group.
-        missing: "error", or "fill" to read missing chunks as the fill value.
+def open_arrays(path: Any, arrays: Any, missing: Missing) -> TensorStoreSource:
+    """Opens a zarr array, or the arrays of a zarr group, of version 2 or 3, as `find_arrays` returned them.
 
     Raises:
-        SourceError: When there is no zarr array or group, or a variable is missing; lists the existing ones.
+        SourceError: When they can't be read as rows.
     """
-    arrays = find_arrays(path, variables)
     try:
         return TensorStoreSource(arrays, missing)
     except SourceError as error:
@@ -164,6 +147,14 @@ def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     classes, units = found.get("classes"), found.get("units")
     named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
     return {**({"classes": classes} if named else {}), **({"units": units} if isinstance(units, str) else {})}
+
+
+def open_stores(leaves: Sequence[Any], names: Sequence[str], context: Any, missing: Missing) -> list[Any]:
+    """Opens TensorStore specs, URLs or stores, all concurrently, with missing chunks as `missing` says."""
+    opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
+    opened = list(map(_opened, opening, names))
+    strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
+    return list(map(_opened, strict, names))
 
 
 def _opened(store: Any, name: str) -> Any:

@@ -37,6 +37,7 @@ def test_each_chunk_is_decoded_once(make: Any) -> None:
     reads: list[Any] = []
     source = ChunkedSource(ROWS, 16, before=reads.append)
     data = make(source)
+    len(data)
     source.counts[...] = 0
     reads.clear()
     batches = served(data, 8)

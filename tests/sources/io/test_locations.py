@@ -17,8 +17,9 @@ from loadax.sources.adapt import ObjectSource
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.locations import joined, mapped_file
 from loadax.sources.npy.source import open_npy
+from loadax.sources.tokens.ragged import open_zarr
 from loadax.sources.wrappers.windows import WindowSource
-from loadax.sources.zarr.source import TensorStoreSource, open_zarr
+from loadax.sources.zarr.source import TensorStoreSource
 from tests.writing.rows import made_up
 
 

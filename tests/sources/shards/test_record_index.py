@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import loadax
 from loadax.errors import LoadaxError
-from loadax.sources.io.file_index import FileRecords, _Scan, index_files, merge_records
 from loadax.sources.io.files import Files
-from loadax.sources.shards.examples import merge_examples, scan_examples
+from loadax.sources.passes.file_index import index_files, merge_records, record_entry, run_scan
+from loadax.sources.shards.examples import RECORDS, scan_examples
 from loadax.sources.shards.tfrecord import _scan as scan_records
 from loadax.sources.tables.text.jsonl import _scan as scan_lines
 from tests.fuzz.formats import mutate_tar, mutate_tfrecord
@@ -37,18 +37,15 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def scanned(scan: Callable[[str, int], Any], content: bytes, window: int, batch: int) -> list[Any] | str:
     """What a scan of a remote file finds, or the text of its error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.sources.io.file_index._WINDOW", window)
+        patch.setattr("loadax.sources.passes.file_index._WINDOW", window)
         patch.setattr("loadax.sources.tables.text.jsonl._WINDOW", max(4, window))
         for module in ("tar", "tfrecord"):
             patch.setattr(f"loadax.sources.shards.{module}._BATCH", batch)
         try:
-            one = _Scan("https://host/file", len(content), scan)
-            while one.wanted is not None:
-                part = one.window()
-                one.advance(part, content[part.start : part.stop])
+            entry = run_scan(scan("https://host/file", len(content)), len(content), lambda low, high: content[low:high])
         except LoadaxError as error:
             return f"{type(error).__name__}: {error}"
-    return [np.asarray(column).tolist() for column in one.found]
+    return [*(array.tolist() for array in entry.arrays.values()), entry.facts]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +103,7 @@ def test_index_of_tar_members_takes_at_most_60_bytes_each(
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         names = [str(path) for path in paths]
-        entry = index_files("", Files(), names, scan_examples, merge_examples, lambda *_: None, None, False)
+        entry = index_files(RECORDS, Files(), names, None, False)
         assert len(entry.arrays["begins"]) == 16 * 400
         return tracemalloc.get_traced_memory()[1] - before
 
@@ -117,10 +114,8 @@ def test_index_of_tar_members_takes_at_most_60_bytes_each(
         tracemalloc.stop()
 
 
-def test_merging_empties_the_list_of_what_was_found() -> None:
-    found = [FileRecords(np.arange(count), np.ones(count, np.int64)) for count in (2, 0, 1)]
-    entry = merge_records(found, "records")
-    assert not found
+def test_records_of_files_are_merged_in_order() -> None:
+    entry = merge_records(record_entry("records", np.arange(count), np.ones(count, np.int64)) for count in (2, 0, 1))
     assert {name: array.tolist() for name, array in entry.arrays.items()} == {
         "begins": [0, 1, 0],
         "sizes": [1, 1, 1],

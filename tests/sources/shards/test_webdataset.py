@@ -17,9 +17,9 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.protocols import Location
-from loadax.sources.io.file_index import _run_local, _Scan, index_files
 from loadax.sources.io.files import Files
-from loadax.sources.shards.examples import check_examples, merge_examples, scan_examples
+from loadax.sources.passes.file_index import index_files, run_scan
+from loadax.sources.shards.examples import RECORDS, scan_examples
 from loadax.sources.shards.tar import Member, decoded, scan_members
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
@@ -76,8 +76,8 @@ def test_members_are_those_of_tarfile(kind: int, tmp_path: Path) -> None:
             member.size = index * 511
             shard.addfile(member, io.BytesIO(bytes(index * 511)))
     members: list[Member] = []
-    scan = _Scan(str(path), path.stat().st_size, lambda location, size: scan_members(location, size, members.extend))
-    _run_local([scan], lambda _: None)
+    content = path.read_bytes()
+    run_scan(scan_members(str(path), len(content), members.extend), len(content), lambda low, high: content[low:high])
     with tarfile.open(path) as shard:
         expected = [(one.name, one.offset_data, one.size, one.issym()) for one in shard if not one.isdir()]
     assert [(decoded(name), *rest) for name, *rest in members] == expected
@@ -180,8 +180,8 @@ class TestTheIndex:
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Headers that cross the end of a window, members that are longer than one, and more files than at once."""
-        monkeypatch.setattr("loadax.sources.io.file_index._WINDOW", 700)
-        monkeypatch.setattr("loadax.sources.io.file_index._AT_ONCE", 2)
+        monkeypatch.setattr("loadax.sources.passes.file_index._WINDOW", 700)
+        monkeypatch.setattr("loadax.sources.passes.file_index._AT_ONCE", 2)
         for number in range(5):
             write_tar(tmp_path / f"{number}.tar", numbered(6, 6 * number))
         local = loadax.from_webdataset(tmp_path)
@@ -261,12 +261,9 @@ class TestBadInput:
         path = tmp_path / "x.tar"
         path.write_bytes(first * 2)
         index_files(
-            "tar 1",
+            RECORDS._replace(kind="tar 1", scan=lambda location, _: scan_examples(location, len(first))),
             Files(),
             [str(path)],
-            lambda location, _: scan_examples(location, len(first)),
-            merge_examples,
-            check_examples,
             tmp_path / "index",
             progress=False,
         )

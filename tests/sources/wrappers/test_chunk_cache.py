@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadax import Dataloader, from_source
 from loadax.protocols import Integers
 from loadax.sources.adapt import as_source
-from loadax.sources.wrappers.chunk_cache import ChunkCache
+from loadax.sources.wrappers.chunk_cache import ChunkCache, with_chunks
 from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
 
@@ -345,3 +346,12 @@ def test_memory_is_that_of_the_slots_and_untouched_slots_cost_nothing() -> None:
     before = process.memory_info().rss
     roomy.read(np.arange(4))
     assert process.memory_info().rss - before < 16 << 20
+
+
+def test_objects_are_read_past_the_cache_which_copies_bytes() -> None:
+    texts = np.array([f"row {row}" for row in range(40)], object)
+    source = as_source(ChunkedSource({"x": texts}, 8))
+    assert with_chunks(source, 2, 1.0) is source
+    data = from_source(ChunkedSource({"x": texts}, 8)).shuffle(0, block=8, lanes=2).map(lambda row: int(row["x"][4:]))
+    with Dataloader(data, 8, num_workers=0, shard_index=0, shard_count=1).host_batches() as batches:
+        assert sorted(np.concatenate(list(batches)).tolist()) == list(range(40))

@@ -15,7 +15,8 @@ import zarr.storage
 import loadax
 from loadax import from_tensorstore, from_zarr, write_zarr
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.zarr.source import TensorStoreSource, open_zarr
+from loadax.sources.tokens.ragged import open_zarr
+from loadax.sources.zarr.source import TensorStoreSource
 from tests.servers.ranges import RangeServer
 from tests.sources.advice import lines
 
@@ -375,11 +376,13 @@ class TestStoresThatLoadaxWrote:
             ("{", r"loadax\.json is not valid JSON \(.*\); was it cut short\? Copy it again"),
             ("\xff", r"loadax\.json is not valid JSON"),
             ("[]", "contains a list, not an object; copy it"),
-            ("{}", r"loadax\.json has version None, and this loadax reads 1"),
+            ("{}", r"loadax\.json has version None, and this loadax reads 1 and 2"),
             (
                 '{"version": 99}',
-                r"loadax\.json has version 99, and this loadax reads 1; read the store with the loadax version that",
+                r"loadax\.json has version 99, and this loadax reads 1 and 2; read the store with the loadax version",
             ),
+            ('{"version": 2}', r"loadax\.json is damaged: it does not describe a store of ragged rows; copy it again"),
+            ('{"version": 2, "arrays": {"a": 0}, "ragged": ["a"], "shard_rows": 1}', r"loadax\.json is damaged"),
         ],
     )
     def test_marker_damaged_or_of_newer_version(self, content: str, message: str, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from loadax import Dataloader, from_zarr, write_zarr
 from loadax.errors import SourceError
-from loadax.sources.zarr.source import TensorStoreSource, open_zarr
+from loadax.sources.tokens.ragged import open_zarr
+from loadax.sources.zarr.source import TensorStoreSource
 from tests.limits import examples
 
 MAPPED = "zarr3, memory-mapped"

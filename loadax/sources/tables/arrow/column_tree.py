@@ -1,6 +1,6 @@
 """ColumnTree: columns of Arrow record batches as one tree, whose rows are read at any place."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -35,6 +35,10 @@ class ColumnTree:
 
     def __len__(self) -> int:
         return self._length
+
+    def keep(self, chosen: Mapping[str, int]) -> "ColumnTree":
+        """Some of the columns, in a dict: index by name."""
+        return ColumnTree({name: self.columns[index] for name, index in chosen.items()}, self.sizes)
 
     def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
         """The rows of this tree, and then those of others with the same columns."""

@@ -1,6 +1,6 @@
 """TableSource: rows of an Arrow table in memory or memory-mapped."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from numpy.typing import NDArray
@@ -78,6 +78,11 @@ class TableSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._tree.examples(self._rows(visits.rows))
+
+    def keep_leaves(self, leaves: Mapping[str, int]) -> "TableSource":
+        tree, mapping = self._tree.keep(leaves), self._map and (self._map, self._length)
+        opened = TableSource.keep_leaves, (self, leaves)
+        return TableSource(tree, self._text, {}, opened, self._held, self.addresses, mapping)
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._tree.lengths(self._rows(rows))

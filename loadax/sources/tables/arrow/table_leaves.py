@@ -1,5 +1,6 @@
 """TableLeaves: makes columns of the tables of one schema."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -66,6 +67,13 @@ class TableLeaves:
 
     def __str__(self) -> str:
         return ", ".join(f"{leaf.path}: {_text(leaf)}" for leaf in self.leaves)
+
+    def keep(self, chosen: Mapping[str, int]) -> "TableLeaves":
+        """Some of the leaves, in a dict: index by name."""
+        other, indices = copy.copy(self), sorted(chosen.items())
+        vars(other).pop("empty", None)
+        vars(other).update(leaves=[self.leaves[index] for _, index in indices], _structure=flatten(dict(indices))[1])
+        return other
 
     @cached_property
     def empty(self) -> ColumnTree:

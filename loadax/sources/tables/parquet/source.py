@@ -1,7 +1,7 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -78,6 +78,9 @@ class ParquetSource(BaseSource):
         if count <= self.traits.kept_chunks:
             return self
         return ParquetSource(self._groups, self._memory_bytes, count)
+
+    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+        return ParquetSource(RowGroups(self._groups.files, self._groups.leaves.keep(leaves)), self._memory_bytes)
 
     @property
     def addresses(self) -> list[str]:

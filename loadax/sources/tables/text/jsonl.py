@@ -14,15 +14,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
+from loadax.core.tasks import Engine
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.file_index import FileRecords, Scan, check_records, index_files, merge_records
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry, check_array
+from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.records import Records
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -38,7 +39,6 @@ _log = logging.getLogger("loadax")
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _NEWLINE = 10
-_merge = partial(merge_records, counts="lines")
 _OPEN, _CLOSE = b"{}"
 _DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -157,8 +157,9 @@ def open_jsonl(
     cache: Any = None,
     cache_bytes: int = 16 << 30,
     progress: bool | None = None,
+    executor: Engine | None = None,
 ) -> JsonlSource:
-    """Opens files of JSON lines; see `loadax.from_jsonl`.
+    """Opens files of JSON lines; see `loadax.from_jsonl`. They are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid.
@@ -169,7 +170,7 @@ def open_jsonl(
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
-    entry = index_files("jsonl 1", files, locations, _scan, _merge, _check, index, progress)
+    entry = index_files(RECORDS, files, locations, index, progress, executor)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
@@ -306,7 +307,7 @@ def _without_times(kind: Any) -> Any:
     return kind
 
 
-def _scan(location: str, size: int) -> Scan[FileRecords]:
+def _scan(location: str, size: int) -> Scan[Entry]:
     """Finds the lines of a file that are not blank."""
     begins, sizes = [], []
     open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
@@ -331,9 +332,13 @@ def _scan(location: str, size: int) -> Scan[FileRecords]:
         filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
         begins.append(starts[filled].astype(np.int64))
         sizes.append(lengths[filled].astype(np.int64))
-    return FileRecords(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
+    return record_entry("lines", *(np.concatenate([np.empty(0, np.int64), *parts]) for parts in (begins, sizes)))
 
 
 def _check(entry: Entry, sizes: Integers) -> None:
     check_records(entry, sizes, "lines")
     check_array(entry, "sizes", np.int64, None, 1)
+
+
+RECORDS = RecordFormat("from_jsonl", "jsonl 1", _scan, merge_records, _check)
+"""The format of JSON lines."""

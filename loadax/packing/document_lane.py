@@ -1,0 +1,77 @@
+"""DocumentLane: the documents of one lane of a stream, numbered, with the states of their iterator."""
+
+import copy
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, final
+
+import numpy as np
+
+from loadax.protocols import Integers, Tree, Visits
+from loadax.reader import Reader
+from loadax.sources.stream.lane import state_methods
+from loadax.sources.stream.source import OpenStream, StreamSource
+from loadax.sources.wrappers.dataset_lanes import DatasetLane
+
+DocumentState = tuple[int, Any]
+"""Number of a document, and state of the iterator before it, as JSON."""
+
+
+@final
+class DocumentLane:
+    """Mapped documents of one lane in one epoch, numbered from 0.
+
+    Document d is row `d * lanes + lane` to the maps, of this epoch.
+
+    Args:
+        reader: Reader of a stream.
+        stream: Its source.
+        lane: Number of the lane.
+        epoch: The epoch.
+        rows: Iterator over the rows of the lane, before the maps.
+    """
+
+    def __init__(self, reader: Reader, stream: StreamSource, lane: int, epoch: int, rows: Iterator[Any]):
+        self._opened = OpenStream(stream)
+        self._reader = reader.with_source(self._opened)
+        self._lane, self._lanes, self._epochs, self._rows = lane, stream.lanes, np.array([epoch]), rows
+        self.methods = state_methods(rows)
+        """What gives the iterator's state and sets it; None: it has no state."""
+        self.number = 0
+        """Number of the next document."""
+
+    def read(self) -> tuple[Tree, int] | None:
+        """The next document, and its row. None: the epoch ends."""
+        items, row = [*islice(self._rows, 1)], self.number * self._lanes + self._lane
+        if not items:
+            return None
+        owned = isinstance(self._rows, DatasetLane) and not self._reader.maps
+        document = items[0] if owned else self._mapped(items, np.array([row]))
+        self.number += 1
+        return document, row
+
+    def _mapped(self, items: list[Tree], rows: Integers) -> Tree:
+        """A document, mapped, in memory that the lane does not write to again."""
+        piece = self._opened.keep(rows, items)
+        try:
+            return self._reader.examples(Visits(rows, self._epochs))[0]
+        finally:
+            self._opened.release(piece)
+
+    def skip_to(self, number: int) -> None:
+        """Skips documents, which are not mapped."""
+        skipped, self.number = number - self.number, number
+        if isinstance(self._rows, DatasetLane):
+            self._rows.skip(skipped)
+        else:
+            list(islice(self._rows, skipped))
+
+    def state(self) -> DocumentState | None:
+        """The state before the next document. None: there is none."""
+        state = None if self.methods is None else self.methods[0]()
+        return None if state is None else (self.number, copy.deepcopy(state))  # the iterator may change it
+
+    def set_state(self, state: DocumentState) -> None:
+        assert self.methods is not None
+        self.number = state[0]
+        self.methods[1](state[1])
