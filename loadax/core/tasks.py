@@ -198,7 +198,8 @@ class TaskRun:
         try:
             result = future.result()
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each engine has its own
-            if attempt.number not in self._finished:
+            has_copy = any(other.number == attempt.number for other in self._running.values())
+            if attempt.number not in self._finished and not has_copy:
                 self._lose(error, attempt.number, is_broken=isinstance(error, BrokenExecutor))
             return
         if attempt.number in self._finished:
@@ -265,6 +266,8 @@ class TaskRun:
             is_overtaken = order < self._newest
             since = self._overtaken.setdefault(order, now) if is_overtaken else max(began, self._silence.since)
             slow = now - since > limit and number not in self._finished
+            if self._again:  # the executor is broken
+                break
             if slow and copies[number] == 1 and len(self._running) < self._window:
                 _log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
                 self._submit(call, number)
