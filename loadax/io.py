@@ -902,8 +902,8 @@ def write_zarr(
             ragged leaf, entries; None: about 16 KiB.
         shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
-        resume: Whether to continue an unfinished store. Finished parts are kept; with `shard` or a URL, they are read back
-            first, and written again if they are damaged.
+        resume: Whether to continue an unfinished store. Finished parts are kept; with `shard` or a URL, they are read
+            back first, and written again if they are damaged.
         overwrite: Whether to replace an existing local store that loadax wrote, once the new one is complete; until
             then both take up space. Deletes only that store: other files in its folder raise an error that names them.
         shard: `(i, n)`: this process is the i-th of n that write in parallel. The last one to end finishes the store.
