@@ -34,8 +34,8 @@ from loadax.row_index.scan import Run, row_work
 from loadax.sources.passes import kept_pass
 from loadax.sources.passes.pickling import dump
 
-FILES, WORKERS, TASKS = 20, 2, 1000
-ENGINES = ("one thread", "process pool", "Dask")
+FILES, WORKERS, TASKS = 20, 2, 500
+ENGINES = ("thread", "processes", "dask")
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000, help="number of rows (default: 2,000,000)")
     parser.add_argument("--runs", type=int, default=1, help="runs on each engine (default: 1)")
-    parser.add_argument("--engines", nargs="*", default=ENGINES, metavar="ENGINE", help=", ".join(map(repr, ENGINES)))
+    parser.add_argument("--engines", nargs="*", default=ENGINES, metavar="ENGINE", help=", ".join(ENGINES))
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers to this file")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> None:
             for engine, found in runs.items():
                 found.append(in_process(engine, folder))
         print(f"{options.rows:,} rows, {options.runs} runs, {os.cpu_count()} cores")
-        print("| engine | wall s | of one thread | CPU s | driver MB | tasks | ms a task | overhead | load |")
+        print("| engine | wall s | of the first | CPU s | driver MB | tasks | ms a task | overhead | load |")
         print("|---|---|---|---|---|---|---|---|---|")
         for engine, found in runs.items():
             row = {key: median(run[key] for run in found) for key in found[0]}
@@ -78,7 +78,7 @@ def main() -> None:
 def in_process(engine: str, folder: Path) -> dict[str, float]:
     """Measures an engine, with a driver of its own."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        processes = start_dask(Path(own)) if engine == "Dask" else []
+        processes = start_dask(Path(own)) if engine == "dask" else []
         try:
             address = json.loads(Path(own, "scheduler.json").read_text())["address"] if processes else ""
             text = " ".join([engine, address, *(str(process.pid) for process in processes)])
@@ -144,9 +144,9 @@ def is_kept(row: Any) -> bool:
 
 def maker(engine: str) -> Callable[[], Executor] | None:
     """A function that makes the executor; None: a thread."""
-    if engine.startswith("process"):
+    if engine.startswith("processes"):
         return partial(ProcessPoolExecutor, WORKERS, multiprocessing.get_context("spawn"))
-    if engine.startswith("Dask"):
+    if engine.startswith("dask"):
         from distributed import Client
 
         return partial(Client(engine.split()[1]).get_executor, pure=False)

@@ -42,10 +42,6 @@ def sleep(row):
 def doze(row):
     time.sleep(0.01)
     return row
-def slow_filter(row):
-    if not Path("fast").exists():
-        time.sleep(0.003)
-    return True
 def sleeping(): return rows().map(sleep)
 def dozing(): return rows()[:200].map(doze)
 def ignores():
@@ -61,6 +57,10 @@ def quit(row): sys.exit(0)
 def pipe(row): raise BrokenPipeError("of the user")
 def shout(row): raise KeyError("\\x1b[2J http://me:SECRET@host/x")
 def fails(): return {}["missing"]
+def slow_filter(row):
+    if not Path("fast").exists():
+        time.sleep(0.003)
+    return True
 """
 START = 1500
 PATIENT = "import sys; from loadax.cli import program; program._GRACE = 1e5; sys.exit(program.main())"
