@@ -5,6 +5,8 @@ truncated files, and flipped bits if the store has checksums, as all stores writ
 
 examples:
   loadax verify train.zarr && echo whole
+  loadax verify train.zarr --index checked --executor processes:8
+      what was checked is kept in the folder checked
   loadax verify photos/ --rows damaged.txt
       in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
 
@@ -16,6 +18,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from loadax.cli.executors import add_executor
 from loadax.cli.options import add_command, add_value
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
@@ -34,6 +37,8 @@ def add(commands: Any) -> None:
     command = add_command(commands, run)
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
     add_value(command, "--rows", "FILE.txt", "file to write damaged rows of images to, for Dataset.exclude", str)
+    add_value(command, "--index", "PATH", "folder that keeps the result of an interrupted check", str)
+    add_executor(command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,12 +50,14 @@ def run(options: argparse.Namespace) -> int:
     # Archives beside the images, say, are not what is verified.
     one = find_format(options.path, among=(FORMATS["from_zarr"], FORMATS["from_images"]))
     if one is not None and one.is_folder:
+        if options.index is not None or options.executor is not None:
+            raise ArgumentError(f"--index and --executor are for zarr stores, not for {options.path}; leave them out")
         return _verify_images(options.path, options.rows)
     if options.rows is not None:
         raise ArgumentError(
             f"--rows {options.rows} applies to folders of images, which {options.path} is not; leave it out"
         )
-    report = verify(options.path)
+    report = verify(options.path, options.index, options.executor)
     for damage in report.damages:
         name = f"{damage.array}: " if damage.array else ""
         show(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}")

@@ -141,6 +141,18 @@ def test_verify(tmp_path: Path, command: Command) -> None:
     assert lines[2] == f"{path}: 50 rows of 3 arrays, 68 KiB raw: 2 damaged places; copy or write those files again"
 
 
+def test_verify_by_an_executor(fields: Path, photos: Path, tmp_path: Path, command: Command) -> None:
+    plain = command("verify", fields)
+    for _ in range(2):
+        kept = command("verify", fields, "--index", tmp_path / "checked", "--executor", "threads:2")
+        assert (kept.code, kept.out) == (plain.code, plain.out)
+    assert (tmp_path / "checked" / "verify.json").exists()
+    refused = command("verify", fields, "--executor", "threads:2")
+    assert "executor= needs index=, a folder that all its workers share" in refused.err
+    refused = command("verify", photos, "--index", tmp_path / "checked")
+    assert f"--index and --executor are for zarr stores, not for {photos}; leave them out" in refused.err
+
+
 def test_verify_a_store_of_others(fields: Path, command: Command) -> None:
     good = command("verify", fields)
     assert good.code == 0
