@@ -46,15 +46,10 @@ def check_documents(reader: Reader, order: Order) -> None:
     if not order.size:
         raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
     if order.size >= _INFINITE:
-        raise ArgumentError(
-            "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
-        )
+        raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack first")
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
-        raise ArgumentError(
-            "pack() reads documents once, as in epoch 0, but a map before it is random; "
-            "call pack() first, then the random map"
-        )
+        raise ArgumentError("pack() reads documents once; call pack() first, then the random map")
     refuse_batch_maps(reader)
 
 
@@ -128,10 +123,8 @@ class Documents:
             out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
-            raise SourceError(
-                f"{self.reader.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
-                "return the length of each document, 0 or more"
-            )
+            what = f"{self.reader.source.type_name}.lengths gave {out[wrong][0]} for row {self.row_of(wrong)[0]}"
+            raise SourceError(f"{what}; return the length of each document, 0 or more")
         return out[:, None]
 
     @property
@@ -176,11 +169,10 @@ class Documents:
         for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
             found = self._measured(leaves)
             if found != lengths:
+                row, now, before = self.row_of(np.array([index]))[0], str(found)[1:-1], str(lengths)[1:-1]
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([index]))[0])} has length {', '.join(map(str, found))}, "
-                    f"but had length {', '.join(map(str, lengths))} when it was packed; "
-                    "data and maps must return the same on every read: "
-                    "call pack() again, and apply random maps after it"
+                    f"row {row} has length {now}, but had length {before} when it was packed; data and maps must "
+                    "return the same on every read: call pack() again, and apply random maps after it"
                 )
 
 
@@ -229,10 +221,8 @@ def refuse_batch_maps(reader: Reader) -> None:
     """
     for transform in reader.maps:
         if isinstance(transform, BatchMap):
-            raise ArgumentError(
-                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                "but documents differ in length; use map before pack"
-            )
+            what = f"map_batch {name_of(transform.function)} needs rows of equal shape"
+            raise ArgumentError(f"{what}, but documents differ in length; use map before pack")
 
 
 def cut_documents(

@@ -177,9 +177,9 @@ def _cached_arrays(
     def make() -> Entry:
         arrays = plan_arrays(lengths, options, lambda number: int(documents.row_of(np.array([number]))[0]))
         counts = _counts(lengths, options)
-        for name, meaning in {"empty": "empty", "dropped": f"longer than {options.seq_len}, and dropped"}.items():
-            if counts[name]:
-                _log.info("pack: %d of %d documents are %s", counts[name], documents.size, meaning)
+        for name, count in counts.items():
+            if count:
+                _log.info("pack: %d of %d documents are %s", count, documents.size, _COUNT_TEXTS[name])
         return Entry(arrays, counts)
 
     def check(entry: Entry) -> None:

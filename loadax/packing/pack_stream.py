@@ -39,10 +39,7 @@ def pack_stream(
     if not isinstance(stream, StreamSource):
         raise ArgumentError("pack() after mix() of streams would break its proportions; pack each part, then mix them")
     if stream.batched:
-        raise ArgumentError(
-            "pack() of a stream with batched=True, whose blocks have rows of one length; yield documents one by one, "
-            "without batched=True"
-        )
+        raise ArgumentError("pack() of a stream with batched=True; yield documents one by one, without batched=True")
     refuse_batch_maps(reader)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
     found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options.by_leaf)

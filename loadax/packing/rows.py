@@ -75,9 +75,7 @@ class PackedRows:
             for name, dtype in (_ADDED if by_leaf else {**_ADDED, _MASK: np.dtype(np.bool_)}).items():
                 leaf = f"{group}_{name}" if by_leaf else name
                 if leaf in shows and leaf != _MASK:
-                    raise ArgumentError(
-                        f"the documents have a leaf {leaf!r}, which pack() adds; rename or drop it in a map"
-                    )
+                    raise ArgumentError(f"pack() adds {leaf!r}, which documents have; rename or drop it in a map")
                 shows[leaf] = _Shown(index, name, dtype)
         self._shows: list[_Shown]
         self._shows, self._structure = flatten(shows, is_leaf=lambda node: isinstance(node, _Shown))

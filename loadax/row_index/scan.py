@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, final
@@ -21,10 +22,6 @@ from loadax.sources.passes.kept_pass import part_size
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
 _WORKERS, _MOST_WORKERS = 4, 32
-
-
-class StoppedError(Exception):
-    """Ends a cancelled run."""
 
 
 class Run(NamedTuple):
@@ -47,7 +44,7 @@ class Run(NamedTuple):
         examples = self.listed if self.batch is None else _apart(self.batch)
         for row, example in zip(self.rows.tolist(), examples, strict=True):
             if self.over.is_set():
-                raise StoppedError
+                raise CancelledError
             yield row, example
 
     def column(self, index: int) -> Any:

@@ -316,10 +316,7 @@ def test_none_kept() -> None:
 
 def test_random_maps_come_after() -> None:
     noisy = data().map(lambda example, rng: example, rng=True)
-    message = (
-        r"\(\) reads each row once, but a map before it is random; "
-        r"call (filter|split_by)\(\) before the random map"
-    )
+    message = r"(filter|split_by)\(\) reads each row once; call it before the random map"
     for dataset in (noisy, concat([noisy, data()])):
         with pytest.raises(ArgumentError, match=message):
             dataset.filter(small)
