@@ -492,12 +492,13 @@ class Dataset:
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
         from loadax.packing.pack_stream import pack_stream
+        from loadax.packing.rows import Filling
 
         optional_flag("progress", progress)
         remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
-        begin = None if bos is None else fill_values(bos, "bos")
+        filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), given)
         if self.is_stream:
             for name, argument in (("index", index), ("key", key), ("executor", executor)):
                 if argument is not None:
@@ -507,17 +508,16 @@ class Dataset:
                         argument=name,
                     )
             options = options if window is not None else options._replace(window=0)
-            stream, verb = pack_stream(self.reader, options, fill_values(value), begin, given)
+            stream, verb = pack_stream(self.reader, options, filling)
             return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
         check_documents(self.reader, self.order)
         index_key(key, index, "the maps before pack() change")
         engine = index_engine(executor, index)
-        filling = fill_values(value)
-        make = partial(pack, self.reader, self.order, options, index, key, engine, progress, filling, begin, given)
+        make = partial(pack, self.reader, self.order, options, filling, index, key, engine, progress)
         if index is not None:  # also for later runs
             source = make()
             return Dataset(source, Sequential(len(source)))
-        decisive = "pack", PACK_VERSION, options, filling, begin, given
+        decisive = "pack", PACK_VERSION, options, *filling
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
     def to_stream(self, lanes: int = _LANES) -> "Dataset":

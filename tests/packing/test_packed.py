@@ -224,7 +224,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS, [0.0, 10.0]),
             ArgumentError,
-            r"offsets are float64\[2\]; pass the first entry of each document",
+            r"offsets are float64\[2\]; pass ints: the first entry of each document",
         ),
         (lambda _: (TOKENS, [0]), ArgumentError, r"offsets are int64\[1\]"),
         (lambda _: (TOKENS, [[0, 10]]), ArgumentError, r"offsets are int64\[1, 2\]"),
@@ -243,7 +243,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,
-            r"data is uint16\[2, 5\], but documents need a flat array",
+            r"data is uint16\[2, 5\]; pass a flat array",
         ),
         (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is an int; pass a flat array, its path, or a dict"),
         (

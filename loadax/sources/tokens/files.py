@@ -93,9 +93,8 @@ def _describe(
         for entry in by_location.values():
             if entry.index_file is None:
                 raise SourceError(
-                    f"{entry.segment.location}: "
-                    "there is no .idx file next to it with the document offsets; "
-                    "leave segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
+                    f"{entry.segment.location}: there is no .idx file next to it with the document offsets; leave "
+                    "segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [by_location[location] for location in given]
 
@@ -144,10 +143,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             entries.append(TokenFile(FileSpan(location, header.begin, size - header.begin), header.dtype))
             continue
         if dtype is None:
-            raise ArgumentError(
-                f"{location}: the file does not contain the dtype of its tokens; pass dtype=, such as 'uint16'",
-                argument="dtype",
-            )
+            what = f"{location}: the file does not contain the dtype of its tokens"
+            raise ArgumentError(f"{what}; pass dtype=, such as 'uint16'", argument="dtype")
         if size % dtype.itemsize:
             raise SourceError(
                 f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of "
@@ -161,11 +158,8 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     first = entries[0]
     for entry in entries:
         if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-            raise SourceError(
-                f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed; "
-                "leave dtype out",
-                argument="dtype",
-            )
+            what = f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed"
+            raise SourceError(f"{what}; leave dtype out", argument="dtype")
         if entry.dtype != first.dtype:
             raise SourceError(
                 f"{first.segment.location} contains {_spelled(first.dtype)} tokens and {entry.segment.location} "
@@ -180,10 +174,8 @@ def _spelled(dtype: np.dtype[Any]) -> str:
 def _token_dtype(value: Any) -> np.dtype[Any]:
     dtype = checked_dtype("dtype", value)
     if dtype.kind not in "iu":
-        raise ArgumentError(
-            f"dtype={value!r} is {dtype}, but tokens are integers; pass 'uint16' or another integer dtype",
-            argument="dtype",
-        )
+        what = f"dtype={value!r} is {dtype}, but tokens are integers"
+        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
     return dtype
 
 
