@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.distributed import this_process
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.tasks import Engine
@@ -22,6 +21,7 @@ from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
+from loadax.row_index.build import refuse_shared
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
@@ -100,10 +100,7 @@ def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | No
     reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    advice = "pass key=, a text that you change with the maps"
-    if engine is not None or this_process().count > 1:
-        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}; {advice}", argument="key")
-    _log.warning("index %s is neither read nor written: %s; %s", index, reason, advice)
+    refuse_shared(index, f"{reason}; pass key=, a text that you change with the maps", engine)
     return None
 
 
@@ -118,11 +115,9 @@ def in_order_of_leaves(options: PackOptions, form: Form) -> PackOptions:
     seq_lens = options.seq_lens
     leaves = form.build(list(range(len(form.dtypes))))
     if set(leaves) != set(seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
-        raise ArgumentError(
-            f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}; "
-            "pass a length for each of them, or drop the others in a map",
-            argument="seq_len",
-        )
+        what = f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}"
+        remedy = "pass a length for each of them, or drop the others in a map"
+        raise ArgumentError(f"{what}; {remedy}", argument="seq_len")
     return options._replace(seq_lens={name: seq_lens[name] for name in sorted(leaves, key=leaves.__getitem__)})
 
 

@@ -103,10 +103,8 @@ class PackedRows:
         named = {path[2:-2]: shown for path, shown in zip(self._structure.paths, self._shows, strict=True)}
         own = [name for name, shown in named.items() if isinstance(shown.what, int)]
         if wrong := [name for name in value if name not in own] if isinstance(value, dict) else []:
-            raise ArgumentError(
-                f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}; leave it out",
-                argument=argument,
-            )
+            what = f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}"
+            raise ArgumentError(f"{what}; leave it out", argument=argument)
         return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
 
     def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts) -> Tree:
@@ -192,10 +190,8 @@ def _own_mask(shown: Any) -> int | None:
     if shown is None:
         return None
     if not isinstance(shown, _Shown) or shown.dtype.kind != "b":
-        raise ArgumentError(
-            f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
-            "cast it in a map, or rename it if it is something else"
-        )
+        what = f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts"
+        raise ArgumentError(f"{what}; cast it in a map, or rename it if it is something else")
     assert isinstance(shown.what, int)
     return shown.what
 

@@ -156,8 +156,6 @@ def _bounds(offsets: Any, total: int) -> Integers:
     falls = np.flatnonzero(bounds[1:] < bounds[:-1])  # not by differences, which may wrap
     if bounds[0] != 0 or bounds[-1] != total or len(falls):
         down = f" with {bounds[falls[0] + 1]} after {bounds[falls[0]]}" if len(falls) else ""
-        raise SourceError(
-            f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries; "
-            f"pass offsets that ascend from 0 to {total}, one more than documents"
-        )
+        what = f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries"
+        raise SourceError(f"{what}; pass offsets that ascend from 0 to {total}, one more than documents")
     return bounds

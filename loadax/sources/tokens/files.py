@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
-from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import FileSpan
@@ -110,13 +109,11 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     entries = []
     for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
+        what = f"{location} is {header.dtype}{list(header.shape)}"
         if len(header.shape) != 1:
-            raise SourceError(
-                f"{location} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; "
-                "open an array of rows with loadax.from_npy, or save array.reshape(-1)"
-            )
+            raise SourceError(f"{what}, not one-dimensional; open it with loadax.from_npy, or save array.reshape(-1)")
         if header.dtype.kind not in "iu":
-            raise SourceError(f"{location} is {header.dtype}{list(header.shape)}: tokens are integers")
+            raise SourceError(f"{what}: tokens are integers")
         entries.append(TokenFile(FileSpan(location, header.begin, header.size), header.dtype))
     return entries
 
@@ -128,10 +125,8 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
         raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
     (stored,) = files.sizes([location])
     if stored != size:
-        raise SourceError(
-            f"{location} is {'longer' if stored > size else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
-            f"of {parsed.dtype}) according to {index}; copy both again"
-        )
+        described = f"{size} bytes ({parsed.tokens} tokens of {parsed.dtype})"
+        raise SourceError(f"{location} has {stored} bytes instead of {described}, as {index} says; copy both again")
     return TokenFile(FileSpan(location, 0, size), parsed.dtype, index)
 
 
@@ -146,10 +141,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             what = f"{location}: the file does not contain the dtype of its tokens"
             raise ArgumentError(f"{what}; pass dtype=, such as 'uint16'", argument="dtype")
         if size % dtype.itemsize:
-            raise SourceError(
-                f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of "
-                f"{with_article(str(dtype))} token; check dtype=, or copy the file again"
-            )
+            what = f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, that of {dtype}"
+            raise SourceError(f"{what}; check dtype=, or copy the file again")
         entries.append(TokenFile(FileSpan(location, 0, size), dtype))
     return entries
 

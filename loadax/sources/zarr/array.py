@@ -70,10 +70,8 @@ class StoredArray:
             out: Destination.
         """
         if os.getpid() != self._process:
-            raise SourceError(
-                "this store was opened before the process was forked, and TensorStore would abort the child; "
-                "use threads, or open the dataset in the child (or send it there pickled)"
-            )
+            what = "TensorStore would abort this process, which was forked after this store was opened"
+            raise SourceError(f"{what}; use threads, or open the dataset in the child (or send it there pickled)")
         index: Any = (*(rows if isinstance(rows, tuple) else (rows,)), *(slice(*column) for column in columns))
         # TensorStore would silently write to a copy of unaligned memory.
         aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)

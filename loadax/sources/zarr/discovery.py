@@ -48,10 +48,8 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     driver, metadata = root.node("") or (None, {})
     if driver is not None:
         if variables is not None:
-            raise SourceError(
-                f"{root.text} is an array, not a group, so variables={variables!r} does not apply; leave it out",
-                argument="variables",
-            )
+            what = f"{root.text} is an array, not a group, so variables={variables!r} does not apply"
+            raise SourceError(f"{what}; leave it out", argument="variables")
         above = root.above()
         if above is not None:  # an array of a group that loadax has not finished writing
             check_finished(above, f"the group above {root.text}")
@@ -132,10 +130,9 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
-            raise SourceError(
-                f"{self.text} can't be listed, and has no consolidated metadata; check the URL, and if it is a group "
-                "name its arrays in variables=[…]"
-            ) from redacted(error)
+            what = f"{self.text} can't be listed, and has no consolidated metadata"
+            remedy = "check the URL, and if it is a group name its arrays in variables=[…]"
+            raise SourceError(f"{what}; {remedy}") from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
 
