@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -1013,7 +1012,7 @@ class Dataset:
         fitting = self.source.traits.kept_chunks
         if rows is None or rows < _MANY_ROWS or not len(self) or fitting * rows >= len(self.source):
             return
-        largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
+        largest = max(each.nbytes for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:
             return
         warnings.warn(

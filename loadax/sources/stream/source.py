@@ -1,6 +1,5 @@
 """StreamSource: what has no random access, as a fixed number of lanes. `OpenStream`: its rows that one run has read."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -209,7 +208,7 @@ class OpenStream(BaseSource):
     @cached_property
     def rows_at_once(self) -> int:
         """Number of rows to stack at once: they fit into the caches of a core."""
-        row_bytes = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._stream.flat_spec[0])
+        row_bytes = sum(spec.nbytes for spec in self._stream.flat_spec[0])
         return max(1, _STACKED_BYTES // max(1, row_bytes))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
