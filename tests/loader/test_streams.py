@@ -388,7 +388,7 @@ WRONG_STATES: list[tuple[dict[str, Any], str]] = [
         for lanes in ("x", [1], [{"0": 3}], *[[{"0": [row, epoch, 0, None]}] for row, epoch in WRONG_PLACES])
     ],
     ({"lanes": [{"1": [10**15, 0, 0, 1]}]}, "the state of lane 1 is at its row 1000000000000000, but the step begins"),
-    ({"step": 10**12, "position": 8 * 10**12}, "would have to skip .* rows before row"),
+    ({"step": 10**12, "position": 8 * 10**12}, "would have to read .* rows to skip them"),
 ]
 
 

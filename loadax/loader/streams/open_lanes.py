@@ -290,7 +290,7 @@ class OpenLanes:
             state = self._saved_state(number, row)
             self._lanes[number] = self.source.lane(number, self._epochs, state)
             if row - state.row > _MOST_SKIPPED:
-                what = f"lane {number} would have to skip {row - state.row} rows before row {row}, which takes days"
+                what = f"lane {number} would have to read {row - state.row} rows to skip them, which takes days"
                 raise StateError(f"{what}; pass a state of get_state() of this run, or an earlier step")
             if row > state.row:
                 skipped.append(row - state.row)
