@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -492,12 +491,13 @@ class Dataset:
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
         from loadax.packing.pack_stream import pack_stream
+        from loadax.packing.rows import Filling
 
         optional_flag("progress", progress)
         remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
         given = choice("targets", targets, (None, "given"), remedy) is not None
         options = pack_options(seq_len, method, long, window, align, most_documents, bos)
-        begin = None if bos is None else fill_values(bos, "bos")
+        filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), given)
         if self.is_stream:
             for name, argument in (("index", index), ("key", key), ("executor", executor)):
                 if argument is not None:
@@ -507,17 +507,16 @@ class Dataset:
                         argument=name,
                     )
             options = options if window is not None else options._replace(window=0)
-            stream, verb = pack_stream(self.reader, options, fill_values(value), begin, given)
+            stream, verb = pack_stream(self.reader, options, filling)
             return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
         check_documents(self.reader, self.order)
         index_key(key, index, "the maps before pack() change")
         engine = index_engine(executor, index)
-        filling = fill_values(value)
-        make = partial(pack, self.reader, self.order, options, index, key, engine, progress, filling, begin, given)
+        make = partial(pack, self.reader, self.order, options, filling, index, key, engine, progress)
         if index is not None:  # also for later runs
             source = make()
             return Dataset(source, Sequential(len(source)))
-        decisive = "pack", PACK_VERSION, options, filling, begin, given
+        decisive = "pack", PACK_VERSION, options, *filling
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
     def to_stream(self, lanes: int = _LANES) -> "Dataset":
@@ -1016,7 +1015,7 @@ class Dataset:
         fitting = self.source.traits.kept_chunks
         if rows is None or rows < _MANY_ROWS or not len(self) or fitting * rows >= len(self.source):
             return
-        largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
+        largest = max(each.nbytes for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:
             return
         warnings.warn(

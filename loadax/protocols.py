@@ -4,6 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 the batch), `row` (record of the source).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -25,6 +26,11 @@ class ArraySpec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the leaf in one example."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Visits(NamedTuple):

@@ -4,7 +4,6 @@ Rows may be read one by one, and then may have different shapes. They are stacke
 a batch map, and never earlier.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -123,7 +122,7 @@ class Reader:
     @property
     def source_row_bytes(self) -> int:
         """Bytes of a row of the source, before any map."""
-        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(self.specs[0])[0])
+        return sum(spec.nbytes for spec in self._source_spec[0])
 
     def with_source(self, source: BaseSource) -> "Reader":
         """The same maps over another source."""

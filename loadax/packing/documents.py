@@ -46,15 +46,10 @@ def check_documents(reader: Reader, order: Order) -> None:
     if not order.size:
         raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
     if order.size >= _INFINITE:
-        raise ArgumentError(
-            "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
-        )
+        raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack first")
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
-        raise ArgumentError(
-            "pack() reads documents once, as in epoch 0, but a map before it is random; "
-            "call pack() first, then the random map"
-        )
+        raise ArgumentError("pack() reads documents once; call pack() first, then the random map")
     refuse_batch_maps(reader)
 
 
@@ -73,7 +68,7 @@ class Documents:
     """
 
     def __init__(self, reader: Reader, order: Order, by_leaf: bool, key: str | None):
-        self.reader, self.order, self.size, self._by_leaf = reader, order, order.size, by_leaf
+        self.reader, self.order, self.size, self.by_leaf = reader, order, order.size, by_leaf
         self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
         self.traits = reader.traits
         self.form = self._find_form()
@@ -117,7 +112,7 @@ class Documents:
 
     def known_lengths(self) -> Integers | None:
         """int64[n, 1]: the length of every document, if the source knows it without reading them."""
-        if self._by_leaf:
+        if self.by_leaf:
             return None
         out = np.empty(self.size, np.int64)
         for start in range(0, self.size, _LENGTHS_PER_CALL):
@@ -128,16 +123,14 @@ class Documents:
             out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
-            raise SourceError(
-                f"{self.reader.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
-                "return the length of each document, 0 or more"
-            )
+            what = f"{self.reader.source.type_name}.lengths gave {out[wrong][0]} for row {self.row_of(wrong)[0]}"
+            raise SourceError(f"{what}; return the length of each document, 0 or more")
         return out[:, None]
 
     @property
     def num_lengths(self) -> int:
         """Number of lengths of a document."""
-        return len(self.form.dtypes) if self._by_leaf else 1
+        return len(self.form.dtypes) if self.by_leaf else 1
 
     def measure(self, numbers: Integers) -> Integers:
         """int64[n, lengths]: lengths of these documents, which are read. One length, if all leaves are equally long."""
@@ -161,13 +154,13 @@ class Documents:
 
     def _find_form(self) -> Form:
         visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
-        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self._by_leaf)
+        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self.by_leaf)
         assert found is not None, "a dataset without rows is refused"
         return found[0]
 
     def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
         """Lengths of a document: of each leaf, or the one that all leaves have."""
-        return [len(leaf) for leaf in (leaves if self._by_leaf else leaves[:1])]
+        return [len(leaf) for leaf in (leaves if self.by_leaf else leaves[:1])]
 
     def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
         if self.known is None:
@@ -176,11 +169,10 @@ class Documents:
         for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
             found = self._measured(leaves)
             if found != lengths:
+                row, now, before = self.row_of(np.array([index]))[0], str(found)[1:-1], str(lengths)[1:-1]
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([index]))[0])} has length {', '.join(map(str, found))}, "
-                    f"but had length {', '.join(map(str, lengths))} when it was packed; "
-                    "data and maps must return the same on every read: "
-                    "call pack() again, and apply random maps after it"
+                    f"row {row} has length {now}, but had length {before} when it was packed; data and maps must "
+                    "return the same on every read: call pack() again, and apply random maps after it"
                 )
 
 
@@ -191,34 +183,31 @@ class LengthWork:
 
     Args:
         documents: The documents.
-        part_size: Documents of a part; the last one may have fewer.
     """
 
     documents: Documents
-    part_size: int
     label: str = "reading lengths"
     unit: str = "document"
 
     @property
+    def parts(self) -> list[range]:
+        """The documents of each part."""
+        documents = range(self.documents.size)
+        size = part_size(len(documents), _DOCUMENTS_PER_READ)
+        return [documents[begin : begin + size] for begin in documents[::size]]
+
+    @property
     def sizes(self) -> list[int]:
-        size = self.documents.size
-        return [min(self.part_size, size - begin) for begin in range(0, size, self.part_size)]
+        return list(map(len, self.parts))
 
     def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
         """Lengths of the documents of a part."""
-        begin = part * self.part_size
-        end = min(begin + self.part_size, self.documents.size)
-        lengths = []
-        for low in range(begin, end, _DOCUMENTS_PER_READ):
+        numbers, lengths = np.array(self.parts[part]), []
+        for low in range(0, len(numbers), _DOCUMENTS_PER_READ):
             if over.is_set():
                 raise CancelledError
-            lengths.append(self.documents.measure(np.arange(low, min(low + _DOCUMENTS_PER_READ, end))))
+            lengths.append(self.documents.measure(numbers[low : low + _DOCUMENTS_PER_READ]))
         return {"lengths": np.concatenate(lengths)}
-
-
-def length_work(documents: Documents) -> LengthWork:
-    """Plans the parts from the number of documents alone."""
-    return LengthWork(documents, part_size(documents.size, _DOCUMENTS_PER_READ))
 
 
 def refuse_batch_maps(reader: Reader) -> None:
@@ -229,10 +218,8 @@ def refuse_batch_maps(reader: Reader) -> None:
     """
     for transform in reader.maps:
         if isinstance(transform, BatchMap):
-            raise ArgumentError(
-                f"map_batch {name_of(transform.function)} needs rows of equal shape, "
-                "but documents differ in length; use map before pack"
-            )
+            what = f"map_batch {name_of(transform.function)} needs rows of equal shape"
+            raise ArgumentError(f"{what}, but documents differ in length; use map before pack")
 
 
 def cut_documents(

@@ -30,14 +30,11 @@ class Form:
 
     def __init__(self, example: Tree, row: int, by_leaf: bool = False):
         self._by_leaf = by_leaf
-        leaves, self._structure = flatten(_named(example, row), is_leaf=_is_list)
+        self._structure = flatten(_named(example, row), is_leaf=_is_list)[1]
         self.paths = self._structure.paths
-        arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
-        if not arrays:
+        if not self.paths:
             raise LeafError(f"row {row} is a document without leaves; give it at least one array, such as tokens")
-        self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
-        if not by_leaf:
-            _common_length(arrays, self.paths, row)
+        self.dtypes = [array.dtype.newbyteorder("=") for array in self._arrays(example, row)]
 
     def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         """Returns the leaves of a document.
@@ -45,23 +42,28 @@ class Form:
         Raises:
             LeafError: When its form differs from that of the first; names the row and the leaf.
         """
-        leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
-        if structure != self._structure:
-            raise LeafError(
-                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; "
-                "give all documents the same leaves"
-            )
-        arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
-        if not self._by_leaf:
-            _common_length(arrays, self.paths, row)
+        arrays = self._arrays(example, row)
         for index, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
             if not array.size:
                 arrays[index] = np.empty(0, dtype)  # NumPy makes an empty list float64
             elif array.dtype.newbyteorder("=") != dtype:
-                raise LeafError(
-                    f"row {row}: leaf {self.paths[index]} is {array.dtype}, "
-                    f"in other documents it is {dtype}; cast it in a map"
-                )
+                what = f"row {row}: leaf {self.paths[index]} is {array.dtype}, in other documents it is {dtype}"
+                raise LeafError(f"{what}; cast it in a map")
+        return arrays
+
+    def _arrays(self, example: Tree, row: int) -> list[NDArray[Any]]:
+        """The leaves of a document as arrays of their own dtypes."""
+        leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
+        if structure != self._structure:
+            what = f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}"
+            raise LeafError(f"{what}; give all documents the same leaves")
+        arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
+        if not self._by_leaf and len(set(map(len, arrays))) > 1:
+            shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(self.paths, arrays, strict=True))
+            raise LeafError(
+                f"row {row} has leaves of different lengths ({shown}); make all leaves of a document equally long, "
+                "or pass seq_len as a dict with a row length for each leaf, and method='best_fit'"
+            )
         return arrays
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
@@ -90,30 +92,17 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
         return example
     if type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example)):
         return {BARE: example}
-    raise LeafError(
-        f"row {row} is {_brief(example)}; a document is a one-dimensional array, or a dict of these; tokenize text in "
-        "a map first: .map(tokenize).pack(…)"
-    )
+    what = "a document is a one-dimensional array, or a dict of these"
+    raise LeafError(f"row {row} is {_brief(example)}; {what}; tokenize text in a map first: .map(tokenize).pack(…)")
 
 
 def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
     array = array_or_object(leaf, f"row {row}: leaf {path}")
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
         shown = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
-        raise LeafError(
-            f"row {row}: leaf {path} is {shown}, but a document's leaves are one-dimensional arrays of numbers; "
-            "drop or convert the others in a map before pack()"
-        )
+        what = f"row {row}: leaf {path} is {shown}, not a one-dimensional array of numbers"
+        raise LeafError(f"{what}; drop or convert it in a map before pack()")
     return array
-
-
-def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> None:
-    if len({len(array) for array in arrays}) > 1:
-        shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(paths, arrays, strict=True))
-        raise LeafError(
-            f"row {row} has leaves of different lengths ({shown}); make all leaves of a document equally long, "
-            "or pass seq_len as a dict with a row length for each leaf, and method='best_fit'"
-        )
 
 
 def _is_list(node: Any) -> bool:

@@ -29,9 +29,7 @@ def pack_options(
     for name, length in seq_lens.items():
         argument = f"seq_len[{name!r}]" if by_leaf else "seq_len"
         if length % align:
-            raise ArgumentError(
-                f"align={align} does not divide {argument}={length}; pass a divisor of it", argument="align"
-            )
+            raise ArgumentError(f"align={align} must divide {argument}={length}; pass a divisor", argument="align")
         if length >= 1 << 31:
             raise ArgumentError(f"{argument}={length}: pass less than 2^31")
     default = 0 if method == "split" else _WINDOW_BY_LEAF if by_leaf else _WINDOW
@@ -43,9 +41,7 @@ def _seq_lens(seq_len: Any) -> dict[str, int]:
     if not isinstance(seq_len, Mapping):
         return {ALL: integer("seq_len", seq_len, 1)}
     if not seq_len:
-        raise ArgumentError(
-            "seq_len={} has no leaves; pass a length for each leaf of the documents", argument="seq_len"
-        )
+        raise ArgumentError("seq_len={}: pass a length for each leaf of the documents", argument="seq_len")
     return {name: integer(f"seq_len[{name!r}]", length, 1) for name, length in seq_len.items()}
 
 
@@ -62,15 +58,8 @@ def _check_method(method: Any, long: Any, by_leaf: bool) -> None:
 
 def _check_split(long: Any, window: Any, align: int, most_documents: int | None) -> None:
     """Refuses what is for documents that are fitted."""
-    given = {
-        "long": (long, "error", "always cuts documents"),
-        "window": (window, None, "needs none"),
-        "align": (align, 1, "fills every row with whatever comes next"),
-        "most_documents": (most_documents, None, "fills every row with whatever comes next"),
-    }
-    for name, (value, default, because) in given.items():
+    given = {"long": (long, "error"), "window": (window, None), "align": (align, 1)}
+    for name, (value, default) in {**given, "most_documents": (most_documents, None)}.items():
         if value != default:
-            raise ArgumentError(
-                f"{name}={value!r} is for best_fit and first_fit: method='split' {because}; leave it out",
-                argument=name,
-            )
+            what = f"{name}={value!r} is for best_fit and first_fit: method='split' fills every row"
+            raise ArgumentError(f"{what}; leave it out", argument=name)

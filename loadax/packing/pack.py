@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.distributed import this_process
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError
-from loadax.packing.documents import Documents, length_work
+from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Form
 from loadax.packing.packed import Group, PackedSource
-from loadax.packing.rows import PackedRows
+from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
+from loadax.row_index.build import refuse_shared
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
@@ -38,24 +38,20 @@ def pack(
     reader: Reader,
     order: Order,
     options: PackOptions,
+    filling: Filling,
     index: Any,
     key: str | None,
     engine: Engine | None,
     progress: bool | None,
-    value: Any,
-    bos: Any,
-    given: bool,
 ) -> PackedSource:
-    """Packs the documents that a reader returns in an order; see `Dataset.pack`.
-
-    `given`: whether documents bring shifted targets.
-    """
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     folder = _open_index(reader, index, key, engine)
     documents = Documents(reader, order, options.by_leaf, key)
     options = in_order_of_leaves(options, documents.form)
-    if not given and not options.by_leaf:
+    if not filling.given and not options.by_leaf:
         warn_of_shifted(documents.form, lambda: documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
-    lengths, digest = _cached_lengths(documents, options, folder, engine, progress)
+    workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
+    lengths, digest = _cached_lengths(documents, folder, PassOptions(workers, engine, progress))
     if not documents.flat:
         documents.known = lengths
     plans = packed(options, _cached_arrays(documents, lengths, digest, options, folder), lengths)
@@ -67,12 +63,12 @@ def pack(
         documents.order.describe(),
         documents.reader.describe(),
         # States of runs without these stay as they are.
-        *([value] if options.by_leaf else [["value", value]] if value else []),
-        *([["bos", bos]] if bos is not None else []),
-        *([["targets", "given"]] if given else []),
+        *([filling.value] if options.by_leaf else [["value", filling.value]] if filling.value else []),
+        *([["bos", filling.bos]] if options.bos else []),
+        *([["targets", "given"]] if filling.given else []),
     ]
     groups = [Group(name, plan) for name, plan in zip(options.seq_lens, plans, strict=True)]
-    rows = PackedRows(documents.form, options.seq_lens, value, bos, given)
+    rows = PackedRows(documents.form, options.seq_lens, filling)
     return PackedSource(documents, groups, rows, described, _summary(documents, lengths, options, plans))
 
 
@@ -104,10 +100,7 @@ def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | No
     reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    advice = "pass key=, a text that you change with the maps"
-    if engine is not None or this_process().count > 1:
-        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}; {advice}", argument="key")
-    _log.warning("index %s is neither read nor written: %s; %s", index, reason, advice)
+    refuse_shared(index, f"{reason}; pass key=, a text that you change with the maps", engine)
     return None
 
 
@@ -122,21 +115,13 @@ def in_order_of_leaves(options: PackOptions, form: Form) -> PackOptions:
     seq_lens = options.seq_lens
     leaves = form.build(list(range(len(form.dtypes))))
     if set(leaves) != set(seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
-        raise ArgumentError(
-            f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}; "
-            "pass a length for each of them, or drop the others in a map",
-            argument="seq_len",
-        )
+        what = f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}"
+        remedy = "pass a length for each of them, or drop the others in a map"
+        raise ArgumentError(f"{what}; {remedy}", argument="seq_len")
     return options._replace(seq_lens={name: seq_lens[name] for name in sorted(leaves, key=leaves.__getitem__)})
 
 
-def _cached_lengths(
-    documents: Documents,
-    options: PackOptions,
-    folder: IndexFolder | None,
-    engine: Engine | None,
-    progress: bool | None,
-) -> tuple[Integers, str]:
+def _cached_lengths(documents: Documents, folder: IndexFolder | None, options: PassOptions) -> tuple[Integers, str]:
     """Lengths of the documents, int64[n, lengths], and their digest."""
 
     def check(entry: Entry) -> None:
@@ -149,21 +134,20 @@ def _cached_lengths(
         lengths = np.concatenate([part.reshape(-1) for part in parts])
         return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
-    name = "lengths-by-leaf" if options.by_leaf else "lengths"
+    name = "lengths-by-leaf" if documents.by_leaf else "lengths"
     known = documents.known_lengths()
     if known is not None:
         entry = cached(folder, name, documents.identity, check, lambda: entry_of([known]))
     else:
         check_index(folder, "pack", f"{documents.size} documents")
-        workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
         entry = kept_pass(
             folder,
             name,
             documents.identity,
             check,
-            lambda: length_work(documents),
+            lambda: LengthWork(documents),
             lambda parts: entry_of(part["lengths"] for part in parts),
-            PassOptions(workers, engine, progress),
+            options,
         )
     return entry.arrays["lengths"].reshape(documents.size, documents.num_lengths), entry.facts["digest"]
 
@@ -172,19 +156,19 @@ def _cached_arrays(
     documents: Documents, lengths: Integers, digest: str, options: PackOptions, folder: IndexFolder | None
 ) -> Any:
     """The arrays of the plan. They depend only on its name and the lengths, so plans share a folder."""
-    identity = {"lengths": digest, "version": PACK_VERSION}
 
     def make() -> Entry:
         arrays = plan_arrays(lengths, options, lambda number: int(documents.row_of(np.array([number]))[0]))
         counts = _counts(lengths, options)
-        for name, meaning in {"empty": "empty", "dropped": f"longer than {options.seq_len}, and dropped"}.items():
-            if counts[name]:
-                _log.info("pack: %d of %d documents are %s", counts[name], documents.size, meaning)
+        for name, count in counts.items():
+            if count:
+                _log.info("pack: %d of %d documents are %s", count, documents.size, _COUNT_TEXTS[name])
         return Entry(arrays, counts)
 
     def check(entry: Entry) -> None:
         check_arrays(entry.arrays, lengths, options)
 
+    identity = {"lengths": digest, "version": PACK_VERSION}
     return cached(folder, options.name, lambda: identity, check, make).arrays
 
 
@@ -204,13 +188,10 @@ def _summary(documents: Documents, lengths: Integers, options: PackOptions, plan
         f"{name} {plan.entries / plan.size / size:.1%}".strip()
         for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)
     )
-    counts = "".join(
-        f", {count_text(count, 'document')} {_COUNT_TEXTS[name]}"
+    counts = [
+        f"{count_text(count, 'document')} {_COUNT_TEXTS[name]}"
         for name, count in _counts(lengths, options).items()
         if count
-    )
-    return (
-        f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
-        + (f"full: {shares}" if options.by_leaf else f"{shares} full")
-        + counts
-    )
+    ]
+    packed_rows = f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}"
+    return ", ".join([packed_rows, f"full: {shares}" if options.by_leaf else f"{shares} full", *counts])

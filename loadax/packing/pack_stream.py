@@ -1,7 +1,6 @@
 """Packs the documents of a stream as they are read: the rows of each lane are those of its own documents."""
 
 from itertools import islice
-from typing import Any
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.packing.document_lane import DocumentLane
@@ -9,7 +8,7 @@ from loadax.packing.documents import refuse_batch_maps
 from loadax.packing.form import find_form
 from loadax.packing.pack import in_order_of_leaves, warn_of_shifted
 from loadax.packing.packed_lanes import PackedLanes, Packing
-from loadax.packing.rows import PackedRows
+from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.next_row import NEXT_ROW_VERSION
 from loadax.plan.pack import PackOptions
 from loadax.plan.stream import LaneVerb
@@ -19,17 +18,13 @@ from loadax.sources.stream.source import StreamSource
 _MOST_EMPTY = 512  # documents that are read to find the dtypes of all leaves
 
 
-def pack_stream(
-    reader: Reader, options: PackOptions, value: Any, bos: Any, given: bool
-) -> tuple[StreamSource, LaneVerb]:
+def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple[StreamSource, LaneVerb]:
     """The stream of packed rows, and the verb that makes them; see `Dataset.pack`.
 
     Args:
         reader: Reader of a stream of documents.
         options: How they are packed.
-        value: As for `PackedRows`.
-        bos: Likewise.
-        given: Likewise.
+        filling: What is in rows beside them.
 
     Raises:
         ArgumentError: If its rows are not documents to pack, or an argument does not fit them.
@@ -39,22 +34,19 @@ def pack_stream(
     if not isinstance(stream, StreamSource):
         raise ArgumentError("pack() after mix() of streams would break its proportions; pack each part, then mix them")
     if stream.batched:
-        raise ArgumentError(
-            "pack() of a stream with batched=True, whose blocks have rows of one length; yield documents one by one, "
-            "without batched=True"
-        )
+        raise ArgumentError("pack() of a stream with batched=True; yield documents one by one, without batched=True")
     refuse_batch_maps(reader)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
     found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options.by_leaf)
     if found is None:
         raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
     form, leaves = found
-    if not given and not options.by_leaf:
+    if not filling.given and not options.by_leaf:
         warn_of_shifted(form, lambda: [leaves])
     options = in_order_of_leaves(options, form)
-    rows = PackedRows(form, options.seq_lens, value, bos, given)
+    rows = PackedRows(form, options.seq_lens, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
     source = StreamSource(lanes, stream.lanes, rows.spec, False, stream.name, below)
-    described = ["pack", NEXT_ROW_VERSION, *options.described, value, bos, given]
+    described = ["pack", NEXT_ROW_VERSION, *options.described, *filling]
     return source, LaneVerb(f"pack({options.seq_len}, method={options.method!r})", described)

@@ -127,10 +127,8 @@ class PackedLane:
                 parts = self._read_document(base) or []
             found = [part for part in parts if part.skip <= skip < part.skip + part.lengths.max()]
             if not found:
-                raise StateError(
-                    f"the state is at entry {skip} of document {document} of the lane, which has no such entry now: "
-                    "the documents differ from those of the saved run; restore them, or start again"
-                )
+                what = f"the state is at entry {skip} of document {document} of the lane, which lacks it now"
+                raise StateError(f"{what}: documents differ from those of the saved run; restore them, or start again")
             self._parts.append(found[0].after(skip - found[0].skip))
         self._documents.skip_to(state["read"])
 

@@ -22,6 +22,20 @@ ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
 """Reads parts of documents, concatenated, for every wanted leaf of each request."""
 
 
+class Filling(NamedTuple):
+    """What is in rows beside the entries of documents.
+
+    Args:
+        value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
+        bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
+        given: Whether documents bring shifted targets, so that `loss_mask` is True for all of their entries.
+    """
+
+    value: Any
+    bos: Any
+    given: bool
+
+
 class _Shown(NamedTuple):
     """What a leaf of the rows shows: a leaf of the documents by its index, or an added one by its name."""
 
@@ -57,16 +71,14 @@ class PackedRows:
     Args:
         form: Leaves of the documents.
         seq_lens: Entries of a row by leaf, in the order of the documents' leaves; or one of the name `ALL`.
-        value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
-        bos: As `value`, of an entry before every document, which the plan counts as its first; None: there is none.
-        given: Whether documents bring shifted targets, so that `loss_mask` is True for all of their entries.
+        filling: What else is in them.
 
     Raises:
-        ArgumentError: When a leaf of the documents has the name of an added leaf, or `value` does not fit a leaf.
+        ArgumentError: When a leaf of the documents has the name of an added leaf, or a value does not fit a leaf.
     """
 
-    def __init__(self, form: Form, seq_lens: Mapping[str, int], value: Any, bos: Any, given: bool):
-        self._form, self._given = form, given
+    def __init__(self, form: Form, seq_lens: Mapping[str, int], filling: Filling):
+        self._form, self._given, bos = form, filling.given, filling.bos
         by_leaf = ALL not in seq_lens
         leaves = [_Shown(leaf if by_leaf else 0, leaf, dtype) for leaf, dtype in enumerate(form.dtypes)]
         shows: dict[str, _Shown] = {**form.build(leaves)}  # a dict, whatever mapping a document is
@@ -75,9 +87,7 @@ class PackedRows:
             for name, dtype in (_ADDED if by_leaf else {**_ADDED, _MASK: np.dtype(np.bool_)}).items():
                 leaf = f"{group}_{name}" if by_leaf else name
                 if leaf in shows and leaf != _MASK:
-                    raise ArgumentError(
-                        f"the documents have a leaf {leaf!r}, which pack() adds; rename or drop it in a map"
-                    )
+                    raise ArgumentError(f"pack() adds {leaf!r}, which documents have; rename or drop it in a map")
                 shows[leaf] = _Shown(index, name, dtype)
         self._shows: list[_Shown]
         self._shows, self._structure = flatten(shows, is_leaf=lambda node: isinstance(node, _Shown))
@@ -85,7 +95,7 @@ class PackedRows:
         self._specs = [ArraySpec((sizes[shown.group],), shown.dtype) for shown in self._shows]
         self.spec = self._structure.build(self._specs)
         """Spec of a row."""
-        self._fills = self._fill_values("value", value)
+        self._fills = self._fill_values("value", filling.value)
         self._bos_values: Any = None if bos is None else self._fill_values("bos", bos)
 
     def _fill_values(self, argument: str, value: Any) -> list[Any]:
@@ -93,10 +103,8 @@ class PackedRows:
         named = {path[2:-2]: shown for path, shown in zip(self._structure.paths, self._shows, strict=True)}
         own = [name for name, shown in named.items() if isinstance(shown.what, int)]
         if wrong := [name for name in value if name not in own] if isinstance(value, dict) else []:
-            raise ArgumentError(
-                f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}; leave it out",
-                argument=argument,
-            )
+            what = f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}"
+            raise ArgumentError(f"{what}; leave it out", argument=argument)
         return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
 
     def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts) -> Tree:
@@ -182,10 +190,8 @@ def _own_mask(shown: Any) -> int | None:
     if shown is None:
         return None
     if not isinstance(shown, _Shown) or shown.dtype.kind != "b":
-        raise ArgumentError(
-            f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts; "
-            "cast it in a map, or rename it if it is something else"
-        )
+        what = f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts"
+        raise ArgumentError(f"{what}; cast it in a map, or rename it if it is something else")
     assert isinstance(shown.what, int)
     return shown.what
 

@@ -230,10 +230,8 @@ def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int],
         return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
     check_lengths(lengths, options, row_of)
     if not options.counts(lengths).any():
-        raise ArgumentError(
-            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={options.seq_len}; "
-            "pass a larger one"
-        )
+        what = f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={options.seq_len}"
+        raise ArgumentError(f"{what}; pass a larger one")
     return _fitted_arrays(lengths, options)
 
 

@@ -1,5 +1,6 @@
 """Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +15,13 @@ from loadax.protocols import Hits, Integers, Order, Visits
 _CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
 
 
-@final
 @dataclass(frozen=True, eq=False)
-class Subset(VerbOrder):
-    """The listed positions of the parent. Memory-efficient for few positions.
+class _Listed(VerbOrder):
+    """An order that depends on a list of positions of the parent.
 
     Args:
         parent: Order that is the same in every epoch.
-        positions: Positions of the parent, ascending, int64[size].
+        positions: The positions, ascending, int64[n].
         rule: Verb and the arguments that decide its list, as JSON, for `describe`.
         arguments: Arguments of the verb, as text.
     """
@@ -30,6 +30,23 @@ class Subset(VerbOrder):
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
+
+    @property
+    @abstractmethod
+    def size(self) -> int: ...
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), [*self.rule, self.size]]
+
+    def text(self) -> list[str]:
+        arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
+        return [*self.parent.text(), f"{self.rule[0]}({arguments})"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subset(_Listed):
+    """The listed positions of the parent. Memory-efficient for few positions."""
 
     @property
     def size(self) -> int:
@@ -47,51 +64,29 @@ class Subset(VerbOrder):
         listed = self.positions[positions] == below.positions
         return Hits(below.asked[listed], positions[listed])
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), [*self.rule, self.size]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), _text(self.rule, self.arguments, self.size)]
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class Excluding(VerbOrder):
-    """All positions of the parent except the listed ones. Memory-efficient for many positions.
-
-    Args:
-        parent: Order that is the same in every epoch.
-        missing: Excluded positions of the parent, ascending, int64[n].
-        rule: Verb and the arguments that decide its list, as JSON, for `describe`.
-    """
-
-    missing: Integers
-    rule: tuple[Any, ...]
-    varies = False
+class Excluding(_Listed):
+    """All positions of the parent except the listed ones. Memory-efficient for many positions."""
 
     @property
     def size(self) -> int:
-        return self.parent.size - len(self.missing)
+        return self.parent.size - len(self.positions)
 
     @cached_property
     def _begins(self) -> Integers:
         """Own positions from which on one more of the parent's positions is excluded, int64[n]."""
-        return self.missing - np.arange(len(self.missing))
+        return self.positions - np.arange(len(self.positions))
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, positions + np.searchsorted(self._begins, positions, side="right"))
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
         below = self.parent.inverse(rows, epochs, (0, self.parent.size))
-        before = np.searchsorted(self.missing, below.positions)
-        kept = np.append(self.missing, -1)[before] != below.positions
+        before = np.searchsorted(self.positions, below.positions)
+        kept = np.append(self.positions, -1)[before] != below.positions
         return Hits(below.asked[kept], (below.positions - before)[kept])
-
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), [*self.rule, self.size]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), _text(self.rule, "", self.size)]
 
 
 def keep_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...], arguments: str = "") -> Order:
@@ -141,7 +136,3 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
         if len(rows)
     ]
     return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
-
-
-def _text(rule: tuple[Any, ...], arguments: str, size: int) -> str:
-    return f"{rule[0]}({arguments}{', ' * bool(arguments)}{size:,} rows)"

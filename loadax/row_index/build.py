@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -90,13 +89,10 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         SourceError: When the index can't be read or written.
     """
     if reader.traits.random:
-        raise ArgumentError(
-            f"{question.verb}() reads each row once, but a map before it is random; "
-            f"call {question.verb}() before the random map"
-        )
+        raise ArgumentError(f"{question.verb}() reads each row once; call it before the random map")
     folder = None if options.index is None else IndexFolder(options.index)
     check_index(folder, question.verb, f"{len(met)} rows")
-    known_as = None if folder is None else _known_as(question, reader, folder.path(question.verb), options)
+    known_as = None if folder is None else _known_as(question, reader, options)
     label = f"{question.verb} {question.name.partition(' ')[0]}"
 
     def identity() -> dict[str, Any]:
@@ -121,7 +117,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     return entry.arrays["answers"], entry.facts["digest"]
 
 
-def _known_as(question: Question, reader: Reader, path: Path, options: Options) -> list[str] | None:
+def _known_as(question: Question, reader: Reader, options: Options) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     own = [] if question.function is None else [question.function]
     reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
@@ -130,11 +126,20 @@ def _known_as(question: Question, reader: Reader, path: Path, options: Options) 
     if reason is None:
         return ["code", *(fingerprint(function).digest for function in own)]
     hint = "make such objects in a function with @functools.cache, and call it where they are used"
-    text = f"{reason}; {'pass key=, a text that you change with it' if question.verb == 'filter' else hint}"
-    if options.executor is not None or this_process().count > 1:
-        raise ArgumentError(f"index {path} can't be shared: {text}")
-    _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)
+    advice = "pass key=, a text that you change with it" if question.verb == "filter" else hint
+    refuse_shared(options.index, f"{reason}; {advice}", options.executor)
     return None
+
+
+def refuse_shared(index: Any, reason: str, executor: Engine | None) -> None:
+    """Warns that an index is not used, for a reason; refuses one that others need too.
+
+    Raises:
+        ArgumentError: When there is an executor, or a run of several processes.
+    """
+    if executor is not None or this_process().count > 1:
+        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}", argument="key")
+    _log.warning("index %s is neither read nor written: %s", index, reason)
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:

@@ -38,16 +38,16 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     leaf = specs[index]
     if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
         raise ArgumentError(
-            f"key={name!r} is a leaf of {leaf.dtype}{list(leaf.shape)}, but a group's key is one integer or text; "
-            "pass a function of one example"
+            f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or text; pass a function of one example"
         )
 
     return structure.paths[index], partial(_words_of_leaf, index, name)
 
 
-def by_function(function: Callable[..., Any]) -> RowFunction:
-    """Returns a function that hashes the user function's result for each example."""
-    return partial(_words_of_function, function, name_of(function))
+def words_of_function(function: Callable[..., Any], run: Run) -> Words:
+    """Hashes the user function's result for each example."""
+    name = name_of(function)
+    return _words(results(run, function, f"split_by {name}"), name)
 
 
 def word_of(key: Any) -> int | None:
@@ -66,10 +66,6 @@ def _words_of_leaf(index: int, name: str, run: Run) -> Words:
     if isinstance(values, np.ndarray) and not values.dtype.hasobject:
         return np.asarray(seeds.derive(0, "group", values), np.uint64)
     return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
-
-
-def _words_of_function(function: Callable[..., Any], name: str, run: Run) -> Words:
-    return _words(results(run, function, f"split_by {name}"), name)
 
 
 def _words(keys: Any, origin: str) -> Words:

@@ -1,8 +1,8 @@
 """Reads every selected row once, in large batches: a pass whose parts are runs of rows."""
 
-import math
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, final
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import flatten_spec, leaf_arrays
+from loadax.core.spec import leaf_arrays
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.protocols import Integers, Tree, Visits
@@ -21,10 +21,6 @@ from loadax.sources.passes.kept_pass import part_size
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
 _WORKERS, _MOST_WORKERS = 4, 32
-
-
-class StoppedError(Exception):
-    """Ends a cancelled run."""
 
 
 class Run(NamedTuple):
@@ -47,7 +43,7 @@ class Run(NamedTuple):
         examples = self.listed if self.batch is None else _apart(self.batch)
         for row, example in zip(self.rows.tolist(), examples, strict=True):
             if self.over.is_set():
-                raise StoppedError
+                raise CancelledError
             yield row, example
 
     def column(self, index: int) -> Any:
@@ -136,8 +132,6 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
     total, group = len(met), 1
     begins = np.empty(0, np.int64)
     if met.any():  # else no row is read for its size
-        if _needs_specs(reader):
-            _ = reader.specs  # inferred once, before the threads start
         together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS))
         rows = part_size(total, together)
         size = min(together, rows)
@@ -158,12 +152,7 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
 
 def _row_bytes(reader: Reader) -> int:
     """Bytes of a row of the source; of the first row if sizes may differ."""
-    if _needs_specs(reader):
-        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(reader.specs[0])[0])
+    if reader.maps or not reader.traits.reads_examples:  # rows are stacked or mapped; others may have no common spec
+        return reader.source_row_bytes  # which infers the specs once, before the threads start
     assert reader.first is not None
     return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))
-
-
-def _needs_specs(reader: Reader) -> bool:
-    """Whether rows are stacked or mapped; other rows may have no common spec."""
-    return bool(reader.maps) or not reader.traits.reads_examples

@@ -23,7 +23,7 @@ from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
-from loadax.row_index.groups import by_function, by_leaf
+from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
@@ -77,10 +77,7 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     listed = _integers(given, "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
-        raise RowIndexError(
-            f"exclude(): row {wrong[0]}{origin} is out of range: the source has {num_rows} rows, numbered from 0; "
-            "pass a list of rows of this source"
-        )
+        raise RowIndexError(f"exclude(): row {wrong[0]}{origin} is out of range; pass rows from 0 on, below {num_rows}")
     listed = np.unique(listed)
     left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
     if not left.size:
@@ -112,11 +109,8 @@ def select(order: Order, rows: Any, name: str) -> Order:
     listed, origin = _listed(rows, name)
     if listed.dtype.kind == "b":
         if len(listed) != order.size:
-            raise ArgumentError(
-                f"{name} is a mask of {len(listed)} bools{origin}, and the dataset has {order.size} rows; "
-                "pass one for each row, or a list of positions",
-                argument=name,
-            )
+            what = f"{name} is a mask of {len(listed)} bools{origin}, and the dataset has {order.size} rows"
+            raise ArgumentError(f"{what}; pass one for each row, or a list of positions", argument=name)
         listed = np.flatnonzero(listed)
     given = _integers(listed, name)
     _check_positions(listed, order.size, name, origin)
@@ -138,8 +132,8 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     """
     if order.varies:
         raise ArgumentError(
-            "sample() draws positions by their weights, but here other rows are at a position in every epoch; sample "
-            "datasets before they are mixed, and leave a shuffle before sample() out: draws are in random order"
+            "sample() weighs positions, which have other rows in every epoch here; sample datasets before they are "
+            "mixed or shuffled"
         )
     if not order.size:
         raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
@@ -148,19 +142,12 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     except ValueError:  # ragged
         given = np.asarray(None)
     if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise ArgumentError(
-            f"weights={shown(weights)}: pass a flat list or array of numbers, one for each row", argument="weights"
-        )
+        raise ArgumentError(f"weights={shown(weights)}: pass a flat list of numbers, one a row", argument="weights")
     if len(given) != order.size:
-        raise ArgumentError(
-            f"weights has {len(given)} entries, and the dataset has {order.size} rows; pass one for each",
-            argument="weights",
-        )
+        raise ArgumentError(f"weights has {len(given)} entries; pass {order.size}, one a row", argument="weights")
     wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
     if len(wrong):
-        raise ArgumentError(
-            f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers of at least 0", argument="weights"
-        )
+        raise ArgumentError(f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0", argument="weights")
     if not given.any():
         raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
     ends = np.cumsum(integer_weights(given))
@@ -182,7 +169,8 @@ def split_groups(
         question = Question("split_by", key, judge, np.uint64, ["leaf", path], None, _check_words)
     elif callable(key):
         checked_function("key", key, "the name of a leaf, or a function of one example", "example")
-        question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key, _check_words)
+        words_of = partial(words_of_function, key)
+        question = Question("split_by", name_of(key), words_of, np.uint64, None, key, _check_words)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words, _ = answers(question, reader, met, options)
@@ -228,10 +216,8 @@ def _truth(answer: Any, name: str, row: int) -> bool:
 def _check_positions(listed: NDArray[Any], size: int, name: str, origin: str) -> None:
     wrong = listed[(listed < -size) | (listed >= size)]
     if len(wrong):
-        raise RowIndexError(
-            f"{name}: position {wrong[0]}{origin} is out of range for a dataset of length {size}; "
-            "pass positions of its rows, counted from 0, or from -1 backwards"
-        )
+        what = f"position {wrong[0]}{origin} is out of range for a dataset of length {size}"
+        raise RowIndexError(f"{name}: {what}; pass positions from 0 on, or from -1 backwards")
 
 
 def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
@@ -239,60 +225,45 @@ def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
     if isinstance(rows, str | os.PathLike):
         path = local_path(rows)
         if path is None:
-            raise ArgumentError(
-                f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine"
-            )
+            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a local .npy or .txt file")
         listed, origin = _of_file(path), f" of {path}"
     else:
         try:
             listed, origin = np.asarray(rows if hasattr(rows, "__array__") else list(rows)), ""
         except (TypeError, ValueError):
-            raise ArgumentError(
-                f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
-            ) from None
+            what = f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
+            raise ArgumentError(what) from None
     if listed.ndim != 1:
-        raise ArgumentError(
-            f"{name} has {listed.ndim} dimensions{origin}: {listed.dtype}{list(listed.shape)}; pass a flat list, such "
-            f"as {name}.reshape(-1)",
-            argument=name,
-        )
+        what = f"{name} has {listed.ndim} dimensions{origin}: {listed.dtype}{list(listed.shape)}"
+        raise ArgumentError(f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name)
     return listed, origin
 
 
 def _of_file(path: Path) -> Integers:
     try:
-        if path.suffix == ".npy":
-            os.close(open_regular(path))  # NumPy would block on a pipe
-            return _integers(np.load(path, allow_pickle=False), str(path))
-        if path.suffix == ".txt":
-            os.close(open_regular(path))  # Python would block on a pipe
-            return _of_text(path)
+        if path.suffix in (".npy", ".txt"):
+            os.close(open_regular(path))  # opening a pipe would block
+            return _of_text(path) if path.suffix == ".txt" else _integers(np.load(path, allow_pickle=False), str(path))
     except OSError as error:
         raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error
+    except ArgumentError:
+        raise
     except NPY_FAILURES as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(
-            f"rows: {path} is not a .npy file of numbers ({error}); write it with numpy.save"
-        ) from error
-    raise ArgumentError(
-        f"rows: {path} has an unsupported format; pass a .npy file, or a .txt file with one row number per line"
-    )
+        what = f"rows: {path} is not a .npy file of numbers ({error}); write it with numpy.save"
+        raise ArgumentError(what) from error
+    raise ArgumentError(f"rows: {path} is neither a .npy file nor a .txt file with one row number per line")
 
 
 def _of_text(path: Path) -> Integers:
     rows = []
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line_number, line in enumerate(file, 1):
+        for number, line in enumerate(file, 1):
             text = line.partition("#")[0].strip()
-            if not text:
-                continue
             try:
-                rows.append(int(text))
+                rows.extend([int(text)] if text else [])
             except ValueError:
-                raise ArgumentError(
-                    f"rows: line {line_number} of {path} is {text!r:.60}; write one row number per line"
-                ) from None
+                what = f"rows: line {number} of {path} is {text!r:.60}; write one row number per line"
+                raise ArgumentError(what) from None
     return np.array(rows, np.int64)
 
 

@@ -1,7 +1,6 @@
 """Checks that sources share."""
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -46,10 +45,9 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
         try:
             out.append(np.empty((len(rows), *spec.shape), spec.dtype))
         except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
-            row_bytes = math.prod(spec.shape) * spec.dtype.itemsize
             raise SourceError(
                 f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {len(rows)} rows of "
-                f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; check its shape"
+                f"{spec.dtype}{list(spec.shape)}, {size_text(spec.nbytes)} each; check its shape"
             ) from error
     source.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
     return structure.build(out)

@@ -229,7 +229,7 @@ def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
     too_long = sum(len(each) > 16 for each in given)
     assert f"{too_long} documents too long and left out" in repr(dropped)
     assert f"{too_long} documents cut" in repr(cut)
-    assert f"pack: {too_long} of 200 documents are longer than 16, and dropped" in caplog.text
+    assert f"pack: {too_long} of 200 documents are too long and left out" in caplog.text
     assert f"pack: {sum(not len(each) for each in given)} of 200 documents are empty" in caplog.text
 
 
@@ -465,15 +465,18 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, method="best_fit", long="trim"), "long='trim': pass 'error', 'cut' or 'drop'"),
         (
             lambda data: data.pack(16, long="cut"),
-            "long='cut' is for best_fit and first_fit: method='split' always cuts documents",
+            "long='cut' is for best_fit and first_fit: method='split' fills every row",
         ),
-        (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
+        (
+            lambda data: data.pack(16, window=5),
+            "window=5 is for best_fit and first_fit: method='split' fills every row",
+        ),
         (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
         (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
         (lambda data: from_source([[], []]).pack(16), r"pack\(\): all 2 documents are empty; pack a dataset with"),
         (
             lambda data: data.map(noisy, rng=True).pack(16),
-            r"a map before it is random; call pack\(\) first, then the random map",
+            r"pack\(\) reads documents once; call pack\(\) first, then the random map",
         ),
         (
             lambda data: data.map_batch(np.negative).pack(16),
@@ -481,7 +484,7 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         ),
         (
             lambda data: mix([np.ones((3, 4)), np.ones((3, 4))], (1, 1), stop="never").pack(16),
-            r"pack\(\) needs a finite dataset, but this one never ends; mix with stop='first' or 'all'",
+            r"pack\(\) of a dataset that never ends; mix with stop='first' or 'all'",
         ),
         (
             lambda data: data.pack(16, index="s3://bucket/index"),

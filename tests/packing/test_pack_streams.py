@@ -268,7 +268,7 @@ def test_text_and_states_name_what_differs() -> None:
 def test_a_state_of_other_documents_is_refused() -> None:
     state = host_steps(from_source(documents_of([9, 9, 9])).to_stream(1).pack(6), 1, 2)[1][-1]
     changed = from_source(documents_of([9, 2, 9])).to_stream(1).pack(6)
-    match = "the state is at entry 3 of document 1 of the lane, which has no such entry now: the documents differ from"
+    match = "the state is at entry 3 of document 1 of the lane, which lacks it now: documents differ from"
     with pytest.raises(StateError, match=match):
         host_steps(changed, 1, 1, start=state)
 

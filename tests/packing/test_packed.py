@@ -224,7 +224,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS, [0.0, 10.0]),
             ArgumentError,
-            r"offsets are float64\[2\]; pass the first entry of each document",
+            r"offsets are float64\[2\]; pass ints: the first entry of each document",
         ),
         (lambda _: (TOKENS, [0]), ArgumentError, r"offsets are int64\[1\]"),
         (lambda _: (TOKENS, [[0, 10]]), ArgumentError, r"offsets are int64\[1, 2\]"),
@@ -243,7 +243,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,
-            r"data is uint16\[2, 5\], but documents need a flat array",
+            r"data is uint16\[2, 5\]; pass a flat array",
         ),
         (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is an int; pass a flat array, its path, or a dict"),
         (
@@ -293,11 +293,11 @@ ONE = np.arange(3)
     [
         (
             [ONE, np.zeros((4, 2))],
-            r"row 1: leaf \['tokens'\] is float64\[4, 2\], but a document's leaves are one-dimensional arrays",
+            r"row 1: leaf \['tokens'\] is float64\[4, 2\], not a one-dimensional array of numbers",
         ),
-        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], but a document's leaves"),
-        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', but a document's leaves"),
-        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], but a document's"),
+        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], not a one-dimensional array"),
+        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', not a one-dimensional array"),
+        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], not a one-dimensional"),
         (
             [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
             r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make .*, or pass seq_len as a dict",
@@ -323,7 +323,7 @@ def test_what_is_no_document(given: list[Any], message: str) -> None:
 
 def test_leaves_that_pack_adds_by_itself() -> None:
     for name in ("segment_ids", "positions"):
-        with pytest.raises(ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds; rename"):
+        with pytest.raises(ArgumentError, match=f"adds '{name}', which documents have; rename"):
             len(from_source([{"tokens": ONE, name: ONE}]).pack(4))
 
 
@@ -398,7 +398,7 @@ def test_documents_begin_at_multiples_and_are_not_too_many() -> None:
     described = [from_source(given).pack(16, method="first_fit", **options).describe() for options in chosen]
     assert len({str(each) for each in described}) == 4
     refused: list[tuple[Any, str]] = [
-        ({"align": 3}, r"align=3 does not divide seq_len=16; pass a divisor of it"),
+        ({"align": 3}, r"align=3 must divide seq_len=16; pass a divisor"),
         ({"align": 0}, r"align=0: pass 1 or more"),
         ({"most_documents": 0}, r"most_documents=0: pass 1 or more"),
         ({"method": "split", "align": 4}, r"align=4 is for best_fit and first_fit: method='split' fills every row"),

@@ -111,7 +111,7 @@ def refusals(folder: str) -> None:
         data().filter(small)
     with pytest.raises(ArgumentError, match=r"split_by\(\) without index=, " + advice.format(ROWS)):
         data().split_by("user", 0.5)
-    with pytest.raises(ArgumentError, match=r"filter\.json can't be shared: changes of <.* can't be detected"):
+    with pytest.raises(ArgumentError, match=r"can't be shared: changes of <.* can't be detected"):
         data().filter(Opaque(), index=folder)
     assert "filter.json" not in files(Path(folder))
     me = this_process()

@@ -67,10 +67,7 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
         ([[1], [2, 3]], r"rows=\[\[1\], \[2, 3\]\]: pass row numbers"),
         (
             "gone.csv",
-            (
-                r"rows: .*gone.csv has an unsupported format; "
-                r"pass a .npy file, or a .txt file with one row number per line"
-            ),
+            r"rows: .*gone.csv is neither a .npy file nor a .txt file with one row number per line",
         ),
         ("missing.npy", r"rows: .*missing.npy can't be read: .*; check the path"),
         ("missing.txt", r"rows: .*missing.txt can't be read: .*; check the path"),
@@ -91,9 +88,7 @@ def test_lists_that_can_not_be_used(rows: Any, message: str, tmp_path: Path, mon
 
 def test_rows_that_are_not_there(tmp_path: Path) -> None:
     for row in (500, -1):
-        with pytest.raises(
-            RowIndexError, match=rf"row {row} is out of range: the source has 500 rows, numbered from 0; pass a list of"
-        ):
+        with pytest.raises(RowIndexError, match=rf"row {row} is out of range; pass rows from 0 on, below 500"):
             data().exclude([1, row])
     (tmp_path / "gone.txt").write_text("501")
     with pytest.raises(RowIndexError, match=rf"row 501 of {tmp_path}/gone.txt is out of range"):

@@ -59,7 +59,7 @@ def test_the_callers_list_may_change() -> None:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        ([3, 500], r"rows: position 500 is out of range for a dataset of length 500; pass positions of its rows"),
+        ([3, 500], r"rows: position 500 is out of range for a dataset of length 500; pass positions from 0 on"),
         ([-501], r"rows: position -501 is out of range"),
         (np.array([2**63 + 5], np.uint64), r"rows: position 9223372036854775813 is out of range"),
         (range(10**15), r"rows: position 999999999999999 is out of range"),

@@ -135,12 +135,9 @@ def test_a_side_may_be_empty() -> None:
         ),
         (
             "image",
-            (
-                r"key='image' is a leaf of uint8\[2\], but a group's key is one integer or text; "
-                r"pass a function of one example"
-            ),
+            r"key='image' is uint8\[2\], not an integer or text; pass a function of one example",
         ),
-        ("score", r"key='score' is a leaf of float32\[\]"),
+        ("score", r"key='score' is float32\[\]"),
         (3, "key=3: pass the name of a leaf, or a function of one example"),
     ],
 )

@@ -94,10 +94,8 @@ class OpenLanes:
         self.source, self.opened = source, OpenStream(source)
         for number in saved:
             if not 0 <= number < source.lanes:
-                raise StateError(
-                    f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}; pass a state "
-                    "of get_state()"
-                )
+                what = f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}"
+                raise StateError(f"{what}; pass a state of get_state()")
         self._first_row, self._epochs, self._saved = first_row, epochs, saved
         self._lanes: dict[int, Lane] = {}
         self._layouts: dict[tuple[int, int], _Layout] = {}
@@ -292,10 +290,8 @@ class OpenLanes:
             state = self._saved_state(number, row)
             self._lanes[number] = self.source.lane(number, self._epochs, state)
             if row - state.row > _MOST_SKIPPED:
-                raise StateError(
-                    f"lane {number} would have to read {row - state.row} rows to skip them, from row {state.row} to "
-                    f"row {row}, which takes days; pass a state of get_state() of this run, or an earlier step"
-                )
+                what = f"lane {number} would have to read {row - state.row} rows to skip them, which takes days"
+                raise StateError(f"{what}; pass a state of get_state() of this run, or an earlier step")
             if row > state.row:
                 skipped.append(row - state.row)
                 stateless += state.state is None
@@ -308,8 +304,6 @@ class OpenLanes:
         saved = self._saved.get(number, ())
         known = [state for state in saved if state.row <= row]
         if saved and not known:
-            raise StateError(
-                f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}; pass a "
-                "state of get_state()"
-            )
+            what = f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}"
+            raise StateError(f"{what}; pass a state of get_state()")
         return max(known, key=lambda state: state.row, default=BEGIN)

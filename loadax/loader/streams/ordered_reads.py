@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.streams.run import StreamRun
-from loadax.loader.streams.tickets import LaneTickets, PieceTickets, SkippedError
+from loadax.loader.streams.tickets import NO_PIECE, LaneTickets, PieceTickets
 from loadax.protocols import Visits
 
 
@@ -33,7 +33,6 @@ class OrderedReads:
         self._steps: dict[int, _Step] = {}  # steps that were read in part, or before an earlier one
         # Reentrant: garbage collection under the lock may close the iterator.
         self._lock = threading.RLock()
-        self._early: dict[tuple[int, int], threading.Condition] = {}  # of pieces that wait for tickets
 
     def read(
         self, step: int, low: int, visits: Visits, out: Sequence[NDArray[Any]] | None
@@ -47,47 +46,24 @@ class OrderedReads:
             SkippedError: If earlier rows could not be read, or the iterator was closed.
         """
         end = low + len(visits.rows)
-        with self._lock:
-            piece = self._take_place(step, low)
+        self._tickets.wait(NO_PIECE, (step, low), lambda: self._next == (step, low))
+        piece, self._pieces = self._pieces, self._pieces + 1
         try:
             located, tickets = self._run.locate(visits.rows), PieceTickets(self._tickets, piece)
-            with self._lock:
-                self._next = (step + 1, 0) if end == self._rows_per_step else (step, end)
-                if self._next in self._early:
-                    self._early[self._next].notify()
+            self._next = (step + 1, 0) if end == self._rows_per_step else (step, end)
+            self._tickets.begin(self._next)
             began, processor = perf_counter(), thread_time()
             read = self._run.read(located, tickets, visits, out)
             timing = Timing(perf_counter() - began - tickets.waited, read_cpu=thread_time() - processor)
         except BaseException:
-            self._skip(piece)
+            self._tickets.skip(piece)
             raise
         self._finish(step, low, len(visits.rows), read.present, read.ended_lane)
         return read.visits, read.releases, timing
 
     def close(self) -> None:
         """Ends all waiting."""
-        self._skip(-1)
-
-    def _take_place(self, step: int, low: int) -> int:
-        """Number of a piece, once all earlier ones have tickets."""
-        # Each waits for itself alone, see `LaneTickets.wait`.
-        first = self._early[step, low] = threading.Condition(self._lock)
-        try:
-            while not self._tickets.skips(self._pieces) and self._next != (step, low):
-                first.wait()
-        finally:
-            del self._early[step, low]
-        if self._tickets.skips(self._pieces):
-            raise SkippedError
-        self._pieces += 1
-        return self._pieces - 1
-
-    def _skip(self, piece: int) -> None:
-        """Skips this piece and all later ones that wait, and all that have no tickets yet."""
-        self._tickets.skip(piece)
-        with self._lock:
-            for first in self._early.values():
-                first.notify()
+        self._tickets.skip(-1)
 
     def _finish(self, step: int, low: int, rows: int, present: bool, ended_lane: str) -> None:
         """Notes that a piece was read, and finishes steps whose pieces all were, in order."""

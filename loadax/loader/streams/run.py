@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, final
 
 from numpy.typing import NDArray
@@ -88,13 +89,15 @@ class StreamRun:
 
     def __init__(self, plan: BatchPlan, source: BaseSource, options: StreamOptions, states: LaneStates):
         self._plan, self._options = plan, options
-        streams = list(streams_in(source))
         self._streams = [
-            OpenLanes(first_row, stream, options.epochs, states[index] if index < len(states) else {})
-            for index, (first_row, stream) in enumerate(streams)
+            OpenLanes(first_row, stream, options.epochs, saved)
+            for (first_row, stream), saved in zip(streams_in(source), chain(states, repeat({})), strict=False)
         ]
         self._mixed = not isinstance(plan.order, StreamOrder)
-        self._ended_lane = ""
+        self.ended_lane = "a lane of another process has ended"
+        """Text: which lane of this process was the first to end."""
+        self.endless = options.epochs is None
+        """Whether lanes never end."""
         self.consumed = 0
         """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[list[int]]] = -1, []
@@ -107,16 +110,6 @@ class StreamRun:
         if self._options.remainder == "error":
             return "error"
         return "all" if self._options.remainder == "pad" and not self._mixed else "first"
-
-    @property
-    def ended_lane(self) -> str:
-        """Text: which lane of this process was the first to end."""
-        return self._ended_lane or "a lane of another process has ended"
-
-    @property
-    def endless(self) -> bool:
-        """Whether lanes never end."""
-        return self._options.epochs is None
 
     def bind(self, reader: Reader) -> Reader:
         """The reader, over the rows that this run has read."""
@@ -179,7 +172,7 @@ class StreamRun:
         """
         _, lacking, filled = self.progress
         if ended_lane and lacking is None:
-            self._ended_lane = ended_lane
+            self.ended_lane = ended_lane
             # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
             lacking = step + (self._mixed and self._options.remainder == "pad")
             _log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
@@ -219,10 +212,8 @@ def lane_states(start: object) -> LaneStates:
                 for number, values in lanes.items():
                     merged[index].setdefault(int(number), []).append(_lane_state(values))
         except (TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
-            raise StateError(
-                f"the state's {KEY!r} is {shown(state[KEY])}, which is not a list of states by lane; pass a state of "
-                "get_state()"
-            ) from error
+            what = f"the state's {KEY!r} is {shown(state[KEY])}, which is not a list of states by lane"
+            raise StateError(f"{what}; pass a state of get_state()") from error
     return merged
 
 

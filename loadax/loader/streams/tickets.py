@@ -1,12 +1,15 @@
 """LaneTickets: a ticket lock for each lane, so that one piece reads it at a time, in the order of the pieces."""
 
-import math
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from time import perf_counter
 from typing import final
 
 from loadax.sources.stream.lane import Lane
+
+NO_PIECE = sys.maxsize
+"""Number of a piece that has no tickets yet: all that have some are before it."""
 
 
 class SkippedError(Exception):
@@ -15,7 +18,7 @@ class SkippedError(Exception):
 
 @final
 class LaneTickets:
-    """The waiting of pieces for lanes that earlier pieces read.
+    """The waiting of pieces for their turn: to take tickets, and to read lanes that earlier pieces read.
 
     A piece has a ticket for each of its lanes, and may read a lane while the lane serves this ticket. Tickets are taken
     in the order of the pieces, so a piece only waits for earlier ones, and no two wait for each other.
@@ -24,45 +27,50 @@ class LaneTickets:
     def __init__(self) -> None:
         # Reentrant: garbage collection under the lock may close the iterator.
         self._lock = threading.RLock()
-        self._waiting: dict[tuple[Lane, int], threading.Condition] = {}  # by lane and ticket
-        self._first_skipped = math.inf
-
-    def skips(self, piece: int) -> bool:
-        """Whether a piece is not read any more, since it or one before it has failed."""
-        return piece >= self._first_skipped
+        self._waiting: dict[Hashable, threading.Condition] = {}  # by turn
+        self._first_skipped = sys.maxsize + 1
 
     def skip(self, piece: int) -> None:
-        """Skips this piece and all later ones that wait for a lane."""
+        """Skips this piece and all later ones that wait, and all that have no tickets yet."""
         with self._lock:
             self._first_skipped = min(piece, self._first_skipped)
             for served in self._waiting.values():
                 served.notify()
 
-    def wait(self, piece: int, lane: Lane, ticket: int) -> None:
-        """Waits until a lane serves the ticket of a piece.
+    def wait(self, piece: int, turn: Hashable, has_come: Callable[[], bool]) -> None:
+        """Waits for a turn, of which `begin` tells.
+
+        Args:
+            piece: The piece that waits; or `NO_PIECE`.
+            turn: What is waited for: no other piece waits for it.
+            has_come: Returns whether it is the turn of the piece.
 
         Raises:
             SkippedError: If the piece is skipped.
         """
         with self._lock:
-            # Each waits for its own ticket alone: with many threads, waking all of them costs more than reading.
-            served = self._waiting[lane, ticket] = threading.Condition(self._lock)
+            # Each waits for its own turn alone: with many threads, waking all of them costs more than reading.
+            come = self._waiting[turn] = threading.Condition(self._lock)
             try:
-                while lane.serving != ticket:
-                    if self.skips(piece):
-                        raise SkippedError
-                    served.wait()
+                while piece < self._first_skipped and not has_come():
+                    come.wait()
             finally:
-                del self._waiting[lane, ticket]
+                del self._waiting[turn]
+            if piece >= self._first_skipped:
+                raise SkippedError
+
+    def begin(self, turn: Hashable) -> None:
+        """Wakes the piece that waits for a turn, which has come."""
+        if self._waiting:  # without the lock: a thread that waits from now on sees that it has come
+            with self._lock:
+                come = self._waiting.get(turn)
+                if come is not None:
+                    come.notify()
 
     def serve_next(self, lane: Lane) -> None:
         """Lets the next piece read a lane."""
         lane.serving += 1
-        if self._waiting:  # without the lock: a thread that waits from now on sees the line above
-            with self._lock:
-                served = self._waiting.get((lane, lane.serving))
-                if served is not None:
-                    served.notify()
+        self.begin((lane, lane.serving))
 
 
 @final
@@ -88,13 +96,13 @@ class PieceTickets:
         later = []
         for index, (lane, ticket) in enumerate(zip(lanes, tickets, strict=True)):
             if lane.serving != ticket:
-                later.append(index)
+                later.append((index, lane, ticket))
                 continue
             yield index
             self._tickets.serve_next(lane)
-        for index in later:
+        for index, lane, ticket in later:
             began = perf_counter()
-            self._tickets.wait(self._piece, lanes[index], tickets[index])
+            self._tickets.wait(self._piece, (lane, ticket), lambda: lane.serving == ticket)  # noqa: B023 - called here
             self.waited += perf_counter() - began
             yield index
-            self._tickets.serve_next(lanes[index])
+            self._tickets.serve_next(lane)

@@ -41,10 +41,8 @@ class BlockSpec:
             return len(leaf)
         leaves = flatten(block)[0]
         if not leaves or any(not hasattr(leaf, "shape") or not leaf.shape for leaf in leaves):
-            raise LeafError(
-                f"{name()}: batched=True, so each item must be a tree of arrays with rows as first dimension, and this "
-                f"is {shown(block)}; yield such blocks, or leave out batched=True"
-            )
+            what = f"{name()}: batched=True, but this item is {shown(block)}"
+            raise LeafError(f"{what}; yield arrays with rows as first dimension, or leave out batched=True")
         return len(leaves[0])
 
     def leaves(self, block: Any, name: str) -> list[NDArray[Any]]:

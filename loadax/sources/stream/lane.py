@@ -69,7 +69,7 @@ class Lane:
         start: LaneState,
     ):
         self._open_lane = open_lane
-        self.number = number
+        self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs, self._blocks = lanes, epochs, blocks
         self._next = self._next_rows if blocks is None else self._next_block
         self.row = start.row
@@ -170,10 +170,8 @@ class Lane:
         """Checks that a row still is what it was when the lane yielded it."""
         leaves = flatten(row)[0]
         if len(leaves) != len(copies) or any(map(_differ, leaves, copies)):
-            raise LeafError(
-                f"{self._name} changed row {self.row} after it had yielded it, so rows overwrite each other; yield new "
-                "arrays for each row (a copy)"
-            )
+            what = f"{self._name} changed row {self.row} after it had yielded it"
+            raise LeafError(f"{what}, so rows overwrite each other; yield new arrays for each row (a copy)")
 
     def _next_block(self, rows: list[Tree], count: int) -> int:
         """Like `_next_rows`, from blocks of rows: appends one part of a block."""
@@ -211,9 +209,8 @@ class Lane:
         if state.epoch == self._epoch and state.state is not None:
             if self._methods is None:
                 raise StateError(
-                    f"the state of {self._name} was saved by an iterator with get_state() or state_dict(), and "
-                    f"{type(self._iterator).__name__} has none; open it as in the saved run, or start from its step "
-                    "alone, which repeats all rows before: loader.iterate(start=state['step'])"
+                    f"the state of {self._name} needs set_state(), which {type(self._iterator).__name__} lacks; open "
+                    "it as in the saved run, or repeat all rows before its step: loader.iterate(start=state['step'])"
                 )
             try:
                 self._methods[1](state.state)
@@ -223,10 +220,7 @@ class Lane:
 
     def _end_epoch(self) -> None:
         if self.row == self._first:
-            raise SourceError(
-                f"{self._name} of {self._lanes} has no rows" + f" in epoch {self._epoch}" * bool(self._epoch) + "; "
-                "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…)"
-            )
+            raise no_rows(self._name, self._lanes, self._epoch)
         self._iterator = self._methods = None
         self._epoch, self._first = self._epoch + 1, self.row
         self.ended = self._epoch == self._epochs
@@ -244,16 +238,11 @@ class Lane:
         except (TypeError, ValueError) as error:
             raise StateError(
                 f"{self._name}: the state of {type(self._iterator).__name__} is not JSON ({error}): {shown(state)}; "
-                "return numbers, strings, lists and dicts with str keys, or yield rows from a generator, which is "
-                "repeated to resume"
+                "return numbers, strings, lists and dicts with str keys, or yield rows from a generator"
             ) from error
 
     def _blame(self, error: BaseException, row: int) -> None:
         blame(error, "a lane", f"loadax: reading row {row} of {self._name}")
-
-    @property
-    def _name(self) -> str:
-        return f"lane {self.number}"
 
 
 def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Iterator[Any]:
@@ -266,14 +255,18 @@ def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Itera
     try:
         rows = open_lane(number, lanes, epoch)
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
-            raise SourceError(
-                f"lane {number} of {lanes}: open_lane returned {shown(rows)}; yield rows in it, or return an iterable "
-                "of rows"
-            )
+            what = f"lane {number} of {lanes}: open_lane returned {shown(rows)}"
+            raise SourceError(f"{what}; yield rows in it, or return an iterable of rows")
         return iter(rows)
     except RAISED as error:
         blame(error, "open_lane", f"loadax: opening lane {number} of {lanes}")
         raise
+
+
+def no_rows(lane: str, lanes: int, epoch: int = 0) -> SourceError:
+    """The error for a lane without rows."""
+    what = f"{lane} of {lanes} has no rows" + f" in epoch {epoch}" * bool(epoch)
+    return SourceError(f"{what}; pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…)")
 
 
 def _copy(leaf: Any) -> Any:

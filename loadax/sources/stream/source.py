@@ -1,6 +1,5 @@
 """StreamSource: what has no random access, as a fixed number of lanes. `OpenStream`: its rows that one run has read."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,7 +15,7 @@ from loadax.errors import SourceError, StreamError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.stream.blocks import BlockSpec
-from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, open_rows, state_methods
+from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
@@ -126,17 +125,14 @@ class StreamSource(BaseSource):
             if not self.batched:
                 return item
             leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
-            if all(leaf.ndim and len(leaf) for leaf in leaves):
-                return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
-            if any(not leaf.ndim for leaf in leaves):
+            if not all(leaf.ndim for leaf in leaves):
                 raise SourceError(
-                    "batched=True, so each item of a lane must be a tree of arrays with rows as first dimension, and "
-                    "the first item of lane 0 has a leaf without dimensions; leave out batched=True if lanes yield rows"
+                    "batched=True, but the first item of lane 0 has a leaf without dimensions; yield arrays with rows "
+                    "as first dimension, or leave out batched=True"
                 )
-        raise SourceError(
-            f"lane 0 of {self.lanes} has no rows; pass fewer lanes, each of which has rows: "
-            "loadax.from_stream(open_lane, lanes=…)"
-        )
+            if all(map(len, leaves)):
+                return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
+        raise no_rows("lane 0", self.lanes)
 
 
 @final
@@ -212,7 +208,7 @@ class OpenStream(BaseSource):
     @cached_property
     def rows_at_once(self) -> int:
         """Number of rows to stack at once: they fit into the caches of a core."""
-        row_bytes = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._stream.flat_spec[0])
+        row_bytes = sum(spec.nbytes for spec in self._stream.flat_spec[0])
         return max(1, _STACKED_BYTES // max(1, row_bytes))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:

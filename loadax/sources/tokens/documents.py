@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
@@ -113,39 +113,34 @@ def open_documents(
         SourceError: When a file is missing, cut short or mislabelled, or the offsets don't fit; names it.
     """
     blocks = open_cache(cache, cache_bytes)
-    files = all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
     if offsets is None:
-        if not files:
+        if not _is_files(data):
             raise ArgumentError(
-                f"offsets=None, but {type(data).__name__} data has no document boundaries; "
-                "pass offsets= (one more than documents), or the path of a Megatron .bin and .idx pair; "
-                "for a list of arrays, one per document, use loadax.from_source(list)"
+                f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
+                "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
             )
         found = find_token_files(data, dtype, documents=True)
         begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
         return DocumentSource(open_token_stream(found, blocks), begins, ends)
-    # Several files are one stream, not a tree of arrays.
-    flats = (
-        open_token_stream(find_token_files(data, dtype, documents=False), blocks)
-        if files
-        else map_leaves(lambda leaf: _open_flat(leaf, dtype, blocks), data)
-    )
-    leaves, structure = flatten(flats)
-    total = common_length(structure.paths, [len(flat) for flat in leaves])
-    bounds = _bounds(offsets, total)
-    return DocumentSource(flats, bounds[:-1], bounds[1:])
+    leaves, structure = flatten(data, is_leaf=_is_files)  # several files are one stream, not a tree of arrays
+    flats = [_open_flat(leaf, dtype, blocks) for leaf in leaves]
+    bounds = _bounds(offsets, common_length(structure.paths, list(map(len, flats))))
+    return DocumentSource(structure.build(flats), bounds[:-1], bounds[1:])
+
+
+def _is_files(data: Any) -> bool:
+    """Whether data is a path, or a list of them."""
+    return all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
 
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:
-    if isinstance(data, str | os.PathLike):
+    if _is_files(data):
         return open_token_stream(find_token_files(data, dtype, documents=False), cache)
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)
     if array.ndim != 1:
-        raise ArgumentError(
-            f"data is {array.dtype}{list(array.shape)}, but documents need a flat array; pass array.reshape(-1)"
-        )
+        raise ArgumentError(f"data is {array.dtype}{list(array.shape)}; pass a flat array, such as array.reshape(-1)")
     return MemoryArray(array)
 
 
@@ -155,16 +150,12 @@ def _bounds(offsets: Any, total: int) -> Integers:
         offsets = source.read(np.arange(len(source)))
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
-        raise ArgumentError(
-            f"offsets are {given.dtype}{list(given.shape)}; pass the first entry of each document and then the end: "
-            "ints, one more than documents"
-        )
+        what = f"offsets are {given.dtype}{list(given.shape)}"
+        raise ArgumentError(f"{what}; pass ints: the first entry of each document, and then the end of the last one")
     bounds = given.astype(np.int64)
     falls = np.flatnonzero(bounds[1:] < bounds[:-1])  # not by differences, which may wrap
     if bounds[0] != 0 or bounds[-1] != total or len(falls):
         down = f" with {bounds[falls[0] + 1]} after {bounds[falls[0]]}" if len(falls) else ""
-        raise SourceError(
-            f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries; "
-            f"pass offsets that ascend from 0 to {total}, one more than documents"
-        )
+        what = f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries"
+        raise SourceError(f"{what}; pass offsets that ascend from 0 to {total}, one more than documents")
     return bounds

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
-from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import FileSpan
@@ -93,9 +92,8 @@ def _describe(
         for entry in by_location.values():
             if entry.index_file is None:
                 raise SourceError(
-                    f"{entry.segment.location}: "
-                    "there is no .idx file next to it with the document offsets; "
-                    "leave segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
+                    f"{entry.segment.location}: there is no .idx file next to it with the document offsets; leave "
+                    "segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [by_location[location] for location in given]
 
@@ -111,13 +109,11 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     entries = []
     for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
+        what = f"{location} is {header.dtype}{list(header.shape)}"
         if len(header.shape) != 1:
-            raise SourceError(
-                f"{location} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; "
-                "open an array of rows with loadax.from_npy, or save array.reshape(-1)"
-            )
+            raise SourceError(f"{what}, not one-dimensional; open it with loadax.from_npy, or save array.reshape(-1)")
         if header.dtype.kind not in "iu":
-            raise SourceError(f"{location} is {header.dtype}{list(header.shape)}: tokens are integers")
+            raise SourceError(f"{what}: tokens are integers")
         entries.append(TokenFile(FileSpan(location, header.begin, header.size), header.dtype))
     return entries
 
@@ -129,10 +125,8 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
         raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
     (stored,) = files.sizes([location])
     if stored != size:
-        raise SourceError(
-            f"{location} is {'longer' if stored > size else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
-            f"of {parsed.dtype}) according to {index}; copy both again"
-        )
+        described = f"{size} bytes ({parsed.tokens} tokens of {parsed.dtype})"
+        raise SourceError(f"{location} has {stored} bytes instead of {described}, as {index} says; copy both again")
     return TokenFile(FileSpan(location, 0, size), parsed.dtype, index)
 
 
@@ -144,15 +138,11 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             entries.append(TokenFile(FileSpan(location, header.begin, size - header.begin), header.dtype))
             continue
         if dtype is None:
-            raise ArgumentError(
-                f"{location}: the file does not contain the dtype of its tokens; pass dtype=, such as 'uint16'",
-                argument="dtype",
-            )
+            what = f"{location}: the file does not contain the dtype of its tokens"
+            raise ArgumentError(f"{what}; pass dtype=, such as 'uint16'", argument="dtype")
         if size % dtype.itemsize:
-            raise SourceError(
-                f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of "
-                f"{with_article(str(dtype))} token; check dtype=, or copy the file again"
-            )
+            what = f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, that of {dtype}"
+            raise SourceError(f"{what}; check dtype=, or copy the file again")
         entries.append(TokenFile(FileSpan(location, 0, size), dtype))
     return entries
 
@@ -161,11 +151,8 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     first = entries[0]
     for entry in entries:
         if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-            raise SourceError(
-                f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed; "
-                "leave dtype out",
-                argument="dtype",
-            )
+            what = f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed"
+            raise SourceError(f"{what}; leave dtype out", argument="dtype")
         if entry.dtype != first.dtype:
             raise SourceError(
                 f"{first.segment.location} contains {_spelled(first.dtype)} tokens and {entry.segment.location} "
@@ -180,10 +167,8 @@ def _spelled(dtype: np.dtype[Any]) -> str:
 def _token_dtype(value: Any) -> np.dtype[Any]:
     dtype = checked_dtype("dtype", value)
     if dtype.kind not in "iu":
-        raise ArgumentError(
-            f"dtype={value!r} is {dtype}, but tokens are integers; pass 'uint16' or another integer dtype",
-            argument="dtype",
-        )
+        what = f"dtype={value!r} is {dtype}, but tokens are integers"
+        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
     return dtype
 
 

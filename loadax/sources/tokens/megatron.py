@@ -35,14 +35,11 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     # NumPy strips trailing zeros from bytes fields.
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
-            f"{location} is not an index of Megatron's or fairseq's mmap format: it begins with "
-            f"{bytes(header['magic'])!r}; write the data again with --dataset-impl mmap, or, if it does not belong to "
-            "the .bin file, move it elsewhere, and pass the .bin file with dtype="
+            f"{location} is not an index of Megatron's or fairseq's mmap format: {bytes(header['magic'])!r}; write it "
+            "with --dataset-impl mmap, or move it elsewhere, and pass the .bin file with dtype="
         )
     if header["version"] != 1:
-        raise SourceError(
-            f"{location} has version {header['version']}, but only version 1 is supported; write it again"
-        )
+        raise SourceError(f"{location} has version {header['version']}, not 1; write it again")
     code, sequences = int(header["dtype"]), int(header["sequences"])
     if code not in _DTYPES:
         raise SourceError(f"{location}: the code {code} of its dtype is not one of integers; convert the tokens")
@@ -55,10 +52,8 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     pointers_end = lengths_end + 8 * sequences
     needed = pointers_end + 8 * documents * grouped
     if files.sizes([location])[0] < needed:
-        raise SourceError(
-            f"{location}: the file is cut short: "
-            f"{sequences} sequences and {documents} document indices take {needed} bytes; copy it again"
-        )
+        what = f"{sequences} sequences and {documents} document indices take {needed} bytes"
+        raise SourceError(f"{location}: the file is cut short: {what}; copy it again")
     lengths = np.frombuffer(_read(files, location, size, lengths_end), "<i4")
     pointers = np.frombuffer(_read(files, location, lengths_end, pointers_end), "<i8")
     firsts = np.arange(documents)
@@ -66,17 +61,16 @@ def read_index(files: Files, location: str) -> MegatronIndex:
         firsts = np.frombuffer(_read(files, location, pointers_end, pointers_end + 8 * documents), "<i8")
     ends = np.cumsum(lengths, dtype=np.int64)
     begins = np.concatenate([[0], ends])
-    if (lengths < 0).any() or (pointers != begins[:-1] * dtype.itemsize).any():
-        wrong = int(np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))[0])
+    damaged = np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))
+    if len(damaged):
+        wrong = int(damaged[0])
         raise SourceError(
             f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at byte {pointers[wrong]}, expected "
             f"byte {begins[wrong] * dtype.itemsize}, the end of the previous one; the file is damaged: write it again"
         )
     if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
-        raise SourceError(
-            f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, "
-            "the number of its sequences; the file is damaged: write it again"
-        )
+        what = f"its {documents} document indices don't ascend from 0 to {sequences}, the number of its sequences"
+        raise SourceError(f"{location}: {what}; the file is damaged: write it again")
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
 
 

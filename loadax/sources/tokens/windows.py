@@ -47,10 +47,8 @@ class TokenSource(BaseSource):
         self._tokens, self._documents, self._seq_len, self._stride = tokens, documents, seq_len, stride
         self._length = max(0, (len(tokens) - seq_len - 1) // stride + 1)
         if not self._length:
-            raise SourceError(
-                f"{_named(tokens)}: {len(tokens)} tokens are less than one row of seq_len + 1 = {seq_len + 1}; "
-                "pass a smaller seq_len, or more files"
-            )
+            what = f"{_named(tokens)}: {len(tokens)} tokens are less than one row of seq_len + 1 = {seq_len + 1}"
+            raise SourceError(f"{what}; pass a smaller seq_len, or more files")
         shifted = [TokenLeaf("inputs", 0, seq_len), TokenLeaf("targets", 1, seq_len)]
         self._leaves = shifted if targets else [TokenLeaf("tokens", 0, seq_len + 1)]
         if documents is not None:

@@ -175,9 +175,8 @@ class ConcatenatedSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         out: list[Tree] = [None] * len(visits.rows)
         for part, positions, inner in self._owned(visits.rows):
-            for position, example in zip(
-                positions.tolist(), part.examples(Visits(inner, visits.epochs[positions])), strict=True
-            ):
+            examples = part.examples(Visits(inner, visits.epochs[positions]))
+            for position, example in zip(positions.tolist(), examples, strict=True):
                 out[position] = example
         return out
 
@@ -227,10 +226,8 @@ class ConcatenatedSource(BaseSource):
         """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
         if difference := structure.static_difference(its_structure):
-            return (
-                f"{self._verb}: in {self._called(index)} {difference} as in {self._called(0)}; "
-                "map them to one value first"
-            )
+            called = self._called(index), self._called(0)
+            return f"{self._verb}: in {called[0]} {difference} as in {called[1]}; map them to one value first"
         if structure != its_structure:
             return (
                 f"{self._verb}: {self._called(index)} has the leaves {its_structure.paths}, "

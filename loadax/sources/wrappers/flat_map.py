@@ -94,10 +94,8 @@ class FlatMapSource(BaseSource):
 
     def _check(self, entries: Any, row: int) -> None:
         if not isinstance(entries, list | tuple | np.ndarray) or getattr(entries, "shape", (0,)) == ():
-            raise LeafError(
-                f"flat_map {self._name} returned a {type(entries).__name__} for row {row}; "
-                f"return a list of {self._fan_out} examples"
-            )
+            what = f"flat_map {self._name} returned a {type(entries).__name__} for row {row}"
+            raise LeafError(f"{what}; return a list of {self._fan_out} examples")
         if len(entries) != self._fan_out:
             raise LeafError(
                 f"flat_map {self._name} returned {len(entries)} examples for row {row}, and fan_out={self._fan_out}; "

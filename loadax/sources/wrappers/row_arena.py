@@ -42,12 +42,12 @@ class RowLayout:
     @cached_property
     def width(self) -> int:
         """Bytes of a row."""
-        return sum(map(_row_bytes, self.specs))
+        return sum(spec.nbytes for spec in self.specs)
 
     @cached_property
     def fields(self) -> list[tuple[ArraySpec, int, tuple[int, ...]]]:
         """Of each leaf: its spec, its offset in a row, and the strides of its rows, in bytes."""
-        offsets = accumulate(map(_row_bytes, self.specs), initial=0)
+        offsets = accumulate((spec.nbytes for spec in self.specs), initial=0)
         return [
             (spec, offset, (self.width, *_strides(spec))) for spec, offset in zip(self.specs, offsets, strict=False)
         ]
@@ -145,7 +145,7 @@ def row_layouts(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None]) -> 
     groups: list[list[int]] = []
     open_groups: dict[int, tuple[list[int], int]] = {}  # by bytes of an element: the group, and the bytes it has left
     for leaf, spec in stored.items():
-        size = _row_bytes(spec)
+        size = spec.nbytes
         if not 0 < size <= _SMALL:
             groups.append([leaf])
             continue
@@ -163,10 +163,6 @@ def row_layouts(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None]) -> 
         )
         for group in groups
     ]
-
-
-def _row_bytes(spec: ArraySpec) -> int:
-    return math.prod(spec.shape) * spec.dtype.itemsize
 
 
 def _strides(spec: ArraySpec) -> tuple[int, ...]:

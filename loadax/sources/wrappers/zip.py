@@ -105,11 +105,8 @@ class ZippedSource(BaseSource):
             if rows is None or (rows.start, rows.step) != (0, 1):
                 return None
             all_starts.append(starts[: int(np.searchsorted(starts, order.size))])
-        return (
-            all_starts[0]
-            if all_starts and all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
-            else None
-        )
+        equal = all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
+        return all_starts[0] if all_starts and equal else None
 
     def locate(self, row: int) -> list[Location]:
         """Files of the row in every part, as of epoch 0."""

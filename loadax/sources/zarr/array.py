@@ -37,11 +37,12 @@ class StoredArray:
     """Reads rows of one open store.
 
     Args:
-        store: Store whose domain begins at 0, of rank 1 or more.
+        store: Store of rank 1 or more.
         name: Leaf and address, for messages.
     """
 
     def __init__(self, store: ts.TensorStore, name: str):
+        store = store[ts.d[:].translate_to[0]]  # rows from 0 on
         self._store = store
         self._name = name
         self.shape = tuple(int(extent) for extent in store.shape)
@@ -69,10 +70,8 @@ class StoredArray:
             out: Destination.
         """
         if os.getpid() != self._process:
-            raise SourceError(
-                "this store was opened before the process was forked, and TensorStore would abort the child; "
-                "use threads, or open the dataset in the child (or send it there pickled)"
-            )
+            what = "TensorStore would abort this process, which was forked after this store was opened"
+            raise SourceError(f"{what}; use threads, or open the dataset in the child (or send it there pickled)")
         index: Any = (*(rows if isinstance(rows, tuple) else (rows,)), *(slice(*column) for column in columns))
         # TensorStore would silently write to a copy of unaligned memory.
         aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
@@ -114,10 +113,7 @@ class StoredArray:
 
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
-            raise SourceError(
-                f"{self._name} is in this process's memory, and would be empty in another process; "
-                "write it to a folder first"
-            )
+            raise SourceError(f"{self._name} is in this process's memory alone; write it to a folder first")
         return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -134,14 +130,12 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
     if isinstance(leaf, ts.TensorStore):
         return leaf
     if not is_spec(leaf):
-        raise SourceError(
-            f"{name} is {type_text(leaf)}: pass a TensorStore spec (a dict with the key 'driver'), "
-            "a URL, or an open store"
-        )
+        what = "pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
+        raise SourceError(f"{name} is {type_text(leaf)}: {what}")
     try:
-        spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
-        return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
+        strict = _strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False)
+        return ts.open(strict, read=True, context=context)
     except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
         what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
         raise SourceError(what) from redacted(error)
@@ -164,21 +158,8 @@ def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing
             return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
-        again = f"{name} can't be reopened with missing chunks as errors"
-        raise SourceError(
-            f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False"
-        ) from redacted(error)
-
-
-def rows_from_zero(store: ts.TensorStore, name: str) -> ts.TensorStore:
-    """Translates the store's domain to begin at 0.
-
-    Raises:
-        SourceError: When it has no rows.
-    """
-    if store.rank == 0:
-        raise SourceError(f"{name} is a scalar without rows; give it a first dimension")
-    return store[ts.d[:].translate_to[0]]
+        what = failure(error, f"{name} can't be reopened with missing chunks as errors")
+        raise SourceError(f"{what}; open it yourself with fill_missing_data_reads=False") from redacted(error)
 
 
 def is_spec(node: Any) -> bool:
@@ -190,17 +171,11 @@ def label_of(leaf: Any, path: str) -> str:
     """Leaf and address, with which messages begin."""
     name = f"leaf {path}" if path else "the store"
     try:
-        spec = (
-            leaf.spec().to_json()
-            if isinstance(leaf, ts.TensorStore)
-            else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
-        )
+        spec = json_of(leaf) if isinstance(leaf, ts.TensorStore) else ts.Spec(leaf).to_json()
     except (ValueError, TypeError, RuntimeError):
-        return name  # a computed store has no address, and an invalid spec is refused elsewhere
-    while "kvstore" not in spec and isinstance(spec.get("base"), dict):
-        spec = spec["base"]
-    address = address_of(spec.get("kvstore"))
-    return f"{name} at {address}" if address else name
+        return name  # an invalid spec is refused elsewhere
+    addresses = addresses_in(spec)
+    return f"{name} at {addresses[0]}" if addresses else name
 
 
 def json_of(store: ts.TensorStore) -> dict[str, Any]:
@@ -234,11 +209,13 @@ def _parts(spec: Any) -> Iterator[dict[str, Any]]:
         yield from _parts(inner)
 
 
-def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:
+def _strict(spec: Any, missing: Missing, **defaults: Any) -> Any:
     """Makes missing chunks errors, unless `missing` is "fill"; TensorStore's default silently reads zeros.
 
     Also settles where the key-value store is.
     """
+    if isinstance(spec, list):  # layers
+        return [_strict(layer, missing, **defaults) for layer in spec]
     driver = spec.get("driver")
     if "kvstore" in spec:
         spec = {**spec, "kvstore": settled(spec["kvstore"])}
@@ -247,23 +224,15 @@ def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str
         # The spec of a store omits the option at its default, true.
         asked.pop("fill_missing_data_reads", None)
         return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
-    if driver in _BASE and _BASE[driver] in spec:
-        inner = spec[_BASE[driver]]
-        strict = (
-            [_strict(layer, missing, **defaults) for layer in inner]
-            if isinstance(inner, list)
-            else _strict(inner, missing, **defaults)
-        )
-        return {**spec, _BASE[driver]: strict}
-    return spec
+    inner = _BASE.get(driver, "")
+    return {**spec, inner: _strict(spec[inner], missing, **defaults)} if inner in spec else spec
 
 
 def _chunk_starts(store: ts.TensorStore) -> range:
     size = int(store.shape[0])
     layout = store.chunk_layout
     shape, origin = layout.read_chunk.shape, layout.grid_origin
-    rows = shape[0] if shape else None
-    if not rows or rows < 1:
+    if not shape or not shape[0]:
         return range(size)
     offset = int(origin[0] or 0) if origin else 0
-    return range(offset % rows - rows if offset % rows else 0, size, rows)
+    return range(-(-offset % shape[0]), size, shape[0])

@@ -1,6 +1,7 @@
 """Maps a row of a chunked array to its files, from metadata alone."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from loadax.protocols import Location
@@ -32,7 +33,7 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
     ]
     locations = []
     for index in itertools.product(*coordinates):
-        key = _key(spec, index)
+        key = chunk_key(spec, index)
         spans = [str(row // chunks[0])]
         for coordinate, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
             first, last = coordinate * size // chunk, (min((coordinate + 1) * size, extent) - 1) // chunk
@@ -43,18 +44,15 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
     return locations
 
 
-def _key(spec: dict[str, Any], index: tuple[int, ...]) -> str | None:
+def chunk_key(spec: dict[str, Any], index: Sequence[int]) -> str | None:
     """Key of a chunk's file by the format's specification; None if unknown."""
     metadata = spec.get("metadata", {})
     coordinates = [str(coordinate) for coordinate in index]
     if spec.get("driver") == "zarr3":
         encoding = metadata.get("chunk_key_encoding", {"name": "default"})
         default = encoding["name"] == "default"
-        return (
-            encoding.get("configuration", {})
-            .get("separator", "/" if default else ".")
-            .join(["c"] * default + coordinates)
-        )
+        separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+        return str(separator.join(["c"] * default + coordinates))
     if spec.get("driver") in ("zarr", "zarr2"):
         return str(metadata.get("dimension_separator", ".")).join(coordinates)
     return "/".join(coordinates) if spec.get("driver") == "n5" else None

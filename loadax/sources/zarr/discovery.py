@@ -48,10 +48,8 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     driver, metadata = root.node("") or (None, {})
     if driver is not None:
         if variables is not None:
-            raise SourceError(
-                f"{root.text} is an array, not a group, so variables={variables!r} does not apply; leave it out",
-                argument="variables",
-            )
+            what = f"{root.text} is an array, not a group, so variables={variables!r} does not apply"
+            raise SourceError(f"{what}; leave it out", argument="variables")
         above = root.above()
         if above is not None:  # an array of a group that loadax has not finished writing
             check_finished(above, f"the group above {root.text}")
@@ -76,9 +74,7 @@ def _ragged_arrays(root: "Folder", manifest: dict[str, Any]) -> RaggedArrays:
     ragged, shard_rows = manifest.get("ragged"), manifest.get("shard_rows")
     good = isinstance(arrays, dict) and isinstance(ragged, list) and isinstance(shard_rows, int) and shard_rows > 0
     if not (good and ragged and all(name in arrays for name in (LENGTHS, *ragged))):
-        raise SourceError(
-            f"{root.text}: {FINISHED} is damaged: it does not describe a store of ragged rows; copy it again"
-        )
+        raise SourceError(f"{root.text}: {FINISHED} is damaged, it describes no ragged rows; copy it again")
     return RaggedArrays(root.text, manifest, {name: root.array("zarr3", f"{name}/") for name in arrays})
 
 
@@ -134,10 +130,9 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
-            raise SourceError(
-                f"{self.text} can't be listed, and has no consolidated metadata; check the URL, and if it is a group "
-                "name its arrays in variables=[…]"
-            ) from redacted(error)
+            what = f"{self.text} can't be listed, and has no consolidated metadata"
+            remedy = "check the URL, and if it is a group name its arrays in variables=[…]"
+            raise SourceError(f"{what}; {remedy}") from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
 
@@ -147,13 +142,10 @@ class Folder:
         Raises:
             SourceError: When it is not a JSON object of objects.
         """
-        consolidated: Any = (
-            metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
-        )
-        if consolidated is None:
-            return None
+        second = "zarr_consolidated_format" in metadata
+        consolidated: Any = metadata if second else metadata.get("consolidated_metadata")
         nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else consolidated
-        if nodes is None and consolidated is not metadata:
+        if nodes is None and not second:
             return None
         if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
             raise SourceError(
@@ -173,9 +165,7 @@ class Folder:
         """Refuses pipes and other special files, on which TensorStore would block."""
         for path in [self._local / key for key in keys] if self._local is not None else ():
             if path.exists() and not path.is_file():
-                raise SourceError(
-                    f"{path} is not a regular file, so it contains no zarr metadata; delete it, or copy the store again"
-                )
+                raise SourceError(f"{path} is not a regular file; delete it, or copy the store again")
 
     @property
     def _reading(self) -> str:
@@ -187,7 +177,7 @@ class Folder:
     def _ask(self, keys: list[str]) -> list[Any]:
         """Reads some small objects concurrently."""
         self._check_regular(keys)
-        if str(self._spec.get("driver", "")) == "zip":
+        if self._spec.get("driver") == "zip":
             # TensorStore 0.1.86 sometimes hangs on one of two concurrent reads of a zip file that does not exist.
             return [wait(self.store.read(key), self._reading) for key in keys]
         under_way = [self.store.read(key) for key in keys]

@@ -14,6 +14,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.stream_array import StreamArray
+from loadax.sources.zarr.chunk_files import chunk_key
 
 _MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
@@ -37,12 +38,8 @@ class MappedChunks:
         self.dtype = dtype
         self._name = name
         self._rows = int(metadata["chunk_grid"]["configuration"]["chunk_shape"][0])
-        encoding = metadata["chunk_key_encoding"]
-        separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
-        parts = ["c"] * (encoding["name"] == "default"), ["0"] * (len(self.shape) - 1)
-        self._files = [
-            str(folder / separator.join([*parts[0], str(chunk), *parts[1]])) for chunk in range(len(self.chunk_starts))
-        ]
+        spec, columns = {"driver": "zarr3", "metadata": metadata}, [0] * (len(self.shape) - 1)
+        self._files = [f"{folder}/{chunk_key(spec, [chunk, *columns])}" for chunk in range(len(self.chunk_starts))]
         self._chunk_bytes = self._rows * math.prod(self.shape[1:]) * dtype.itemsize
         stream = MappedSegments([FileSpan(file, 0, self._chunk_bytes) for file in self._files])
         self._array = StreamArray(stream, dtype, self.shape)

@@ -1,5 +1,6 @@
 """TensorStoreSource: reads rows of chunked arrays (zarr, zarr3, n5, …), local or remote."""
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,6 @@ from loadax.sources.zarr.array import (
     label_of,
     open_store,
     reopen_strict,
-    rows_from_zero,
 )
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
@@ -89,9 +89,7 @@ class TensorStoreSource(BaseSource):
         decoded = [array for array in self._arrays if isinstance(array, StoredArray)]
         if not decoded:
             return None
-        starts = max(
-            decoded, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
-        ).chunk_starts
+        starts = max(decoded, key=lambda array: math.prod(array.shape[1:]) * array.dtype.itemsize).chunk_starts
         if len(starts) == self._length:
             return None
         return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
@@ -169,6 +167,7 @@ def _opened(store: Any, name: str) -> Any:
 
 
 def _rows(store: Any, name: str, missing: Missing) -> Rows:
-    counted = rows_from_zero(store, name)
+    if store.rank == 0:
+        raise SourceError(f"{name} is a scalar without rows; give it a first dimension")
     mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), name) if missing == "error" else None
-    return mapped if mapped is not None else StoredArray(counted, name)
+    return mapped or StoredArray(store, name)

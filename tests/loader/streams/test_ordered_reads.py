@@ -17,6 +17,7 @@ from loadax.loader.streams.ordered_reads import OrderedReads
 from loadax.loader.streams.run import PieceOfStreams
 from loadax.loader.streams.tickets import LaneTickets, SkippedError
 from loadax.protocols import Visits
+from loadax.sources.stream.lane import Lane
 from tests.limits import HANG, until
 from tests.streams import expected_steps, row_of
 
@@ -177,10 +178,10 @@ def noted_waiting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted: list[str] = []
     wait = LaneTickets.wait
 
-    def notes(*place: Any) -> None:
-        noted.append("waits")
+    def notes(tickets: LaneTickets, piece: int, turn: Any, has_come: Any) -> None:
+        noted.extend(["waits"] * isinstance(turn[0], Lane))
         try:
-            wait(*place)
+            wait(tickets, piece, turn, has_come)
         except SkippedError:
             noted.append("skipped")
             raise

@@ -269,9 +269,9 @@ ONE_DTYPE = "; a stream has one dtype: convert some files, or open them separate
         (
             "odd.bin",
             "uint16",
-            r": its size of 21 bytes is not a multiple of 2, .* uint16 token; check dtype=, or copy",
+            r": its size of 21 bytes is not a multiple of 2, that of uint16; check dtype=, or copy",
         ),
-        ("table.npy", "uint16", r" is int32\[6, 4\]: a stream of tokens has one dimension; .* loadax\.from_npy"),
+        ("table.npy", "uint16", r" is int32\[6, 4\], not one-dimensional; .* loadax\.from_npy"),
         ("floats.npy", "uint16", r" is float64\[6\]: tokens are integers"),
         ("wide.npy", "uint16", " contains int64 tokens, but dtype=uint16 was passed; leave dtype out"),
         ("objects.npy", "uint16", r" contains Python objects; save an array of numbers with numpy\.save"),

@@ -381,7 +381,7 @@ class TestStoresThatLoadaxWrote:
                 '{"version": 99}',
                 r"loadax\.json has version 99, and this loadax reads 1 and 2; read the store with the loadax version",
             ),
-            ('{"version": 2}', r"loadax\.json is damaged: it does not describe a store of ragged rows; copy it again"),
+            ('{"version": 2}', r"loadax\.json is damaged, it describes no ragged rows; copy it again"),
             ('{"version": 2, "arrays": {"a": 0}, "ragged": ["a"], "shard_rows": 1}', r"loadax\.json is damaged"),
         ],
     )
