@@ -49,7 +49,7 @@ def test_nothing_to_leave_out(tmp_path: Path) -> None:
 def test_it_costs_what_is_left_out() -> None:
     order = data().exclude(GONE).order
     assert isinstance(order, Excluding)
-    assert order.missing.nbytes == 5 * 8
+    assert order.positions.nbytes == 5 * 8
 
 
 def test_the_state_is_of_the_rows_that_are_left_out() -> None:
