@@ -44,7 +44,7 @@ def write_corpus(folder: Path) -> str:
     texts = [text for path in files for text in path.read_text("utf-8", "ignore").split("\n\n\n") if len(text) > 100]
     (folder / "documents.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
     try:
-        import sentencepiece  # type: ignore[import-not-found]
+        import sentencepiece
     except ImportError:
         return "bytes"
     sentencepiece.SentencePieceTrainer.train(
