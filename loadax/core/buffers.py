@@ -118,7 +118,8 @@ class BufferPool:
         # Through a memoryview, so that NumPy does not treat `lease` as a view of `memory`: every array made from
         # `lease`, and every jax.Array on one of those, then references `lease` itself, which `finalize` watches.
         lease = np.frombuffer(memory.data, np.uint8, count=size)
-        weakref.finalize(lease, self._give_back, memory).atexit = False
+        # Without the lock: garbage collection may call this at any point, with any lock held.
+        weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease
 
     def _take(self, capacity: int) -> NDArray[np.uint8] | None:
@@ -128,10 +129,6 @@ class BufferPool:
         self._idle.move_to_end(capacity)  # this size is in use
         self._idle_bytes -= capacity
         return stack.pop()
-
-    def _give_back(self, memory: NDArray[np.uint8]) -> None:
-        # Without the lock: garbage collection may call this at any point, with any lock held.
-        self._returned.append(memory)
 
     def _sort_in(self) -> None:
         while self._returned:

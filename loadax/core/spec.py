@@ -37,9 +37,12 @@ def all_columns(shape: Sequence[int]) -> Columns:
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. Strings, bytes and other objects have dtype `object`."""
     leaves, structure = flatten(example)
-    return structure.build(
-        _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
-    )
+    specs = []
+    for leaf, path in zip(leaves, structure.paths, strict=True):
+        array = as_array(leaf, f"leaf {path or 'of the example'}")
+        dtype = np.dtype(object) if array.dtype.kind in "USO" else array.dtype.newbyteorder("=")
+        specs.append(ArraySpec(array.shape, dtype))
+    return structure.build(specs)
 
 
 def spec_or_object(example: Tree) -> Tree:
@@ -189,13 +192,6 @@ def as_array(leaf: Any, name: object) -> NDArray[Any]:
             f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
     return array.astype(object) if array.dtype.kind == "T" else array
-
-
-def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
-    array = as_array(leaf, name)
-    if array.dtype.kind in "USO":
-        return ArraySpec(array.shape, np.dtype(object))
-    return ArraySpec(array.shape, array.dtype.newbyteorder("="))
 
 
 def normalise_spec(spec: Tree, name: str) -> Tree:

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, shown, text
-from loadax.core.replacements import for_dataloader, missing_attribute
+from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.device.device_map import DeviceMap
@@ -53,7 +53,7 @@ from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mes
 def _refuse(unknown: Mapping[str, Any]) -> None:
     """Raises for unknown arguments. For those of other data loaders, the error says what to use instead."""
     for name, value in unknown.items():
-        hint = for_dataloader(name)
+        hint = DATALOADER.get(name)
         if hint is None:
             close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
             guess = f"; did you mean {close[0]}?" if close else ""
@@ -423,7 +423,7 @@ class Dataloader:
         except IndexError:
             return None
         if (batches.mesh, batches.step) == (mesh, step):
-            batches.restart_statistics()
+            batches.ledger.monitor.restart()
             return batches
         batches.close()
         return None
@@ -627,19 +627,17 @@ class Dataloader:
             steps: self._position_ranges(steps.start) if ranges is None else ranges
             for steps in alike_steps(self._plan, chosen)
         }
-        name = run if run is not None else self._run_name()
-        return certify(self._plan, self._order, name, pieces, self._pipeline.options.quarantine)
+        if run is None:
+            shard = self._pipeline.options.shard
+            count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
+            run = "1 process" if count == 1 else f"{count} processes"
+        return certify(self._plan, self._order, run, pieces, self._pipeline.options.quarantine)
 
     def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
         layouts = self._shard(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return position_ranges(self._positions(step), heights)
-
-    def _run_name(self) -> str:
-        shard = self._pipeline.options.shard
-        count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
-        return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"

@@ -19,7 +19,6 @@ class LoadedJob(Protocol):
 
     def buffers(self, count: int) -> BatchBuffers:
         """Buffers of `count` steps that workers can write to; reused when their last view is gone."""
-        ...
 
     def run(self, piece: Piece) -> Timing:
         """Has a worker read a piece, and waits for it. Thread-safe.
@@ -27,11 +26,9 @@ class LoadedJob(Protocol):
         Raises:
             Exception: Whatever the source or a map raised.
         """
-        ...
 
     def prepare(self, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job."""
-        ...
 
 
 class PieceExecutor(Protocol):
@@ -67,15 +64,12 @@ class PieceExecutor(Protocol):
             masking: Whether rows that can't be read become padding.
             prefetch_bytes: Bytes of idle buffers to keep for reuse.
         """
-        ...
 
     def worker_text(self, thread: int) -> str:
         """The worker that reads for a thread, its state and its stack, to follow "reads row 3"; empty: the thread."""
-        ...
 
     def close(self) -> None:
         """Stops all workers, including busy ones. Idempotent and thread-safe."""
-        ...
 
 
 def open_executor(options: LoaderOptions) -> PieceExecutor:
