@@ -25,7 +25,7 @@ from loadax.protocols import Blocks, Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.wrappers.chunk_cache import area, hull, largest_chunk, with_chunks
+from loadax.sources.wrappers.chunk_cache import area, chunk_of, chunk_sizes, hull, largest_chunk, with_chunks
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.zip import ZippedSource
 
@@ -285,17 +285,11 @@ def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, le
     """Largest number of chunks that a block spans, and their rows per row of the block, from a sample of blocks."""
     assert order.parent is not None
     sample = np.unique(np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(np.int64))
-    bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
     most, decoded, used = 1, 0, 0
     for block in sample.tolist():
         positions = np.arange(block * blocks.rows, min((block + 1) * blocks.rows, order.size), dtype=np.int64)
         rows = order.parent.visits(np.zeros_like(positions), positions).rows
-        if bounds is None:
-            step = starts.step if isinstance(starts, range) else 1
-            chunks = distinct(rows // step)[0]
-            sizes = np.minimum(length - chunks * step, step)
-        else:
-            chunks = distinct(np.searchsorted(bounds, rows, side="right") - 1)[0]
-            sizes = np.diff(bounds, append=length)[chunks]
+        chunks = distinct(chunk_of(starts, rows))[0]
+        sizes = chunk_sizes(starts, chunks, length)
         most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
     return most, decoded / max(1, used)

@@ -78,10 +78,6 @@ class RecordFiles:
         ]
         return np.concatenate(parts).astype(np.int64)
 
-    @property
-    def addresses(self) -> list[str]:
-        return [file.path for file in self.files]
-
     def locate(self, row: int) -> list[Location]:
         """File of a row, and its record number in the file."""
         index, record = self._place(row)

@@ -227,16 +227,17 @@ def refuse_grain(data: Any) -> None:
     Raises:
         ArgumentError: Says what to pass instead.
     """
-    if comes_from(data, "grain", "IterDataset", "DatasetIterator"):
-        raise ArgumentError(
-            f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass the MapDataset before "
-            ".to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches"
-        )
-    if comes_from(data, "grain", "DataLoader", "DataLoaderIterator"):
-        raise ArgumentError(
-            f"the data is a grain.{type(data).__name__}, which can only be iterated over; pass its data source, and "
-            "shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
-        )
+    for names, remedy in (
+        (("IterDataset", "DatasetIterator"), "the MapDataset before .to_iter_dataset()"),
+        (
+            ("DataLoader", "DataLoaderIterator"),
+            "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
+        ),
+    ):
+        if comes_from(data, "grain", *names):
+            raise ArgumentError(
+                f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass {remedy}"
+            )
 
 
 def _epoch_length(dataset: Any) -> int:

@@ -152,7 +152,7 @@ class _CachedColumns:
 
     def serve(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Copies rows, only these columns, into `out`."""
-        chunk_of_row = self._chunk_of(rows)
+        chunk_of_row = chunk_of(self._starts, rows)
         first = int(chunk_of_row.min())
         counts = np.bincount(chunk_of_row - first)
         numbers = np.flatnonzero(counts)
@@ -182,11 +182,6 @@ class _CachedColumns:
             raise
         row_area = area(boxes)
         self._release(chunks, {index: count * row_area for index, count in asked.items()})
-
-    def _chunk_of(self, rows: Integers) -> Integers:
-        if isinstance(self._starts, range):
-            return rows // self._starts.step
-        return np.searchsorted(self._starts, rows, side="right") - 1
 
     def _rows_of(self, index: int) -> tuple[int, int]:
         end = self._starts[index + 1] if index + 1 < len(self._starts) else self._length
@@ -296,6 +291,18 @@ def hull(one: Columns | None, other: Columns | None) -> Columns | None:
 def area(boxes: Sequence[Columns | None]) -> int:
     """Number of elements of a row in the boxes."""
     return sum(math.prod(stop - start for start, stop in box) for box in boxes if box is not None)
+
+
+def chunk_of(starts: Integers | range, rows: Integers) -> Integers:
+    """Indices of the chunks that these rows are in."""
+    return rows // starts.step if isinstance(starts, range) else np.searchsorted(starts, rows, side="right") - 1
+
+
+def chunk_sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
+    """Rows of these chunks."""
+    if isinstance(starts, range):
+        return np.minimum(starts.step, length - chunks * starts.step)
+    return np.diff(starts, append=length)[chunks]
 
 
 def largest_chunk(starts: Integers | range, length: int) -> int:

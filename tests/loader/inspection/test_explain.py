@@ -148,11 +148,12 @@ def test_padding_is_in_no_chunk() -> None:
     assert "20 rows, 2 steps, 12 rows of padding" in str(found)
 
 
-def test_chunk_reads_samples_hosts() -> None:
+def test_chunk_reads_samples_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
     held = AllHosts(loader._shard(), BATCH).rows
     for most, sampled in ((4, 4), (0, 1), (100, 16)):
-        found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
+        monkeypatch.setattr("loadax.loader.inspection.chunk_reads._MOST_ENTRIES", most)
+        found = chunk_reads(loader._plan, [0], held, loader.dataset.source)
         assert found is not None
         assert [len(figures) for figures in found] == [sampled] * 2
 
