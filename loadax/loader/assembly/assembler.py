@@ -60,7 +60,8 @@ class _PieceView:
         low, count = self.piece.low, len(self.piece.visits.rows)
         if tile.select is None:
             return low, low + count
-        first, last = (self._below(tile, bound) for bound in (low, low + count))
+        steps, inner = np.divmod([low, low + count], self.piece.rows_per_step)
+        first, last = (steps * len(tile.select) + np.searchsorted(tile.select, inner)).tolist()
         return first, last
 
     def wanted(self, tile: ColumnTile) -> Integers | None:
@@ -100,11 +101,6 @@ class _PieceView:
         rows = self.piece.buffers.rows(index)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
-
-    def _below(self, tile: ColumnTile, bound: int) -> int:
-        assert tile.select is not None
-        steps, inner = divmod(bound, self.piece.rows_per_step)
-        return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
@@ -161,12 +157,10 @@ class Assembler:
             Exception: Whatever the source or a map raises, with a note; a LeafError if a value does not fit its leaf.
                 With masking, errors that do not come from rows alone.
         """
-        if not self._masking:
-            return self._fill(piece)
         try:
             return self._fill(piece)
         except Exception as error:
-            if not maskable(error):
+            if not self._masking or not maskable(error):
                 raise
         return self._fill_row_by_row(piece)
 

@@ -209,7 +209,6 @@ class ProcessPool:
                 self._handles.append(worker)
                 self._free.notify_all()
                 return
-        worker.stop()
         worker.reap(monotonic() + _CLOSE_TIMEOUT)
 
     def _replace(self, worker: WorkerHandle) -> str:

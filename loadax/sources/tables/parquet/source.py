@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
@@ -99,9 +99,8 @@ class ParquetSource(BaseSource):
         if not len(rows):
             # Where rows may differ in shape, one of them tells the shape of none.
             one = len(self) > 0 and self._empty.is_ragged
-            return (
-                map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64))) if one else self._empty.read(rows)
-            )
+            tree = next(self._waves(np.zeros(1, np.int64)))[0] if one else self._empty
+            return tree.read(rows)
         parts = list(self._waves(rows))
         if len(parts) == 1:
             tree, inside, _ = parts[0]
