@@ -583,13 +583,7 @@ class Dataloader:
         made._begin_runs()
         return made
 
-    def certificate(
-        self,
-        steps: Any = None,
-        *,
-        positions: Any = None,
-        run: str | None = None,
-    ) -> Certificate:
+    def certificate(self, steps: Any = None, *, positions: Any = None, run: str | None = None) -> Certificate:
         """Certifies which rows this process reads at which steps and positions, without those in quarantine.
 
         All hosts together give the same certificate as one process alone. Save the certificates of all hosts, and
@@ -613,8 +607,9 @@ class Dataloader:
             raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
         self._checked(chosen[0])
         self._checked(chosen[-1])
-        chosen_positions = None if positions is None else np.asarray(positions)
-        if chosen_positions is not None:
+        ranges: list[tuple[int, int]] | None = None
+        if positions is not None:
+            chosen_positions = np.asarray(positions)
             sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
             listed = chosen_positions.ndim == 1 and chosen_positions.size > 0
             if not listed or not _inside(chosen_positions, min(sizes)) or (np.diff(chosen_positions) < 1).any():
@@ -622,7 +617,7 @@ class Dataloader:
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
-        ranges = None if chosen_positions is None else position_ranges(chosen_positions.astype(np.int64))
+            ranges = position_ranges(chosen_positions.astype(np.int64))
         pieces = {
             steps: self._position_ranges(steps.start) if ranges is None else ranges
             for steps in alike_steps(self._plan, chosen)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,20 @@ from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.transforms import BatchMap
+
+
+class FillOptions(NamedTuple):
+    """How buffers are filled, on any worker.
+
+    Args:
+        layout: Buffer layout of one step.
+        key_seed: Seed of the random keys, if there are any.
+        masking: Whether rows that can't be read become padding.
+    """
+
+    layout: BufferLayout
+    key_seed: int | None = None
+    masking: bool = False
 
 
 @final
@@ -123,23 +137,17 @@ class Assembler:
 
     Args:
         reader: Reader of the rows.
-        layout: Buffer layout of one step.
-        key_seed: Seed of the random keys, if there are any.
-        masking: Whether rows that can't be read become padding.
+        options: How to fill them.
         mark: Marks stages for a profiler.
     """
 
-    def __init__(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool = False, mark: Mark = unmarked
-    ):
+    def __init__(self, reader: Reader, options: FillOptions, mark: Mark = unmarked):
         self._reader = reader
-        self._masking = masking
         self._mark = mark
-        self._key_seed = key_seed
-        self.layout = layout
+        self.layout, self._key_seed, self._masking = options
         self._data: list[tuple[int, ColumnTile]] = []
         self._generated: list[tuple[int, ColumnTile]] = []
-        for index, tile in enumerate(layout.tiles):
+        for index, tile in enumerate(self.layout.tiles):
             (self._generated if tile.leaf.source is None else self._data).append((index, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
@@ -148,7 +156,7 @@ class Assembler:
         whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_dtypes) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
-        self._by_columns = reader.maps_columns and (not masking or (not reader.maps and whole_rows))
+        self._by_columns = reader.maps_columns and (not self._masking or (not reader.maps and whole_rows))
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.core.buffers import aligned_bytes
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError
-from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
@@ -83,7 +83,7 @@ def read_step(loader: Dataloader, step: int) -> None:
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     visits = loader._plan.visits(step, shard.positions)
-    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(shard.positions), buffers))
+    Assembler(loader.dataset.reader, FillOptions(layout)).fill(Piece(visits, 0, len(shard.positions), buffers))
 
 
 def test_whole_rows_are_counted_with_a_warning() -> None:
