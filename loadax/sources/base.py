@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Location, Tree, Visits
 
 
 class Child(NamedTuple):
@@ -300,9 +300,7 @@ class WrapperSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         return self._source.lengths(rows)
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)
 
     def locate(self, row: int) -> list[Location]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,12 @@ from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Failure, Timing
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.transforms import BatchMap
+
+_IndexedTile: TypeAlias = tuple[int, ColumnTile]  # with its index among the tiles of the layout
 
 
 class FillOptions(NamedTuple):
@@ -145,8 +147,8 @@ class Assembler:
         self._reader = reader
         self._mark = mark
         self.layout, self._key_seed, self._masking = options
-        self._data: list[tuple[int, ColumnTile]] = []
-        self._generated: list[tuple[int, ColumnTile]] = []
+        self._data: list[_IndexedTile] = []
+        self._generated: list[_IndexedTile] = []
         for index, tile in enumerate(self.layout.tiles):
             (self._generated if tile.leaf.source is None else self._data).append((index, tile))
         self._structure = flatten_spec(reader.spec)[1]
@@ -240,7 +242,7 @@ class Assembler:
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, and applies elementwise maps to them."""
-        groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
+        groups: list[list[_IndexedTile]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
         with clock("read"):
             for tiles in self._rounds:
@@ -280,14 +282,12 @@ class Assembler:
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
-    def _read(
-        self, view: _PieceView, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
-    ) -> list[NDArray[Any]]:
+    def _read(self, view: _PieceView, tiles: list[_IndexedTile], targets: LeafArrays) -> list[NDArray[Any]]:
         """Calls `read_into` once, for tiles of different leaves that need the same rows."""
         real = view.real(tiles[0][1])
         rows = view.visits.rows if real is None else view.visits.rows[real]
         boxes: list[Columns | None] = [None] * len(self._source_dtypes)
-        out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
+        out: LeafArrays = [None] * len(self._source_dtypes)
         values = []
         for (_, tile), target in zip(tiles, targets, strict=True):
             source = _source(tile)
@@ -309,12 +309,12 @@ def _source(tile: ColumnTile) -> int:
     return tile.leaf.source
 
 
-def _rounds(tiles: list[tuple[int, ColumnTile]]) -> Iterator[list[tuple[int, ColumnTile]]]:
+def _rounds(tiles: list[_IndexedTile]) -> Iterator[list[_IndexedTile]]:
     """Groups tiles into rounds of one `read_into` call: distinct leaves that need the same rows."""
     waiting = list(tiles)
     while waiting:
         first = waiting[0][1].select
-        chosen: dict[int, tuple[int, ColumnTile]] = {}
+        chosen: dict[int, _IndexedTile] = {}
         for entry in waiting:
             select = entry[1].select
             same = select is first or (select is not None and first is not None and np.array_equal(select, first))

@@ -116,10 +116,8 @@ def _in_classes(
         raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
     # Includes folders without images: a label must not depend on whether other classes have images.
     names, groups = (list(by_class), list(by_class.values())) if classes else ([""], [loose])
-    if sizes is None:
-        return ImageFiles(root, names, groups)
     paths = (f"{label}/{name}".lstrip("/") for label, group in zip(names, groups, strict=True) for name in group)
-    return ImageFiles(root, names, groups, [sizes[path] for path in paths])
+    return ImageFiles(root, names, groups, None if sizes is None else [sizes[path] for path in paths])
 
 
 def _size(size: Any) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.buffers import aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, LeafArrays, Tree
 from loadax.sources.base import Traits
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
@@ -135,9 +135,7 @@ class ColumnTree:
         first, *others = (column.lengths(runs, len(rows)) for column in self.columns if isinstance(column, Lists))
         return first if all((other == first).all() for other in others) else None
 
-    def parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
         runs = runs_of(self.starts, rows)
         return [

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.tables.arrow.call import Call
@@ -87,9 +87,7 @@ class TableSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         return self._tree.lengths(self._rows(rows))
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._tree.parts(self._rows(rows), starts, lengths, wanted)
 
     def held(self, most: int) -> Iterator[NDArray[Any]]:

@@ -90,15 +90,8 @@ class ParquetFiles:
         SourceError: When a file is missing, or is not Parquet; names it.
     """
 
-    def __init__(
-        self,
-        locations: Sequence[str],
-        files: Files,
-        cache: DiskCache | None = None,
-        partitions: Mapping[str, Any] | None = None,
-    ):
-        self.locations = list(locations)
-        self.partitions = dict(partitions or {})
+    def __init__(self, locations: Sequence[str], files: Files, cache: DiskCache | None, partitions: Mapping[str, Any]):
+        self.locations, self.partitions = list(locations), partitions
         self._sizes = files.sizes(self.locations)
         far = [location for location in self.locations if local_path(location) is None]
         extents = dict(zip(self.locations, self._sizes, strict=True))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
-from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -121,9 +121,7 @@ class ParquetSource(BaseSource):
             return super().read_examples(visits)
         return self._examples(check_rows(visits.rows, len(self)))
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         rows = check_rows(rows, len(self))
         if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)
