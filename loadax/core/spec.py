@@ -214,23 +214,19 @@ def _has_spec(node: Any) -> bool:
     return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
 
 
-def stack(
-    examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str], out: list[NDArray[Any]] | None = None
-) -> Tree:
+def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str]) -> Tree:
     """Stacks examples into one tree of arrays whose first dimension is `len(examples)`.
 
     Args:
         examples: One tree per row.
         spec: Tree of `ArraySpec`s.
         rows: Rows of the examples, or texts that name them, for errors.
-        out: Arrays to stack into, one for each leaf. None: new ones.
 
     Raises:
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    if out is None:
-        out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
+    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
     stack_into(examples, specs, structure, rows, out)
     return structure.build(out)
 

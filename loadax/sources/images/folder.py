@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.format import ENDINGS, FORMAT
-from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
@@ -19,12 +18,7 @@ from loadax.sources.neighbours import is_litter
 
 
 def open_images(
-    folder: str | os.PathLike[str],
-    size: Any = None,
-    *,
-    fit: Fit = "crop",
-    quality: Literal["high", "fast"] = "high",
-    damaged: Literal["error", "accept"] = "error",
+    folder: Any, size: Any = None, fit: Any = "crop", quality: Any = "high", damaged: Any = "error"
 ) -> ImageSource:
     """Opens a folder of images; see `loadax.from_images`.
 
