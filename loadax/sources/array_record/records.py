@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import LeafError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
@@ -63,7 +63,7 @@ class PaddedRecords(_Records):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         data, length = out
         if data is None and length is None:
             return

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
@@ -61,7 +61,7 @@ class ImageSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads into `out`; see `Source`. Images that are not requested are not decoded."""
         rows = check_rows(rows, len(self))
         images, labels = out

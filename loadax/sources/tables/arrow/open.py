@@ -31,7 +31,7 @@ def open_arrow(
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
     call = Call("from_arrow", "data", "pyarrow.table(data)", tuple(names))
-    return open_table(table, nulls, call, classes=classes)
+    return open_table(table, nulls, call, (), None, classes)
 
 
 def as_table(data: Any) -> Any:

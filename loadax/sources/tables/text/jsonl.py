@@ -180,7 +180,7 @@ def open_jsonl(
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes))
+        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes, lambda _: ()))
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
