@@ -158,6 +158,11 @@ class HostShard:
         held = merge([interval for layout in self.layouts for interval in layout.rows])
         return positions(held if self.rows is None else self.rows)
 
+    @property
+    def leaf_specs(self) -> list[tuple[BatchLeaf, PartitionSpec]]:
+        """The leaves of the batch, each with its spec."""
+        return list(zip(self.batch.leaves, self.specs, strict=True))
+
     @cached_property
     def shardings(self) -> tuple[NamedSharding, ...]:
         """Sharding of each leaf, on the caller's own mesh object.

@@ -94,11 +94,7 @@ class DeviceCache:
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
-        given = {
-            leaf.source: (leaf, spec)
-            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
-            if not leaf.generated
-        }
+        given = {leaf.source: (leaf, spec) for leaf, spec in shard.leaf_specs if not leaf.generated}
         example = batch_spec(dataset.spec, [])  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.

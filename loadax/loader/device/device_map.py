@@ -214,7 +214,7 @@ class DeviceProgram:
         """Checks that a device computes its columns of each result from its columns of the leaves."""
         shard = self._shard
         parts = []
-        for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True):
+        for leaf, spec in shard.leaf_specs:
             counts = self._counts(spec, len(leaf.spec.shape))
             columns = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
             parts.append(jax.ShapeDtypeStruct(columns, leaf.dtype))

@@ -90,15 +90,11 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
     reads = chunk_reads(plan, steps, host_rows, source)
     chunks, decoded = (None, None) if reads is None else map(spread_of, reads)
     if opened:
-        decoded = spread_of(
-            [
-                np.average(
-                    [shuffle.amplification for shuffle in host.shuffles],
-                    weights=[shuffle.order.size for shuffle in host.shuffles],
-                )
-                for host in opened
-            ]
-        )
+        means = []
+        for host in opened:
+            sizes = [shuffle.order.size for shuffle in host.shuffles]
+            means.append(np.average([shuffle.amplification for shuffle in host.shuffles], weights=sizes))
+        decoded = spread_of(means)
     files = file_counts(plan, steps[0], host_rows, source)
     return Reading(
         rows=spread_of(host_rows.counts),

@@ -198,11 +198,8 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(
-            errno.EINVAL,
-            f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file",
-            os.fspath(path),
-        )
+        kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
     return descriptor
 
 

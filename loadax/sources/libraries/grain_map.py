@@ -48,12 +48,9 @@ class GrainSource(BaseSource):
         self._size = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
         own_epochs = not kinds <= _SAME_RECORDS
+        random = own_epochs or not kinds.isdisjoint(_RANDOM)
         self.traits = Traits(
-            reads_examples=True,
-            owns_memory=True,
-            random=own_epochs or not kinds.isdisjoint(_RANDOM),
-            own_epochs=own_epochs,
-            runs_python=True,
+            reads_examples=True, owns_memory=True, random=random, own_epochs=own_epochs, runs_python=True
         )
         # The second epoch of a slice of an endless dataset begins after 2**63 - 1 rows.
         self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))

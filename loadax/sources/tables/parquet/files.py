@@ -166,13 +166,8 @@ class ParquetFiles:
         """Yields each flat column with nulls, a row group with some, and their number, where footers tell."""
         for file, groups in groupby(self.groups, attrgetter("file")):
             metadata = self._metadata(file)
-            schema, leaves = metadata.schema, [(names, self._leaves(file, names)) for names in columns]
-            flat = [
-                (names, index)
-                for names, indices in leaves
-                for index in indices
-                if schema.column(index).max_repetition_level == 0
-            ]
+            leaves = [(names, index) for names in columns for index in self._leaves(file, names)]
+            flat = [leaf for leaf in leaves if metadata.schema.column(leaf[1]).max_repetition_level == 0]
             empty = [(name,) for name, values in self.partitions.items() if not values[file].is_valid]
             for group in groups:
                 described = metadata.row_group(group.number)
