@@ -567,12 +567,10 @@ class Dataloader:
             >>> len(shorter), shorter.rows(2)[0]
             (7, np.int64(50))
         """
-        plan = self._plan
-        ranges = [
-            (plan.skips.whole_step(low), plan.skips.whole_step(high - 1) + 1)
-            for low, high in step_ranges(steps, plan.num_steps)
-        ]
-        skipping = replace(plan, skips=plan.skips.and_also(ranges))
+        plan, skips = self._plan, self._plan.skips
+        chosen = step_ranges(steps, plan.num_steps)
+        ranges = [(skips.whole_step(low), skips.whole_step(high - 1) + 1) for low, high in chosen]
+        skipping = replace(plan, skips=skips.and_also(ranges))
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
         return self._with_plan(skipping)

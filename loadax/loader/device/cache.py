@@ -177,10 +177,8 @@ class DeviceCache:
             kept, block_index, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
             # Row 0 is zeros, for padding.
             start = jax.numpy.minimum(1 + block_index[0] * height, last)
-            written = [
-                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
-                for whole, block in zip(kept, blocks, strict=True)
-            ]
+            pairs = zip(kept, blocks, strict=True)
+            written = [jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0) for whole, block in pairs]
             return [*written, block_index + 1]
 
         blocks = flatten(shard.shape_dtypes)[0]

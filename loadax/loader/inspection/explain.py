@@ -46,9 +46,8 @@ def explain(
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
         LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
-        for leaf, spec in zip(leaves, shard.specs, strict=True)
+        for leaf, spec in shard.leaf_specs
     )
-    drawn = plans[largest]
     return Explanation(
         data=repr(dataset.source),
         order=dataset.verbs,
@@ -61,9 +60,7 @@ def explain(
         reading=reading,
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
-        partition_picture=PartitionPicture(
-            f"{drawn.path or 'the batch'} {drawn.dtype}{list(drawn.shape)} by {drawn.partition}", hosts.leaves[largest]
-        ),
+        partition_picture=PartitionPicture(str(plans[largest]), hosts.leaves[largest]),
     )
 
 

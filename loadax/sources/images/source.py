@@ -88,11 +88,9 @@ class ImageSource(BaseSource):
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
         images = self._images(rows) if self.traits.reads_examples else self._checked(rows)
+        labelled = zip(images, self._files.labels(rows), strict=True)
         # Pillow's pixels are read-only.
-        return [
-            {"image": np.require(image, requirements="W"), "label": label}
-            for image, label in zip(images, self._files.labels(rows), strict=True)
-        ]
+        return [{"image": np.require(image, requirements="W"), "label": label} for image, label in labelled]
 
     def locate(self, row: int) -> list[Location]:
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
@@ -155,10 +153,8 @@ class ImageSource(BaseSource):
         if sizes is None:
             return map(self._content, rows.tolist())
         # All requests at once.
-        ranges = [
-            ByteRange(self._files.path(row), 0, size)
-            for row, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True)
-        ]
+        paths = map(self._files.path, rows.tolist())
+        ranges = [ByteRange(path, 0, size) for path, size in zip(paths, sizes[rows].tolist(), strict=True)]
         return self._remote.read(ranges)[0]
 
     def _content(self, row: int) -> bytes:

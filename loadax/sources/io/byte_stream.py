@@ -73,18 +73,12 @@ class Ends:
 
     def ranges(self, start: int, stop: int) -> list[ByteRange]:
         """Maps the bytes `start` to `stop` of the stream to byte ranges of the files."""
-        segments = self.segments
-        return [
-            ByteRange(segments[index].location, segments[index].begin + low, segments[index].begin + high)
-            for index, low, high in self.parts(start, stop)
-        ]
+        parts = ((self.segments[index], low, high) for index, low, high in self.parts(start, stop))
+        return [ByteRange(segment.location, segment.begin + low, segment.begin + high) for segment, low, high in parts]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """Maps the bytes `start` to `stop` of the stream to files, each with its first and last byte."""
-        return [
-            Location(byte_range.location, byte_range.start, byte_range.stop - 1)
-            for byte_range in self.ranges(start, stop)
-        ]
+        return [Location(location, first, end - 1) for location, first, end in self.ranges(start, stop)]
 
 
 def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
