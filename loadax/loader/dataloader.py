@@ -616,10 +616,8 @@ class Dataloader:
                     f"{min(sizes)}, the batch size"
                 )
             ranges = position_ranges(chosen_positions.astype(np.int64))
-        pieces = {
-            steps: self._position_ranges(steps.start) if ranges is None else ranges
-            for steps in alike_steps(self._plan, chosen)
-        }
+        alike = alike_steps(self._plan, chosen)
+        pieces = {part: self._position_ranges(part.start) if ranges is None else ranges for part in alike}
         if run is None:
             shard = self._pipeline.options.shard
             count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))

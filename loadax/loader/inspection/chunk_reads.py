@@ -79,8 +79,7 @@ def chunk_reads(
     positions = [host_rows.positions(int(group[0])) for group in groups]
     group_of = np.repeat(np.arange(len(groups)), [len(group_positions) for group_positions in positions])
     all_positions = np.concatenate(positions)
-    chunks, decoded = np.zeros(len(groups)), np.zeros(len(groups))
-    used = np.zeros(len(groups))
+    chunks, decoded, used = np.zeros((3, len(groups)))
     for step in steps:
         rows = plan.visits(step).rows
         owner_of, below = _rows_below(levels[:-1], rows)

@@ -178,11 +178,8 @@ class Files:
         return digest.hexdigest().encode()
 
     def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
-        new = [
-            location
-            for location in dict.fromkeys(locations)
-            if location not in self._known and location.rpartition("/")[0] + "/" not in self._listed
-        ]
+        unknown = [location for location in dict.fromkeys(locations) if location not in self._known]
+        new = [location for location in unknown if location.rpartition("/")[0] + "/" not in self._listed]
         found = zip(new, self._remote.look_up(new) if new else (), strict=True)
         self._known.update((location, info) for location, info in found if info is not None)
         return {location: self._known.get(location) for location in locations}

@@ -203,10 +203,8 @@ class ParquetFiles:
         ranges = [ByteRange(*each) for each in zip(locations, starts, map(extents.get, locations), strict=True)]  # type: ignore[arg-type]
         tails = self._files.read(ranges)
         long = [index for index, tail in enumerate(tails) if _footer_size(tail) > len(tail)]
-        longer = [
-            ByteRange(locations[index], max(0, extents[locations[index]] - _footer_size(tails[index])), starts[index])
-            for index in long
-        ]
+        begins = [max(0, extents[locations[index]] - _footer_size(tails[index])) for index in long]
+        longer = [ByteRange(locations[index], begin, starts[index]) for index, begin in zip(long, begins, strict=True)]
         for index, begin in zip(long, self._files.read(longer), strict=True):
             tails[index] = begin + tails[index]
         return [tail[-_footer_size(tail) :] for tail in tails]
