@@ -574,13 +574,14 @@ class Dataset:
         shard_rows: int | None = None,
         compression: str | None = "zstd",
         overwrite: bool = False,
+        executor: Engine | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
-        An unfinished store is continued; a store of other data or other maps is an error. Processes that share a file
-        system may call this at the same time. Shuffle and apply random maps afterwards. If a store of ragged rows is
-        finished, no row is mapped, and if one of packs is, `pack` reads no document.
+        An unfinished store is continued; a store of other data or other maps is an error. Processes that share a local
+        folder write it together, each part once, such as those of a JAX run. Shuffle and apply random maps afterwards.
+        If a store of ragged rows is finished, no row is mapped, and if one of packs is, `pack` reads no document.
 
         Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after
         it reads nothing to plan: `texts.map(tokenize).cache("tokens").pack(2048)` tokenizes each text once.
@@ -595,6 +596,7 @@ class Dataset:
             shard_rows: As in `write_zarr`.
             compression: As in `write_zarr`.
             overwrite: Whether to rewrite a local store, such as after a change of a map; see `write_zarr`.
+            executor: As in `write_zarr`.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
@@ -641,6 +643,7 @@ class Dataset:
             **sizes,
             resume=not overwrite,
             overwrite=overwrite,
+            executor=executor,
             progress=progress,
             go_on="call cache() again to continue",
             recipe=recipe,

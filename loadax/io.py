@@ -7,6 +7,7 @@ from typing import Any, Literal
 from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
+from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
@@ -871,6 +872,7 @@ def write_zarr(
     shard: tuple[int, int] | None = None,
     progress: bool | None = None,
     workers: int | None = None,
+    executor: Engine | None = None,
 ) -> None:
     """Writes epoch 0 of a dataset to a zarr3 store that `from_zarr` reads, with a checksum for every chunk.
 
@@ -886,6 +888,7 @@ def write_zarr(
     most 128 MiB. Memory use does not depend on the number of rows: a few shards, and 512 MiB, or six chunks if they are
     larger. If `path` is a URL, or the disk has no space for the file, a warning is logged, and chunks are decoded about
     once for each row.
+
     Rows may be ragged: arrays, or pytrees of arrays, whose first dimension differs between rows, equally or not in the
     leaves of a row; lists of numbers count as arrays. A ragged leaf becomes a flat array of the entries of all rows, in
     blocks, and `loadax.lengths` has the lengths. `from_zarr` then opens documents, as `from_documents` does.
@@ -899,12 +902,15 @@ def write_zarr(
             ragged leaf, entries; None: about 16 KiB.
         shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
-        resume: Whether to continue an unfinished store. Existing parts are read back and kept if they are intact.
+        resume: Whether to continue an unfinished store. Finished parts are kept; with `shard` or a URL, they are read
+            back first, and written again if they are damaged.
         overwrite: Whether to replace an existing local store that loadax wrote, once the new one is complete; until
             then both take up space. Deletes only that store: other files in its folder raise an error that names them.
         shard: `(i, n)`: this process is the i-th of n that write in parallel. The last one to end finishes the store.
         progress: Whether to show a progress bar. None: if stderr is a terminal.
         workers: Number of threads that read rows. None: 4.
+        executor: What reads and writes parts instead of threads of this process, as in `Dataset.filter`. `path` must be
+            in a folder that its workers share. None: threads.
 
     Raises:
         ArgumentError: If a value can't be used, or `path` already exists.
@@ -942,4 +948,5 @@ def write_zarr(
         shard=shard,
         progress=progress,
         workers=workers,
+        executor=executor,
     )

@@ -21,6 +21,7 @@ import argparse
 import re
 from typing import Any
 
+from loadax.cli.executors import add_executor
 from loadax.cli.options import add_command, add_shuffle_seed, add_value, shuffled
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
@@ -43,6 +44,7 @@ def add(commands: Any) -> None:
     replacing = "replace the store of loadax at DST, once the new one is complete"
     existing.add_argument("--overwrite", action="store_true", help=replacing)
     add_value(command, "--workers", "N", "threads that read (default: 4)")
+    add_executor(command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         shard=options.shards,
         workers=options.workers,
+        executor=options.executor,
     )
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
     show(f"{options.destination}: written{share}, {len(dataset)} rows in all")

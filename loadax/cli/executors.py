@@ -12,11 +12,18 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from loadax.cli.options import add_value
 from loadax.errors import ArgumentError
 from loadax.sources.library import require
 
 _FORM = re.compile(r"(processes|threads):([1-9]\d*)|dask:(\w+://.+:\d+)")
 _CONNECT = 10.0  # seconds that a Dask scheduler has to answer
+
+
+def add_executor(command: argparse.ArgumentParser) -> None:
+    """Adds `--executor`."""
+    text = "what runs the parts instead of threads: processes:N, threads:N, or dask:ADDRESS of a scheduler"
+    add_value(command, "--executor", "KIND", text, executor_maker)
 
 
 def executor_maker(text: str) -> Callable[[], Executor]:

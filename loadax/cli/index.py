@@ -14,6 +14,8 @@ examples:
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
   loadax index datasets:corpus --pack 2048 --out lengths
       the lengths of all documents, and the plan of pack(2048, index="lengths"); other plans need no second pass
+  loadax index datasets:corpus --pack 2048 --out lengths --executor processes:8
+      by 8 processes; on a cluster: dask:tcp://host:8786
   loadax index "train-*.tar" --records --out records
       where each record is; in the run: loadax.from_webdataset("train-*.tar", index="records")
 
@@ -25,6 +27,7 @@ from inspect import signature
 from typing import Any
 
 from loadax import io
+from loadax.cli.executors import add_executor
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_value
 from loadax.cli.source import add_source_options, find_opener, open_dataset
@@ -52,6 +55,7 @@ def add(commands: Any) -> None:
         "--key", help="name of the filter function, or of the maps before --pack, if their code does not identify them"
     )
     add_value(command, "--workers", "N", "threads of --filter and --split-by (default: 4, more for remote data)")
+    add_executor(command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,17 +66,20 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.key is not None and options.filter is None and options.pack is None:
         raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
+    if options.executor is not None and options.records:
+        raise ArgumentError("--executor applies to --filter, --split-by and --pack; leave it out")
     dataset = _with_records(options) if options.records else open_dataset(options)
+    scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
     if options.filter is not None:
         function = import_function(options.filter, "--filter")
-        kept = dataset.filter(function, options.key, index=options.out, workers=options.workers)
+        kept = dataset.filter(function, options.key, **scan)
         entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
     elif options.split_by is not None:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
-        dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
+        dataset.split_by(key, 0.5, **scan)
         entry, said = "split_by", f"knows the groups of {len(dataset)} rows"
     elif options.pack is not None:
-        packed = dataset.pack(options.pack, index=options.out, key=options.key)
+        packed = dataset.pack(options.pack, index=options.out, key=options.key, executor=options.executor)
         entry, said = "lengths", f"packs {len(dataset)} documents into {len(packed)} rows"
     else:
         entry, said = ENTRY, f"knows the records of {len(dataset)} rows"

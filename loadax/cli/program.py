@@ -2,6 +2,7 @@
 
 import os
 import select
+import shlex
 import signal
 import sys
 import threading
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if is_interrupt(error):
             told.set()
-            say("loadax: interrupted", *getattr(error, "__notes__", ()))
+            say("loadax: interrupted", *getattr(error, "__notes__", ()), *_repeated(arguments))
             return _INTERRUPTED
         if not is_of_output(error):
             raise
@@ -49,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _BROKEN_PIPE
         say(f"loadax: error: the output can't be written: {getattr(error, 'strerror', error)}")
         return _WRONG
+
+
+def _repeated(arguments: Sequence[str] | None) -> list[str]:
+    """The line that resumes the command, if that is the same command again: finished parts of an index are kept."""
+    command = sys.argv[1:] if arguments is None else arguments
+    if command[:1] != ["index"]:
+        return []
+    return [f"loadax: to continue, run the same command: {shlex.join(['loadax', *command])}"]
 
 
 def _end_after_interrupt(told: threading.Event) -> None:
@@ -66,7 +75,7 @@ def _end_after_interrupt(told: threading.Event) -> None:
             pass
         select.select([arrived], [], [], _GRACE)  # until a second one
         if not told.is_set():
-            say("loadax: interrupted", *[_RESUME] * (sys.argv[1:2] == ["convert"]))
+            say("loadax: interrupted", *[_RESUME] * (sys.argv[1:2] == ["convert"]), *_repeated(None))
         os._exit(_INTERRUPTED)
 
     threading.Thread(target=end, name="loadax-interrupts", daemon=True).start()

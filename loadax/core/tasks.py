@@ -4,21 +4,23 @@ Source of the rule for second copies: cubed, `runtime/backup.py` (Dean and Ghema
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 from loadax.core.arguments import shown
+from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
 
-_TRIES = 3  # of lost tasks, without a finished one in between, beyond those of the engine
+_TRIES = 3  # of a task, and of an engine that finishes none in between, beyond the first and those of the engine
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
+_RECENT = 1000  # tasks whose median is taken
 _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
 
 _log = logging.getLogger("loadax")
@@ -43,6 +45,13 @@ class Tasks(Protocol):
         ...
 
 
+Call: TypeAlias = Callable[[int, int], Sequence[Any]]
+"""From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
+
+The function returns the seconds that it took, or `Raised` if it fails.
+"""
+
+
 class Raised(NamedTuple):
     """What a task returns that has raised; whatever a future raises itself is a failure of its engine."""
 
@@ -51,6 +60,7 @@ class Raised(NamedTuple):
 
 class _Attempt(NamedTuple):
     number: int
+    order: int  # of its submission
     began: float
 
 
@@ -94,86 +104,103 @@ class TaskRun:
         tasks: The tasks.
         engine: What runs them. An executor that it makes is shut down at the end.
         window: Number of tasks that are submitted at a time.
-        backups: Whether a task that takes much longer than others is submitted a second time. Tasks must allow that.
+        remote: Whether tasks run in processes that may be slow or forget them: a task that takes much longer than
+            others is submitted a second time, and so are all after a long silence. Tasks must allow that.
     """
 
-    def __init__(self, tasks: Tasks, engine: Engine, window: int, *, backups: bool):
-        self._tasks, self._engine, self._window, self._backups = tasks, engine, window, backups
+    def __init__(self, tasks: Tasks, engine: Engine, window: int, *, remote: bool):
+        self._tasks, self._engine, self._window, self._remote = tasks, engine, window, remote
         self._executor: Executor | None = None
         self._running: dict[Future[Any], _Attempt] = {}
+        self._former: dict[Future[Any], _Attempt] = {}  # of executors that were given up; some may still answer
         self._again: deque[int] = deque()
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._finished: set[int] = set()
-        self._seconds: list[float] = []
-        self._losses, self._attempts, self._is_lossy = 0, 0, False
-        self._last = perf_counter()  # time of the last answer of the engine
+        self._losses, self._lost, self._is_lossy = 0, Counter[int](), False
+        self._orders, self._newest = 0, 0  # of submissions: how many, and the last one that was answered
+        self._overtaken: dict[int, float] = {}  # by order: when an answer to a later submission was seen
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._longest, self._next_look = 0.0, 0.0
+        self._silence = Patience(_SILENCE, inf)  # since the last answer
         self._failed: tuple[int, BaseException] | None = None
 
-    def run(self, call: Callable[[int, int], Raised | None], restore: Callable[[Any], BaseException]) -> None:
+    def run(self, call: Call, restore: Callable[[Any], BaseException]) -> None:
         """Runs all tasks.
 
         Args:
-            call: Runs a task on the engine, by its number; returns `Raised` if it fails. It also gets the number of the
-                attempt, since Dask runs equal calls once.
+            call: Makes what runs a task: a function and its arguments.
             restore: Makes the exception of what a `Raised` has.
 
         Raises:
             BaseException: What a task has raised.
             ArgumentError: When the engine's workers can't import loadax.
-            WorkerError: When the engine loses tasks again and again, or its executor is broken.
+            WorkerError: When the engine loses tasks again and again, or its executor can't be used any more.
         """
         is_whole = False
         try:
             while not self._is_over(call):
-                with suppress(Empty):
+                try:
                     future = self._queue.get(timeout=_POLL)
-                    attempt = self._running.pop(future, None)
-                    if attempt is not None:
-                        self._last = perf_counter()
-                        self._take(future, attempt, restore)
+                except Empty:
+                    continue
+                attempt = self._running.pop(future, None)
+                former = self._former.pop(future, None)
+                if attempt is not None:
+                    self._take(future, attempt, restore)
+                elif former is not None and not future.cancelled() and future.exception() is None:
+                    self._take(future, former, restore)
             is_whole = True
         finally:
-            for future in self._running:
+            for future in (*self._running, *self._former):
                 future.cancel()
             self._close(wait=is_whole and not self._running and not self._is_lossy)
 
-    def _is_over(self, call: Callable[[int, int], Any]) -> bool:
+    def _is_over(self, call: Call) -> bool:
         """Submits tasks, and says whether all are finished. Raises the error of the first task that has one."""
         if self._failed is not None:
             # Tasks before it may fail too; those of an engine may have to wait for others first.
-            if self._backups or all(attempt.number > self._failed[0] for attempt in self._running.values()):
+            if self._remote or all(attempt.number > self._failed[0] for attempt in self._running.values()):
                 raise self._failed[1]
             return False
         while len(self._running) < self._window:
             number = self._again.popleft() if self._again else self._tasks.claim()
             if number is None:
-                self._copy_stragglers(call)
                 break
-            self._submit(call, number)
-        self._check_silence()
-        numbers = {attempt.number for attempt in self._running.values()}
-        return numbers <= self._finished and not self._again and self._tasks.is_complete()
+            if number not in self._finished:
+                self._submit(call, number)
+        if self._remote and perf_counter() > self._next_look:
+            self._next_look = perf_counter() + _POLL
+            self._check_silence()
+            if len(self._running) < self._window and len(self._seconds) >= _FEWEST:
+                self._copy_stragglers(call)
+        if self._again or not self._tasks.is_complete():
+            return False
+        return all(attempt.number in self._finished for attempt in self._running.values())
 
-    def _submit(self, call: Callable[[int, int], Any], number: int) -> None:
+    def _submit(self, call: Call, number: int) -> None:
         try:
             if self._executor is None:
                 self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
-            self._attempts += 1
-            future = self._executor.submit(call, number, self._attempts)
+            self._orders += 1
+            future = self._executor.submit(*call(number, self._orders))
         except RuntimeError as error:  # a broken executor, or one that was shut down
-            self._again.append(number)
-            self._lose(error, number)
+            self._lose(error, number, is_broken=True)
             return
-        self._running[future] = _Attempt(number, perf_counter())
+        if not self._running:
+            self._silence = Patience(_SILENCE, inf)
+        self._running[future] = _Attempt(number, self._orders, perf_counter())
         future.add_done_callback(self._queue.put)
 
     def _take(self, future: Future[Any], attempt: _Attempt, restore: Callable[[Any], BaseException]) -> None:
+        self._silence = Patience(max(_SILENCE, _SILENT * self._longest), inf)
+        self._newest = max(self._newest, attempt.order)
+        self._overtaken.pop(attempt.order, None)
         try:
             result = future.result()
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each engine has its own
-            if attempt.number not in self._finished:
-                self._again.append(attempt.number)
-                self._lose(error, attempt.number)
+            has_copy = any(other.number == attempt.number for other in self._running.values())
+            if attempt.number not in self._finished and not has_copy:
+                self._lose(error, attempt.number, is_broken=isinstance(error, BrokenExecutor))
             return
         if attempt.number in self._finished:
             return
@@ -182,56 +209,66 @@ class TaskRun:
                 self._failed = attempt.number, restore(result.error)
             return
         self._finished.add(attempt.number)
-        self._seconds.append(perf_counter() - attempt.began)
+        self._seconds.append(result)
+        self._longest = max(self._longest, result)
         self._losses = 0
         self._tasks.finish(attempt.number)
 
-    def _lose(self, error: BaseException, number: int) -> None:
-        """Counts a loss of the engine; gives up after several without a finished task in between."""
+    def _lose(self, error: BaseException, number: int, *, is_broken: bool) -> None:
+        """Counts a loss of the engine, and makes a broken one again; gives up after several."""
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
             raise ArgumentError(
                 f"the workers of the executor can't import loadax ({error}); install it there, in the same version",
                 argument="executor",
             ) from error
-        self._losses += 1
-        self._is_lossy = True
-        is_made = not isinstance(self._engine, Executor)
-        broken = isinstance(error, BrokenExecutor | TimeoutError) or (is_made and self._losses > 1)
-        if broken and not is_made:
+        if is_broken and isinstance(self._engine, Executor):
+            name = type(self._engine).__name__
             raise WorkerError(
-                f"{type(self._engine).__name__} has lost a worker ({error}) and can't be used again; pass a function "
-                f"that makes one, such as executor=lambda: {type(self._engine).__name__}(…)"
+                f"the {name} can't be used any more ({error}); pass a function that makes one, such as "
+                f"executor=lambda: {name}(…)"
             ) from error
-        if self._losses > _TRIES:
+        self._losses += 1
+        self._lost[number] += 1
+        self._is_lossy = True
+        if max(self._losses, self._lost[number]) > _TRIES:
+            in_row = f"tasks {self._losses} times in a row, without finishing any, task {number} last"
+            losses = in_row if self._losses > _TRIES else f"task {number} {self._lost[number]} times"
             raise WorkerError(
-                f"the executor has lost task {number} or one beside it {self._losses} times in a row, without "
-                f"finishing any: {type(error).__name__}: {error}; look at the log of its workers: they may lack memory"
+                f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers: "
+                "they may lack memory"
             ) from error
         _log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
-        if broken:
-            lost = {attempt.number for attempt in self._running.values()} - self._finished - {*self._again}
-            self._again.extend(sorted(lost))
+        if is_broken or (self._losses > 1 and not isinstance(self._engine, Executor)):
+            running = {attempt.number for attempt in self._running.values()}
+            self._again.extend(sorted(running - self._finished - {number, *self._again}))
+            self._former.update(self._running)
             self._running.clear()
             self._close(wait=False)
+        self._again.append(number)  # after the others, since it may be what kills workers
 
     def _check_silence(self) -> None:
-        """Counts an engine as broken that has not answered for very long, if it can be made again."""
-        silence = perf_counter() - self._last
-        can_be_made = not isinstance(self._engine, Executor)
-        if can_be_made and self._running and self._seconds and silence > max(_SILENCE, _SILENT * max(self._seconds)):
-            self._last = perf_counter()
-            number = min(attempt.number for attempt in self._running.values())
-            self._lose(TimeoutError(f"no task has ended for {silence:.0f} s"), number)
-
-    def _copy_stragglers(self, call: Callable[[int, int], Any]) -> None:
-        """Submits tasks again that take far longer than the others did, now that there are no others."""
-        if not self._backups or len(self._seconds) < _FEWEST:
+        """Makes an engine again that has not answered for long, if it did before; its answers count even then."""
+        if not self._running or not self._silence.due():
             return
-        limit = max(_LEAST, _SLOW * median(self._seconds))
-        copies = [attempt.number for attempt in self._running.values()]
-        for number, began in list(self._running.values()):
-            slow = perf_counter() - began > limit and number not in self._finished
-            if slow and copies.count(number) == 1 and len(self._running) < self._window:
+        error = TimeoutError(f"no task has ended for {self._silence.waited:.0f} s")
+        if self._seconds and not isinstance(self._engine, Executor):
+            self._lose(error, next(iter(self._running.values())).number, is_broken=True)
+        else:
+            text = "%s, of %d that the executor has; if it has lost its workers, end this program and run it again"
+            _log.warning(text, error, len(self._running))
+
+    def _copy_stragglers(self, call: Call) -> None:
+        """Submits tasks again that take far longer than others did, now that there are no others to submit."""
+        limit, now = max(_LEAST, _SLOW * median(self._seconds)), perf_counter()
+        copies = Counter(attempt.number for attempt in self._running.values())
+        for number, order, began in list(self._running.values()):
+            # A task has begun when a later one is finished; else it may wait for one that has not.
+            is_overtaken = order < self._newest
+            since = self._overtaken.setdefault(order, now) if is_overtaken else max(began, self._silence.since)
+            slow = now - since > limit and number not in self._finished
+            if self._again:  # the executor is broken
+                break
+            if slow and copies[number] == 1 and len(self._running) < self._window:
                 _log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
                 self._submit(call, number)
 

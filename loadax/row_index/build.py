@@ -159,7 +159,9 @@ def _leaves(reader: Reader) -> list[Any] | None:
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
     """Hash of the contents of a few evenly spaced rows."""
-    rows = np.arange(len(met)) if met.all() else np.flatnonzero(met)
-    rows = rows[spread(len(rows), _SAMPLE)]
+    rows = spread(len(met), _SAMPLE)
+    if not met.all():
+        listed = np.flatnonzero(met)
+        rows = listed[spread(len(listed), _SAMPLE)]
     examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
     return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))

@@ -141,7 +141,6 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
         together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS))
         rows = part_size(total, together)
         size = min(together, rows)
-        group = rows // size
         starts = chunk_starts(reader.source)
         if isinstance(starts, range):
             begins = np.arange(0, total, starts.step * max(1, size // starts.step))
@@ -149,7 +148,8 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
             begins = np.arange(0, total, size)
             if starts is not None:
                 begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
-        begins = begins[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+        group = max(1, rows * len(begins) // total)  # a run has a whole chunk, which may be larger than a part
+        begins = begins[np.logical_or.reduceat(met, begins)]
     parts = np.append(np.arange(0, len(begins), group), len(begins))
     runs = np.append(begins, total)
     sizes = [int(np.count_nonzero(met[low:high])) for low, high in pairwise(runs[parts].tolist())]

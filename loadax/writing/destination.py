@@ -3,7 +3,8 @@
 - `loadax.partial.json` is written first and describes the contents; a resumed write compares it with its own.
 - `zarr.json` and the shards are the group and the arrays.
 - `loadax.part-0-of-4.rows`: temporary file of a process, see `loadax.writing.source_order`.
-- `loadax.part-0-of-4.json`: one of several processes is done.
+- `loadax.parts/`: which parts of a local store are finished, and which processes work on the others.
+- `loadax.part-0-of-4.json`: one of several processes, each of which writes a share, is done.
 - `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
 
 A store that is overwritten stays until the new one is complete: that is written next to it, in a folder whose name
@@ -33,7 +34,7 @@ from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.layout import Layout, array_label, keys_below, own_keys
+from loadax.writing.layout import KEPT_PARTS, Layout, array_label, keys_below, own_keys
 
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' files: "." follows "-"
 _MEANT = {
@@ -114,6 +115,10 @@ class Destination:
     def finished(self) -> dict[str, Any] | None:
         """The manifest of a finished store whose last writer has cleaned up; None: there is none."""
         return self._marker(FINISHED) if self._marker(PARTIAL) is None else None
+
+    def is_complete(self) -> bool:
+        """Whether all parts are written."""
+        return self._marker(FINISHED) is not None
 
     def is_replaced(self) -> bool:
         """Whether there is a store to overwrite.
@@ -225,6 +230,12 @@ class Destination:
             self._write("zarr.json", self._group(names))
         return arrays
 
+    @property
+    def kept_parts(self) -> Path:
+        """Folder that says which parts of a local store are finished, until all are."""
+        assert self.local is not None
+        return self.local / KEPT_PARTS
+
     def path_of_rows(self, index: int, count: int) -> Path | None:
         """Path of the temporary file of process `index` of `count`; None if the destination is remote."""
         return None if self.local is None else self.local / f"{_PART}{index}-of-{count}.rows"
@@ -255,6 +266,8 @@ class Destination:
 
     def _tidy(self) -> None:
         wait(self.store.delete_range(ts.KvStore.KeyRange(_PART, _AFTER_PARTS)), self.location)
+        if self.local is not None:
+            shutil.rmtree(self.kept_parts, ignore_errors=True)
         wait(self.store.write(PARTIAL, None), f"{self.location}: {PARTIAL}")
 
     def _occupied(self) -> bool:

@@ -44,6 +44,9 @@ _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
+KEPT_PARTS = "loadax.parts"
+"""Folder of finished parts in a local store."""
+
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 
@@ -317,7 +320,11 @@ def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list
     nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
 
     def is_own(folder: str, slash: str, file: str) -> bool:
-        if (file in _METADATA and (not folder or folder in nodes)) or (not folder and _MARKER.fullmatch(file)):
+        if (
+            (file in _METADATA and (not folder or folder in nodes))
+            or (not folder and _MARKER.fullmatch(file))
+            or folder == KEPT_PARTS
+        ):
             return True
         parts = f"{folder}{slash}{file}".split("/")
         return any(

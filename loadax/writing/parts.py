@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -42,15 +43,34 @@ class Parts:
         layout: Layout of the store.
         arrays: Open arrays of the store, in leaf order.
         names: Names of the arrays in messages.
+        label: Name of the pass, for messages; see `loadax.sources.passes.recipe.Work`.
+        workers: Number of threads that read rows.
     """
 
     rows: Rows | RaggedRows
     layout: Layout
     arrays: Sequence[ts.TensorStore]
     names: Sequence[str]
+    label: str
+    workers: int
+    unit: str = "row"
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.rows_of(part) for part in range(self.layout.parts)]
+
+    def rows_of(self, part: int) -> int:
+        """Number of rows of a part."""
+        start, stop = self.layout.part(part)
+        return stop - start
+
+    def compute(self, part: int, _over: Event) -> dict[str, NDArray[Any]]:
+        """Writes a part, in a worker of an executor."""
+        self.write([part], abs)
+        return {}
 
     def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
-        """Yields the parts that are missing or damaged; calls `done` with the number of rows of each intact part.
+        """Yields the parts that are missing or damaged; calls `done` with the number of each intact part.
 
         Reads all data of every part, two parts at a time.
         """
@@ -58,8 +78,7 @@ class Parts:
             if any([damage_of(future, name) for future, name in zip(futures, self.names, strict=True)]):  # noqa: C419 - all
                 yield part
             else:
-                start, stop = self.layout.part(part)
-                done(stop - start)
+                done(part)
 
     def _begin_read(self, part: int) -> list[Any]:
         """Begins to read all arrays of a part; if the lengths of ragged rows are damaged, only these."""
@@ -72,27 +91,24 @@ class Parts:
         regions = self.rows.regions(part, lengths.result())
         return [*(array[box].read() for array, box in zip(self.arrays[:-1], regions, strict=True)), lengths]
 
-    def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
-        """Writes parts, each shard in one request, and returns their number.
+    def write(self, parts: Iterable[int], done: Callable[[int], object]) -> None:
+        """Writes parts, each shard in one request.
 
         Args:
             parts: Numbers of the parts.
-            workers: Number of threads that read rows.
-            done: Callback for each stored part, given its number of rows.
+            done: Callback for each stored part, given its number.
         """
-        count = 0
         writing: list[tuple[int, list[Any]]] = []  # at most one: it is compressed and written while the next is read
-        with thread_pool(workers, "loadax-write") as pool:
+        with thread_pool(self.workers, "loadax-write") as pool:
             try:
                 for part in parts:
-                    boxes = self._read(part, pool, workers)
+                    boxes = self._read(part, pool)
                     self._stored(writing, done)
                     begun = [
                         array[region].write(buffer, can_reference_source_data_indefinitely=True)
                         for array, (region, buffer) in zip(self.arrays, boxes, strict=True)
                     ]
                     writing.append((part, begun))
-                    count += 1
                     # TensorStore keeps its own references, so that only parts in progress are in memory
                     del boxes
                 self._stored(writing, done)
@@ -101,20 +117,19 @@ class Parts:
                 with suppress(SourceError):
                     self._stored(writing, done, 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
                 raise
-        return count
 
-    def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Boxes:
+    def _read(self, part: int, pool: ThreadPoolExecutor) -> Boxes:
         """Reads the rows of a part with all threads: the region of each array that it fills, and its values."""
         start, stop = self.layout.part(part)
         caller = Caller()
         if isinstance(self.rows, RaggedRows):
-            step = max(1, min(_READ_ROWS, -(-(stop - start) // workers)))
+            step = max(1, min(_READ_ROWS, -(-(stop - start) // self.workers)))
             ranges = [np.arange(low, min(low + step, stop), dtype=np.int64) for low in range(start, stop, step)]
             ragged = [pool.submit(caller.run, self.rows.read, positions) for positions in ranges]
             return self.rows.boxes(part, [row for read in ragged for row in read.result()])
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
-        step = rows_per_read(self.layout, stop - start, workers)
+        step = rows_per_read(self.layout, stop - start, self.workers)
         reads: list[Future[None]] = [
             pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
             for low in range(start, stop, step)
@@ -138,8 +153,7 @@ class Parts:
             part, futures = writing.pop()
             for future, name in zip(futures, self.names, strict=True):
                 wait(future, name, patience)
-            start, stop = self.layout.part(part)
-            done(stop - start)
+            done(part)
 
 
 def rows_per_read(layout: Layout, part_rows: int, workers: int) -> int:

@@ -1,23 +1,34 @@
 """`verify`: reads a whole store and reports all damage, not only the first."""
 
 import itertools
+import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import astuple, dataclass, replace
+from threading import Event
 from typing import Any, final
 
+import numpy as np
 import tensorstore as ts
+from numpy.typing import NDArray
 
-from loadax.core.progress import progress_bar
+from loadax.core.tasks import Engine, index_engine
 from loadax.redaction import redact
+from loadax.sources.io.identity import digest_of, stat_identity
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder
+from loadax.sources.io.paths import local_path
+from loadax.sources.passes.kept_pass import PassOptions, kept_pass
 from loadax.sources.zarr.manifest import FINISHED
-from loadax.writing.layout import array_label
+from loadax.writing.layout import array_label, keys_below
 from loadax.writing.parts import ahead, damage_of, reason
 from loadax.writing.survey import Box, Stored, chunk_shape, file_shape, has_checksum, open_stored
 
 _PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
-_AHEAD_BYTES = 256 << 20  # bytes of concurrent reads
+_AHEAD_BYTES = 128 << 20  # bytes of concurrent reads of a part
+_PARTS_AT_ONCE = 2
+_PART_BYTES, _MOST_PARTS = 256 << 20, 512
 _AHEAD = 64  # concurrent reads
 _CHUNKS_AT_ONCE = 1024  # concurrent chunk reads in a damaged piece
 
@@ -64,7 +75,12 @@ class Verification:
     ours: bool
 
 
-def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Verification:
+def verify(
+    path: str | os.PathLike[str],
+    index: str | os.PathLike[str] | None = None,
+    executor: Engine | None = None,
+    progress: bool | None = None,
+) -> Verification:
     """Reads every chunk of a zarr store, of any writer, and reports damage.
 
     Flipped bits are detected where the store has checksums, as all stores of loadax do; missing and truncated files
@@ -72,24 +88,79 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Verifi
 
     Args:
         path: Path or URL of an array or a group.
+        index: Path of a folder that keeps what is found, so that an interrupted call goes on; None: nothing is kept.
+        executor: What reads instead of threads of this process; it needs `index`. See `Dataset.filter`.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
 
     Raises:
         SourceError: When there is no store, it is unfinished, or a server does not respond.
     """
-    stored = open_stored(path)
+    stored, engine = open_stored(path), index_engine(executor, index)
     total = sum(map(stored.raw_bytes, stored.arrays))
+    entry = kept_pass(
+        None if index is None else IndexFolder(index),
+        "verify",
+        lambda: {"store": redact(stored.location), "manifest": stored.manifest, FILES: _files(stored.location)},
+        lambda _: None,
+        lambda: _plan(stored),
+        lambda parts: Entry({}, {"damages": [json.loads(bytes(part["damages"])) for part in parts]}),
+        PassOptions(_PARTS_AT_ONCE, engine, progress),
+    )
     damages = list(_lacking(stored))
-    with progress_bar(f"verifying {redact(stored.location)}", total, "B", progress) as done:
-        for name, array in stored.arrays.items():
-            found = _damaged(name, array, array_label(stored.location, name), stored.boxes(name), done)
-            damages += _merged(_by_rows(damage, stored) for damage in found)
+    found = [_by_rows(Damage(*fields), stored) for part in entry.facts["damages"] for fields in part]
+    for name in stored.arrays:
+        damages += _merged(damage for damage in found if damage.array == name)
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
     return Verification(
         redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None
     )
+
+
+@final
+@dataclass(frozen=True)
+class _Check:
+    """Reading of a store; see `loadax.sources.passes.recipe.Work`. A part is some pieces of an array."""
+
+    stored: Stored
+    pieces: list[tuple[str, list[Box]]]
+    label: str
+    unit: str = "B"
+
+    @property
+    def sizes(self) -> list[int]:
+        return [sum(map(_size, boxes)) * _itemsize(self.stored.arrays[name]) for name, boxes in self.pieces]
+
+    def compute(self, part: int, over: Event) -> dict[str, NDArray[Any]]:
+        """Damage of the pieces of a part, as JSON."""
+        name, boxes = self.pieces[part]
+        array, label = self.stored.arrays[name], array_label(self.stored.location, name)
+        found = [astuple(damage) for damage in _damaged(name, array, label, boxes, over)]
+        return {"damages": np.frombuffer(json.dumps(found).encode(), np.uint8)}
+
+
+def _plan(stored: Stored) -> _Check:
+    """Cuts a store into parts, from shapes alone."""
+    pieces: list[tuple[str, list[Box]]] = []
+    for name, array in stored.arrays.items():
+        room = 0
+        for box in _pieces(array, stored.boxes(name)):
+            size = _size(box) * _itemsize(array)
+            if size > room:
+                pieces.append((name, []))
+                room = max(_PART_BYTES, stored.raw_bytes(name) // _MOST_PARTS)
+            pieces[-1][1].append(box)
+            room -= size
+    return _Check(stored, pieces, f"verifying {redact(stored.location)}")
+
+
+def _files(location: str) -> str | None:
+    """Digest of the sizes and times of a local store's files."""
+    folder = local_path(location)
+    if folder is None:
+        return None
+    return digest_of([stat_identity(str(folder / key)) for key in sorted(keys_below(folder))])
 
 
 def _by_rows(damage: Damage, stored: Stored) -> Damage:
@@ -114,19 +185,21 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 
-def _damaged(
-    name: str, array: ts.TensorStore, label: str, stored: Iterable[Box], done: Callable[[int], object]
-) -> Iterator[Damage]:
-    """Yields damaged row ranges of an array; a range may come in several pieces."""
-    item = array.dtype.numpy_dtype.itemsize
+def _damaged(name: str, array: ts.TensorStore, label: str, pieces: Iterable[Box], over: Event) -> Iterator[Damage]:
+    """Yields damaged row ranges of some pieces of an array; a range may come in several pieces."""
 
     def full(boxes: Sequence[Box]) -> bool:
-        return len(boxes) >= _AHEAD or sum(map(_size, boxes)) * item >= _AHEAD_BYTES
+        return len(boxes) >= _AHEAD or sum(map(_size, boxes)) * _itemsize(array) >= _AHEAD_BYTES
 
-    for box, future in ahead(_pieces(array, stored), lambda box: _read(array, box, None), full):
+    for box, future in ahead(pieces, lambda box: _read(array, box, None), full):
+        if over.is_set():
+            raise CancelledError
         if damage_of(future, label) is not None:
             yield from _chunks(name, array, label, box)
-        done(_size(box) * item)
+
+
+def _itemsize(array: ts.TensorStore) -> int:
+    return int(array.dtype.numpy_dtype.itemsize)
 
 
 def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[Damage]:
@@ -151,7 +224,7 @@ def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
 def _pieces(array: ts.TensorStore, stored: Iterable[Box]) -> Iterator[Box]:
     """Yields the boxes of the files, cut along the rows if one would take too much memory."""
     for box in itertools.chain.from_iterable(_cut(box, file_shape(array)) for box in stored):
-        size = _size(box) * array.dtype.numpy_dtype.itemsize
+        size = _size(box) * _itemsize(array)
         if size <= _PIECE_BYTES or not box:
             yield box
             continue

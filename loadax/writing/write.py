@@ -3,17 +3,26 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from math import inf
+from time import sleep
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
+from loadax.core.distributed import this_process
+from loadax.core.patience import NOTICE, Patience
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
+from loadax.core.tasks import Engine, checked_engine
 from loadax.core.tree import Structure, flatten
-from loadax.errors import ArgumentError, LeafError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.sources.base import BaseSource
+from loadax.sources.passes.kept_pass import PassOptions, run_pass
+from loadax.sources.passes.parts import ChangedError, PartsFolder
+from loadax.sources.passes.shared import check_shared
 from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
@@ -25,6 +34,7 @@ from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
 
+_POLL = 0.2  # seconds
 _WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
 
 _log = logging.getLogger("loadax")
@@ -55,6 +65,7 @@ def write_zarr(
     shard: Share | None = None,
     progress: bool | None = None,
     workers: int | None = None,
+    executor: Engine | None = None,
     go_on: str = "resume it with resume=True, on the command line --resume",
     recipe: str | None = None,
 ) -> Structure:
@@ -71,12 +82,13 @@ def write_zarr(
         chunk_rows: Rows per chunk; None: at least 4 KiB, which suits any shuffle.
         shard_rows: Rows per file, a multiple of chunk_rows; None: about 128 MiB for all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
-        resume: Whether to resume an unfinished store: its parts are read back, and kept if they are intact. A finished
-            store is left unchanged.
+        resume: Whether to resume an unfinished store: finished parts are kept. Those of a URL, a share, or an earlier
+            version of loadax are read back first. A finished store is left unchanged.
         overwrite: Whether to replace a local store that loadax wrote, once the new one is complete.
         shard: `(i, n)`: this is process i of n that write concurrently. The last one finishes the store.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
         workers: Number of threads that read rows.
+        executor: What reads and writes parts instead of this process; see `Dataset.filter`.
         go_on: Advice for an interrupted write, for messages.
         recipe: Result of `recipe_of`, by which `open_kept` knows the store; None: it can't.
 
@@ -99,6 +111,7 @@ def write_zarr(
             argument="overwrite",
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
+    engine = checked_engine(executor)
     sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
     known = find_ragged(rows, ragged, **sizes) if isinstance(rows, Written) else None
     layout = plan_layout(rows.spec, len(rows), **sizes) if known is None else known.layout
@@ -112,31 +125,32 @@ def write_zarr(
         content["recipe"] = recipe
     content = json.loads(json.dumps(content))
     final = Destination(path)
+    if engine is not None and (final.local is None or share is not None):
+        raise ArgumentError(
+            f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
+            "folder that they share; write to one, without shard=",
+            argument="executor",
+        )
+    process = this_process()
+    is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims
+    share = (process.index, process.count) if is_dealt else share
     replaced = overwrite and final.is_replaced()
     if not replaced and not final.begin(content, resume=resume, share=share):
         _log.info("%s: finished already", final.location)
         return structure
     with final.replacement(content) if replaced else _hint(final, go_on) as destination:
         arrays = destination.create(layout, rows.attributes)
-        parts = Parts(
-            known or rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays]
-        )
-        index, count = share or (0, 1)
-        own_parts = range(index, layout.parts, count)
-        own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
-        with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
-            wanted = list(parts.missing(own_parts, done)) if resume else own_parts
-            own, path_of_rows = (index, count), destination.path_of_rows(index, count)
-            with in_source_order(
-                known or rows, layout, wanted, own, path_of_rows, threads, resume, progress
-            ) as ordered:
-                written = replace(parts, rows=ordered).write(wanted, threads, done)
-        if resume:
-            _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
+        names = [array_label(destination.location, array.name) for array in layout.arrays]
+        parts = Parts(known or rows, layout, arrays, names, f"writing {destination.location}", threads)
+        if destination.local is None or share is not None:
+            _write_share(parts, destination, share or (0, 1), resume=resume, progress=progress)
+        else:
+            _write_together(parts, destination, PassOptions(1, engine, progress), resume=resume)
         if not destination.finish(content, share):
-            _log.info(
-                "%s: process %d of %d is done; the store is complete when all are", destination.location, index, count
-            )
+            text = "%s: process %d of %d is done; the store is complete when all are"
+            _log.info(text, destination.location, *(share or (0, 1)))
+        if is_dealt:
+            _wait_for_all(destination)
     return structure
 
 
@@ -161,6 +175,80 @@ def open_written(path: str | os.PathLike[str], structure: Structure) -> BaseSour
         return open_ragged(arrays, structure)
     names = array_names(structure)
     return TensorStoreSource(structure.build([arrays] if names == [""] else [arrays[name] for name in names]))
+
+
+def _write_share(parts: Parts, destination: Destination, share: Share, *, resume: bool, progress: bool | None) -> None:
+    """Writes every n-th part from i on."""
+    own_parts = range(share[0], parts.layout.parts, share[1])
+    with progress_bar(parts.label, sum(map(parts.rows_of, own_parts)), "row", progress) as done:
+        wanted = list(parts.missing(own_parts, lambda part: done(parts.rows_of(part)))) if resume else own_parts
+        with _ordered(parts, destination, wanted, share, resume=resume, progress=progress) as ordered:
+            ordered.write(wanted, lambda part: done(parts.rows_of(part)))
+
+
+def _write_together(parts: Parts, destination: Destination, options: PassOptions, *, resume: bool) -> None:
+    """Writes the parts that are not finished, together with other processes that write the same local store.
+
+    Raises:
+        ArgumentError: When the processes of a run have different folders at this path.
+        SourceError: When the folder was deleted meanwhile.
+    """
+    folder = destination.kept_parts
+    is_new = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    if resume and this_process().count > 1:
+        check_shared(folder, parts.label, destination.is_complete)
+    with progress_bar(parts.label, sum(parts.sizes), "row", options.progress) as done:
+        kept = PartsFolder(folder, parts.label, parts.layout.parts, lambda part: done(parts.rows_of(part)))
+        try:
+            with kept.joined():
+                if resume and is_new:  # begun by another version of loadax, or before the first part was finished
+                    for _ in parts.missing(range(kept.count), lambda part: kept.put(part, {})):
+                        pass
+                wanted = [part for part in range(kept.count) if not kept.has(part)]
+                if resume:
+                    _log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
+                if options.executor is not None:
+                    run_pass(parts, kept, options, done)
+                    return
+                with _ordered(parts, destination, wanted, (0, 1), resume=resume, progress=options.progress) as ordered:
+                    while not kept.is_complete():
+                        ordered.write(iter(kept.claim, None), partial(_keep, kept))
+                        sleep(_POLL if not kept.is_complete() else 0)
+        except ChangedError:
+            if not destination.is_complete():
+                raise SourceError(f"{folder} was deleted; call again, with resume=True") from None
+
+
+def _wait_for_all(destination: Destination) -> None:
+    patience = Patience(NOTICE, inf)
+    while not destination.is_complete():
+        if patience.due():
+            _log.warning(
+                "%s: waiting for the shares of other processes, for %.0f s", destination.location, patience.waited
+            )
+        sleep(_POLL)
+
+
+def _keep(kept: PartsFolder, part: int) -> None:
+    kept.put(part, {})
+    kept.finish(part)
+
+
+@contextmanager
+def _ordered(
+    parts: Parts,
+    destination: Destination,
+    wanted: Sequence[int],
+    share: Share,
+    *,
+    resume: bool,
+    progress: bool | None,
+) -> Iterator[Parts]:
+    """A block that writes parts, with each chunk of their source decoded once."""
+    file = destination.path_of_rows(*share)
+    with in_source_order(parts.rows, parts.layout, wanted, share, file, parts.workers, resume, progress) as rows:
+        yield replace(parts, rows=rows)
 
 
 @contextmanager

@@ -64,6 +64,21 @@ def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: P
     np.testing.assert_array_equal(member(tmp_path / "out", "t2m")[:], expected)
 
 
+def test_convert_by_an_executor_writes_the_same_store(tmp_path: Path, command: Command) -> None:
+    np.save(tmp_path / "x.npy", np.arange(100))
+    for name, options in {"a": [], "b": ["--executor", "threads:2"]}.items():
+        assert command("convert", tmp_path / "x.npy", tmp_path / name, "--shard-rows", 32, *options).code == 0
+    written = [
+        {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("c/*")}
+        for name in "ab"
+    ]
+    assert written[0] == written[1]
+    assert len(written[0]) == 4
+    done = command("convert", tmp_path / "x.npy", tmp_path / "c", "--shards", "0/2", "--executor", "threads:2")
+    assert done.code == 2
+    assert "executor= with shard=(0, 2): its workers keep parts in a folder that they share" in done.err
+
+
 def test_convert_npy(tmp_path: Path, command: Command) -> None:
     values = made_up(np.int16, (30, 4))
     np.save(tmp_path / "x.npy", values)
@@ -97,7 +112,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Com
     )
     done = command(*arguments, "--resume")
     assert done.code == 0
-    assert "kept 6 parts, wrote 7" in done.err
+    assert "kept 6 of 13 parts" in done.err
     other = command(
         "convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1
     )

@@ -1,6 +1,8 @@
 """`loadax index`: what it builds is what a run then reads."""
 
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from loadax import from_jsonl, from_npy, from_zarr
 from loadax.writing.write import write_zarr
 from tests.cli.conftest import Command
+from tests.limits import HANG
 from tests.writing.rows import TreeRows
 
 QUALITY = '''
@@ -132,3 +135,29 @@ def test_records_of_json_lines(command: Command, caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.INFO, "loadax")
     from_jsonl("a.jsonl", index="records")
     assert read_only(caplog)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("executor", ["processes:2", "threads:2"])
+def test_executor_builds_the_same_index(executor: str, command: Command) -> None:
+    """Processes of a pool import the program, but do not run its command again."""
+    source = ["index", "x.npy", "--filter", "index_quality:is_good"]
+    program = [sys.executable, "-m", "loadax", *source, "--executor", executor, "--out", "pool"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    said = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=HANG, check=True)
+    assert said.stdout == "pool: keeps 19 of 30 rows\n"
+    assert said.stderr.count("written") == 1
+    assert command(*source, "--out", "threads").code == 0
+    assert [path.read_bytes() for path in Path("pool").glob("*.npy")] == [
+        path.read_bytes() for path in Path("threads").glob("*.npy")
+    ]
+
+
+def test_executor_of_every_pass(command: Command) -> None:
+    for arguments in (["x.npy", "--split-by", "index_quality:group"], ["index_quality:documents", "--pack", 4]):
+        assert command("index", *arguments, "--out", f"by {arguments[1]}", "--executor", "threads:2").code == 0
+
+
+def test_executor_of_records_is_refused(command: Command) -> None:
+    failed = command("index", "a.jsonl", "--records", "--out", "i", "--executor", "threads:2")
+    assert failed.err == "loadax: error: --executor applies to --filter, --split-by and --pack; leave it out\n"

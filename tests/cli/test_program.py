@@ -1,6 +1,8 @@
 """`loadax` as a process: Ctrl-C, closed pipes, users' exceptions, and what a terminal must not see."""
 
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -55,6 +57,10 @@ def quit(row): sys.exit(0)
 def pipe(row): raise BrokenPipeError("of the user")
 def shout(row): raise KeyError("\\x1b[2J http://me:SECRET@host/x")
 def fails(): return {}["missing"]
+def slow_filter(row):
+    if not Path("fast").exists():
+        time.sleep(0.003)
+    return True
 """
 START = 1500
 PATIENT = "import sys; from loadax.cli import program; program._GRACE = 1e5; sys.exit(program.main())"
@@ -128,7 +134,27 @@ def test_interrupt_ends_a_command_whose_threads_sleep(folder: Path, arguments: t
     child.send_signal(signal.SIGINT)
     code, err = ended(child)
     assert (code, err[0]) == (130, "loadax: interrupted")
-    assert all("--resume" in line for line in err[1:])
+    same = f"loadax: to continue, run the same command: loadax {' '.join(arguments)}"
+    assert all("--resume" in line or line == same for line in err[1:])
+    assert (same in err) == (arguments[0] == "index")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("executor", [[], ["--executor", "processes:1"]], ids=["threads", "processes"])
+def test_interrupted_index_prints_the_command_that_continues_it(folder: Path, executor: list[str]) -> None:
+    command = ["index", "users:rows", "--filter", "users:slow_filter", "--out", "a folder", *executor]
+    child = start(*command)
+    until(lambda: len([*folder.glob("a folder/*.parts/*.npz")]) > 2)
+    child.send_signal(signal.SIGINT)
+    code, (interrupted, kept, line) = ended(child)
+    assert (code, interrupted) == (130, "loadax: interrupted")
+    assert re.search(r"\d+ of \d+ parts are kept in .*parts; the same call with index=", kept)
+    before = len([*folder.glob("a folder/*.parts/*.npz")])
+    Path("fast").touch()
+    (said,) = re.findall("loadax: to continue, run the same command: loadax (.*)", line)
+    code, err = ended(start(*shlex.split(said)))
+    assert (code, before > 2) == (0, True), err
+    assert not [*folder.glob("a folder/*.parts")]
 
 
 @pytest.mark.processes

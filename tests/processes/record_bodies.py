@@ -4,6 +4,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import numpy as np
 import pytest
 
 import loadax
@@ -30,3 +31,16 @@ def index_remote_files(urls: list[str], folder: str) -> None:
     file_index._AT_ONCE = 1
     webdataset.RECORDS = examples.RECORDS._replace(scan=scan)  # type: ignore[attr-defined]
     assert len(loadax.from_webdataset(urls, index=f"{folder}/index")) == 3 * len(urls)
+
+
+def cache_in_a_bucket(url: str, folder: str) -> None:
+    """Writes a share of a store, and reads all of it."""
+    mapped = Path(folder, f"mapped-{this_process().index}")
+
+    def square(row: int) -> Any:
+        with mapped.open("a") as file:
+            file.write(f"{row}\n")
+        return np.int64(row * row)
+
+    cached = loadax.from_source(range(100)).map(square).cache(url, key="squares", shard_rows=10, chunk_rows=5)
+    assert [int(value) for value in cached] == [row * row for row in range(100)]

@@ -54,6 +54,10 @@ def shared(folder: str) -> None:
     train, test = data().split_by(user, 0.5, index=f"{folder}/index")
     assert sorted(rows_of(train) + rows_of(test)) == list(range(ROWS))
     (Path(folder) / f"calls-{me.index}").write_text(str(len(calls)))
+    calls.clear()
+    cached = data().map(counted(slowly(whole), calls)).cache(f"{folder}/cache", key="whole", shard_rows=5, chunk_rows=5)
+    assert cached.read(range(ROWS))["x"].tolist() == VALUES.tolist()
+    (Path(folder) / f"mapped-{me.index}").write_text(str(len(calls)))
     (Path(folder) / f"test-{me.index}").write_text(" ".join(map(str, rows_of(test))))
 
 
@@ -61,6 +65,9 @@ def shared_once(folder: str) -> None:
     """What `shared` did."""
     calls = [int(path.read_text()) for path in Path(folder).glob("calls-*")]
     assert sum(calls) == ROWS
+    mapped = [int(path.read_text()) for path in Path(folder).glob("mapped-*")]
+    assert sum(mapped) <= ROWS + 35 * len(mapped)  # the sample that tells which leaves are ragged
+    assert max(mapped) < ROWS
     assert len({path.read_text() for path in Path(folder).glob("test-*")}) == 1
     assert all(calls)
     assert not list(Path(folder).rglob("*.parts"))
@@ -85,8 +92,12 @@ def endure(folder: str) -> None:
     os._exit(0)  # the usual way out waits for the process that was killed
 
 
-def slowly(function: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def slow(example: Any) -> bool:
+def whole(example: Any) -> Any:
+    return example
+
+
+def slowly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def slow(example: Any) -> Any:
         sleep(0.002)
         return function(example)
 

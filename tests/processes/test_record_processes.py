@@ -30,3 +30,11 @@ def test_processes_of_a_run_index_remote_files_together(tmp_path: Path, range_se
     scanned = [(tmp_path / f"scans-{process}").read_text().split() for process in range(2)]
     assert sorted(scanned[0] + scanned[1]) == sorted(urls)
     assert all(scanned)
+
+
+def test_processes_of_a_run_cache_shares_in_a_bucket(tmp_path: Path, bucket: str) -> None:
+    arguments = {"url": f"s3://{bucket}/squares", "folder": str(tmp_path)}
+    run_processes("tests.processes.record_bodies:cache_in_a_bucket", 2, 1, arguments)
+    counts = [len((tmp_path / f"mapped-{process}").read_text().split()) for process in range(2)]
+    sample = 35
+    assert max(counts) <= 50 + sample

@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,10 +15,14 @@ from time import sleep
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from loadax import Dataset, from_npy, from_source
-from loadax.errors import ArgumentError, WorkerError
+from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
+from loadax.core.distributed import Process
+from loadax.errors import ArgumentError, SourceError, WorkerError
+from loadax.row_index.scan import row_work
 from loadax.sources.passes import parts, recipe
 from loadax.sources.passes.parts import PartsFolder
 from tests.limits import HANG, until
@@ -189,24 +196,62 @@ def test_folder_in_use_by_another_function_is_refused(tmp_path: Path) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"values": np.zeros(8)},
+        {"values": np.array([7, 5])},
+        {"values": np.zeros((2, 2), int)},
+        {"lengths": np.arange(3)},
+    ],
+    ids=["dtype", "order", "shape", "name"],
+)
+def test_part_of_another_pass_is_not_merged(arrays: dict[str, Any], tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    np.savez(next(tmp_path.glob("*.parts/7.npz")), allow_pickle=False, **arrays)
+    message = r"filter-.*\.parts has parts that are not of this pass \(.+\); delete this folder, and call again"
+    with pytest.raises(SourceError, match=message) as caught:
+        data().filter(small, "v1", index=tmp_path)
+    shutil.rmtree(str(caught.value).partition(" has")[0])  # as it says
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+
+
+def test_lengths_of_another_pass_are_not_merged(tmp_path: Path) -> None:
+    def fails(row: int) -> Any:
+        if row == 300:
+            raise KeyError("stop")
+        return np.arange(row % 5)
+
+    with pytest.raises(KeyError):
+        from_source(range(400)).map(fails).pack(8, index=tmp_path, key="v1")
+    np.savez(next(tmp_path.glob("*.parts/1.npz")), lengths=np.arange(3))
+    with pytest.raises(SourceError, match=r"not of this pass \(lengths has \d+ values, not 400\); delete"):
+        from_source(range(400)).map(lambda row: np.arange(row % 5)).pack(8, index=tmp_path, key="v1")
+
+
 FULL = """
 import resource, signal, sys, numpy as np, loadax
+from concurrent.futures import ThreadPoolExecutor
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 data = loadax.from_source(range(100_000))
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+executor = (lambda: ThreadPoolExecutor(2)) if sys.argv[3] == "executor" else None
 try:
-    data.filter(lambda row: True, index=sys.argv[1])
+    data.filter(lambda row: True, index=sys.argv[1], executor=executor)
 except loadax.errors.SourceError as error:
     print(error)
 """
 
 
 @pytest.mark.processes
-def test_full_disk_is_a_named_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, str(tmp_path)]
+@pytest.mark.parametrize(("kind", "limit"), [("threads", 4096), ("executor", 4096), ("executor", 1024)])
+def test_full_disk_is_a_named_error(kind: str, limit: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path), str(limit), kind]
     said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-    assert ".npz can't be written: [Errno 27] File too large; free space, and call again: finished parts are k" in said
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+    file = r"\d+\.npz" if limit == 4096 else "recipe-.*"
+    assert re.search(rf"{file} can't be written: \[Errno 27\] File too large; free space, and call again", said)
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert not [name for name in left if not name.startswith("recipe-")]
 
 
 # Executors
@@ -246,9 +291,9 @@ def test_process_pool_gives_the_same_index(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.processes
 def test_lost_tasks_are_given_up(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"has lost task .* 4 times in a row, without finishing any: BrokenProcessPo"):
+    with pytest.raises(WorkerError, match=r"has lost task \d+ 4 times: BrokenProcessPool"):
         numbered().filter(dies, index=tmp_path, executor=spawned)
-    with pytest.raises(WorkerError, match=r"ProcessPoolExecutor has lost a worker .*executor=lambda: ProcessPoolExec"):
+    with pytest.raises(WorkerError, match=r"ProcessPoolExecutor can't be used any more .*=lambda: ProcessPoolExec"):
         numbered().filter(dies, index=tmp_path, executor=spawned())
     assert rows_of(numbered().filter(lambda row: row % 3 == 0, index=tmp_path)) == list(range(0, 1000, 3))
 
@@ -328,6 +373,44 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
         data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
 
 
+HIDE = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "loadax"]:
+    del sys.modules[name]
+sys.modules["loadax"] = None
+"""
+
+
+@pytest.mark.processes
+def test_workers_without_loadax_are_named(tmp_path: Path) -> None:
+    def without_loadax() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), exec, (HIDE,))
+
+    with pytest.raises(ArgumentError, match=r"workers of the executor can't import loadax \(.+\); install it there"):
+        numbered().filter(small, "v1", index=tmp_path, executor=without_loadax)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "a.jsonl"])
+def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, make = tmp_path / name, recipe.write_recipe
+    if name == "x.npy":
+        np.save(path, np.arange(2000))
+        rows = from_npy(path)
+    else:
+        path.write_text('{"x": 1}\n' * 2000)
+        rows = from_jsonl(path)
+
+    def hidden(*arguments: Any) -> str:
+        made = make(*arguments)
+        path.rename(tmp_path / "elsewhere")
+        return made
+
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", hidden)
+    with pytest.raises(SourceError, match=rf"{path}: .* \[?.*No such file") as caught:
+        rows.filter(bool, "v1", index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1))
+    assert f", on {socket.gethostname()}" in "".join(caught.value.__notes__)
+
+
 def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.arange(1 << 20))
     sizes: list[int] = []
@@ -344,3 +427,33 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
     )
     assert len(kept) == (1 << 20) - 1001
     assert sizes[0] < 1 << 16
+
+
+def test_parts_that_were_cut_in_another_way_are_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(tmp_path)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass._FEW_PARTS", 40)  # as another version of loadax might
+    assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
+    assert "of which parts differs; they are deleted now" in caplog.text
+
+
+def test_chunks_larger_than_parts_are_parts_of_their_own(tmp_path: Path) -> None:
+    table = pa.table({"x": np.zeros(2_000_000, np.int8)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=50_000)
+    reader = from_parquet(tmp_path / "x.parquet").reader
+    work = row_work(reader, np.ones(2_000_000, bool), np.array, np.int64, "filter")
+    assert work.sizes == [50_000] * 40
+
+
+def test_process_of_a_run_claims_its_share_for_its_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims: list[int] = []
+
+    class Engine(ThreadPoolExecutor):
+        def submit(self, *arguments: Any) -> Any:  # type: ignore[override]
+            claims.append(len([*tmp_path.glob("*.parts/*.claim")]))
+            return super().submit(*arguments)
+
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.this_process", lambda: Process(0, 4))
+    assert rows_of(data().filter(small, "v1", index=tmp_path, executor=lambda: Engine(1))) == SMALL
+    assert (len(claims), max(claims)) == (63, 16)  # parts, a quarter of them

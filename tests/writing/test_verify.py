@@ -1,7 +1,9 @@
 """What is damaged is found: everywhere, in stores of any writer."""
 
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from numcodecs import Blosc, Zlib  # type: ignore[import-untyped]
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 from loadax.errors import SourceError
+from loadax.writing import verify as verify_module
 from loadax.writing.verify import Damage, Verification, verify
 from loadax.writing.write import write_zarr
 from tests.limits import examples
@@ -223,3 +226,37 @@ def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == ""
     verify(path, progress=True)
     assert "87.5k/87.5k" in capfd.readouterr().err
+
+
+def test_interrupted_check_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for damaged in sorted(path.rglob("c/1*"))[:2]:
+        for file in [damaged, *damaged.rglob("*")]:
+            if file.is_file():
+                file.write_bytes(file.read_bytes()[:-9])
+    monkeypatch.setattr(verify_module, "_PART_BYTES", 1)
+    monkeypatch.setattr(verify_module, "_PARTS_AT_ONCE", 1)
+    found = verify(path)
+    assert found.damages
+    read, boxes, is_first = verify_module._read, list[object](), True
+
+    def interrupted(array: Any, box: Any, batch: Any) -> Any:
+        boxes.append(box)
+        if is_first and len(boxes) == 5:
+            raise OSError("the server is gone")
+        return read(array, box, batch)
+
+    monkeypatch.setattr(verify_module, "_read", interrupted)
+    with pytest.raises(OSError, match="gone") as caught:
+        verify(path, tmp_path / "i")
+    assert any("of 12 parts are kept in" in note for note in caught.value.__notes__)
+    finished = len([*tmp_path.glob("i/*.parts/*.npz")])
+    first, boxes[:], is_first = len(boxes), [], False
+    assert verify(path, tmp_path / "i") == found
+    assert 0 < finished < first
+    once, boxes[:] = len(boxes), []
+    assert verify(path, tmp_path / "i") == found
+    assert boxes == []
+    os.utime(path / "loadax.json", (0, 0))
+    with ThreadPoolExecutor(2) as executor:
+        assert verify(path, tmp_path / "i", executor) == found
+    assert len(boxes) > once

@@ -22,11 +22,11 @@ from loadax.core.distributed import this_process
 from loadax.core.progress import progress_bar
 from loadax.core.tasks import Engine, Raised, TaskRun
 from loadax.core.threads import thread_pool
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
 from loadax.sources.io.kept_files import whole_file
 from loadax.sources.passes.parts import Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
-from loadax.sources.passes.recipe import Work, run_part, write_recipe
+from loadax.sources.passes.recipe import Work, call_of, write_recipe
 from loadax.sources.passes.remote_errors import unwrap
 from loadax.sources.passes.shared import check_shared
 
@@ -95,27 +95,29 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     if options.executor is None:
         over, caller = threading.Event(), Caller()
 
-        def compute(part: int, _attempt: int) -> Raised | None:
+        def compute(part: int) -> Raised | float:
             try:
                 parts.put(part, work.compute(part, over))
             except BaseException as error:  # noqa: BLE001 - raised again by this pass
                 return Raised(error)
-            return None
+            return 0.0  # they run here: none is slow
 
         with thread_pool(options.workers, "loadax-pass") as pool:
             try:
-                TaskRun(parts, pool, options.workers, backups=False).run(partial(caller.run, compute), lambda e: e)
+                run = TaskRun(parts, pool, options.workers, remote=False)
+                run.run(lambda part, _: (caller.run, compute, part), lambda error: error)
             except BaseException:
                 over.set()
                 raise
         return
     assert isinstance(parts, PartsFolder)
+    window = min(_WINDOW, -(-parts.count // this_process().count))  # others have executors of their own
     by_value: list[str] = []
     while True:
         recipe = write_recipe(parts.path, work, by_value)
         try:
-            run = TaskRun(parts, options.executor, _WINDOW, backups=True)
-            run.run(partial(run_part, recipe), lambda error: unwrap(error, "a worker of the executor"))
+            run = TaskRun(parts, options.executor, window, remote=True)
+            run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
         except ModuleNotFoundError as error:
             module = error.name or ""
             if module not in sys.modules or module in by_value or len(by_value) == _MODULES:
@@ -143,7 +145,7 @@ def kept_pass(
         folder: The folder; None: the result is not kept.
         name: Name of the entry.
         identity: Identity of what it is made from, as JSON; see `IndexFolder`.
-        check: Checks an entry that was read; raises `ValueError`.
+        check: Checks an entry that was read or merged; raises `ValueError`.
         begin: Makes what is computed.
         merge: Makes the entry of the arrays of all parts, in order.
         options: How it is computed.
@@ -152,7 +154,7 @@ def kept_pass(
     Raises:
         ArgumentError: When there is an executor, but no folder; or the processes of a run have different folders; or
             another pass is under way in the folder.
-        SourceError: When the folder can't be written.
+        SourceError: When the folder can't be written, or has parts of another pass.
     """
     if folder is None:
         work = begin()
@@ -172,12 +174,12 @@ def kept_pass(
         work = begin()
         is_changed = partial(_is_changed, folder, name, seen)
         with suppress(ChangedError):
-            _prepare(path, name, known)
+            _prepare(path, name, {**known, "parts": _digest({"sizes": work.sizes})})
             if not is_changed():  # else another process has finished it before the folder was made
                 if is_run:
                     check_shared(path, work.label, is_changed)
                     is_run = False
-                entry = _join(folder, path, name, known, work, merge, options)
+                entry = _join(folder, path, name, known, work, merge, check, options)
                 continue
         seen, entry = folder.stamp(name), kept()
     if is_run:
@@ -197,17 +199,38 @@ def _join(
     known: Mapping[str, Any],
     work: Work,
     merge: Callable[[Iterator[Arrays]], Entry],
+    check: Callable[[Entry], object],
     options: PassOptions,
 ) -> Entry:
     """Takes part in a pass until all parts are finished, and merges them, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
-    with parts.joined(), _progress(work, options) as done, _advice(parts):
-        run_pass(work, parts, options, done)
-        while not parts.claim_merge():
-            sleep(_POLL)
-        entry = merge(map(parts.take, range(parts.count)))
+    with parts.joined(), _progress(work, options) as done:
+        with _advice(parts):
+            run_pass(work, parts, options, done)
+            while not parts.claim_merge():
+                sleep(_POLL)
+        entry = _merged(parts, merge, check)
         folder.put(name, known, entry)
         return entry
+
+
+def _merged(parts: PartsFolder, merge: Callable[[Iterator[Arrays]], Entry], check: Callable[[Entry], object]) -> Entry:
+    """The entry of all parts.
+
+    Raises:
+        ChangedError: When a part is damaged.
+        SourceError: When a part has the arrays of another pass.
+    """
+    try:
+        entry = merge(map(parts.take, range(parts.count)))
+        check(entry)
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, LoadaxError):
+            raise
+        raise SourceError(
+            f"{parts.path} has parts that are not of this pass ({error}); delete this folder, and call again"
+        ) from error
+    return entry
 
 
 @contextmanager

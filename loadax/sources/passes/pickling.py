@@ -176,7 +176,7 @@ def _map_region(name: str, begin: int, size: int) -> NDArray[np.uint8]:
     except OSError as error:
         raise SourceError(
             f"{name}: a worker process can't open this file ({error.strerror}), which is mapped in the training "
-            "process; restore the file, or open the dataset again"
+            "process; restore the file, or open the dataset by a path that all workers have"
         ) from error
     if size_now < begin + size:
         raise cut_short(name)

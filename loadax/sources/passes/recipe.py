@@ -9,7 +9,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from time import perf_counter
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -21,6 +22,8 @@ from loadax.sources.passes.pickling import dump, extents_of
 from loadax.sources.passes.remote_errors import wrap
 
 _PAGE = 1 << 12  # alignment of the arrays in the file
+
+_CALL = "__import__('loadax.sources.passes.recipe', fromlist=['run_part']).run_part(*arguments)"
 
 _loading = threading.Lock()  # a worker with several threads loads a recipe once
 
@@ -84,22 +87,29 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
     return str((folder / name).absolute())
 
 
-def run_part(recipe: str, part: int, _attempt: int) -> Raised | None:
-    """Computes a part in a worker of an executor, unless it is finished.
+def call_of(recipe: str, part: int, attempt: int) -> Sequence[Any]:
+    """The call of `run_part`, of which a worker without loadax can tell that, since it has no function of loadax."""
+    return eval, _CALL, {"arguments": (recipe, part), "attempt": attempt}
+
+
+def run_part(recipe: str, part: int) -> Raised | float:
+    """Computes a part in a worker of an executor, unless it is finished; returns the seconds that it took.
 
     Args:
         recipe: Path of the recipe.
         part: Number of the part.
     """
     try:
+        began = perf_counter()
         with _loading:
             work = _read(recipe)
         parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
-        if not parts.has(part):
+        if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
+        error.add_note(f"loadax: in part {part}, on {socket.gethostname()}")
         return Raised(wrap(error))
-    return None
+    return perf_counter() - began
 
 
 @functools.lru_cache(1)
