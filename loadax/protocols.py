@@ -20,6 +20,12 @@ Tree: TypeAlias = Any
 Columns: TypeAlias = tuple[tuple[int, int], ...]
 """A column box: `(start, stop)` for every dimension of a leaf after its first."""
 
+Boxes: TypeAlias = Sequence[Columns | None]
+"""The columns of each leaf; None for a leaf that is left out."""
+
+LeafArrays: TypeAlias = list[NDArray[Any] | None]
+"""An array for each leaf, or None for one that is left out."""
+
 
 class ArraySpec(NamedTuple):
     """Shape and dtype of one leaf of one example, without the dimension of rows."""

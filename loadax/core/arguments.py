@@ -132,15 +132,11 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise ArgumentError(
-            f"{name}={shown(value)} is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path",
-            argument=name,
-        )
+        problem = f"is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path"
+        raise ArgumentError(f"{name}={shown(value)} {problem}", argument=name)
     if not text or "\0" in text:
-        raise ArgumentError(
-            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {wanted}",
-            argument=name,
-        )
+        problem = "has a NUL character in it" if text else "is empty"
+        raise ArgumentError(f"{name}={shown(value)} {problem}: pass {wanted}", argument=name)
     return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text  # noqa: PTH111 - may be a URL
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from loadax.protocols import ArraySpec
 
 _OWN_MAP = 1 << 18  # bytes from which a buffer gets its own mmap
 _LARGE_PAGE = 2 << 20  # bytes; unused parts of a map take no memory
+
+Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
+"""Allocates a 64-byte-aligned uint8[size]."""
 
 ALIGNMENT = 64
 """Alignment in bytes of memory that XLA's CPU client can alias without a copy."""
@@ -55,9 +58,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return aligned_bytes(size).view(dtype).reshape(shape)
 
 
-def aligned_columns(
-    specs: Sequence[ArraySpec], rows: int, allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes
-) -> list[NDArray[Any]]:
+def aligned_columns(specs: Sequence[ArraySpec], rows: int, allocate: Allocate) -> list[NDArray[Any]]:
     """Allocates an array for `rows` rows of each spec, all in one aligned block; their contents are undefined."""
     shapes = [(rows, *spec.shape) for spec in specs]
     sizes = [math.prod(shape) * spec.dtype.itemsize for shape, spec in zip(shapes, specs, strict=True)]
@@ -86,10 +87,7 @@ class BufferPool:
     """
 
     def __init__(
-        self,
-        keep: int,
-        make: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
-        drop: Callable[[NDArray[np.uint8]], None] = lambda _: None,
+        self, keep: int, make: Allocate = aligned_bytes, drop: Callable[[NDArray[np.uint8]], None] = lambda _: None
     ):
         self._keep = keep
         self._make, self._drop = make, drop
@@ -118,7 +116,8 @@ class BufferPool:
         # Through a memoryview, so that NumPy does not treat `lease` as a view of `memory`: every array made from
         # `lease`, and every jax.Array on one of those, then references `lease` itself, which `finalize` watches.
         lease = np.frombuffer(memory.data, np.uint8, count=size)
-        weakref.finalize(lease, self._give_back, memory).atexit = False
+        # Without the lock: garbage collection may call this at any point, with any lock held.
+        weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease
 
     def _take(self, capacity: int) -> NDArray[np.uint8] | None:
@@ -128,10 +127,6 @@ class BufferPool:
         self._idle.move_to_end(capacity)  # this size is in use
         self._idle_bytes -= capacity
         return stack.pop()
-
-    def _give_back(self, memory: NDArray[np.uint8]) -> None:
-        # Without the lock: garbage collection may call this at any point, with any lock held.
-        self._returned.append(memory)
 
     def _sort_in(self) -> None:
         while self._returned:

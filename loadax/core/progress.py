@@ -19,7 +19,7 @@ def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iter
     """
     shown = sys.stderr.isatty() if wanted is None else wanted
     if not shown:
-        yield _nothing
+        yield lambda _: None
         return
     from tqdm import tqdm
 
@@ -28,7 +28,3 @@ def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iter
         desc=redact(label), total=total, unit=unit, unit_scale=True, unit_divisor=divisor, file=sys.stderr
     ) as bar:
         yield bar.update
-
-
-def _nothing(_more: int) -> None:
-    pass

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_DATALOADER = {
+DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
     "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn) or data.pad(lengths), "
@@ -97,11 +97,6 @@ _ATTRIBUTES = {
     "DataIterator": _ITERATOR,
     "module": _by_name(_MODULE),
 }
-
-
-def for_dataloader(name: str) -> str | None:
-    """What to write in place of an argument of a data loader; None when nobody calls one so."""
-    return _DATALOADER.get(name)
 
 
 def missing_attribute(owner: Any, name: str) -> Any:

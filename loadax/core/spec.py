@@ -37,9 +37,12 @@ def all_columns(shape: Sequence[int]) -> Columns:
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. Strings, bytes and other objects have dtype `object`."""
     leaves, structure = flatten(example)
-    return structure.build(
-        _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
-    )
+    specs = []
+    for leaf, path in zip(leaves, structure.paths, strict=True):
+        array = as_array(leaf, f"leaf {path or 'of the example'}")
+        dtype = np.dtype(object) if array.dtype.kind in "USO" else array.dtype.newbyteorder("=")
+        specs.append(ArraySpec(array.shape, dtype))
+    return structure.build(specs)
 
 
 def spec_or_object(example: Tree) -> Tree:
@@ -191,13 +194,6 @@ def as_array(leaf: Any, name: object) -> NDArray[Any]:
     return array.astype(object) if array.dtype.kind == "T" else array
 
 
-def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
-    array = as_array(leaf, name)
-    if array.dtype.kind in "USO":
-        return ArraySpec(array.shape, np.dtype(object))
-    return ArraySpec(array.shape, array.dtype.newbyteorder("="))
-
-
 def normalise_spec(spec: Tree, name: str) -> Tree:
     """A user's tree of objects with `shape` and `dtype`, as `ArraySpec`s.
 
@@ -218,23 +214,19 @@ def _has_spec(node: Any) -> bool:
     return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
 
 
-def stack(
-    examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str], out: list[NDArray[Any]] | None = None
-) -> Tree:
+def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str]) -> Tree:
     """Stacks examples into one tree of arrays whose first dimension is `len(examples)`.
 
     Args:
         examples: One tree per row.
         spec: Tree of `ArraySpec`s.
         rows: Rows of the examples, or texts that name them, for errors.
-        out: Arrays to stack into, one for each leaf. None: new ones.
 
     Raises:
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    if out is None:
-        out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
+    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
     stack_into(examples, specs, structure, rows, out)
     return structure.build(out)
 

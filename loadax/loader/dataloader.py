@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, shown, text
-from loadax.core.replacements import for_dataloader, missing_attribute
+from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.device.device_map import DeviceMap
@@ -53,7 +53,7 @@ from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mes
 def _refuse(unknown: Mapping[str, Any]) -> None:
     """Raises for unknown arguments. For those of other data loaders, the error says what to use instead."""
     for name, value in unknown.items():
-        hint = for_dataloader(name)
+        hint = DATALOADER.get(name)
         if hint is None:
             close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
             guess = f"; did you mean {close[0]}?" if close else ""
@@ -423,7 +423,7 @@ class Dataloader:
         except IndexError:
             return None
         if (batches.mesh, batches.step) == (mesh, step):
-            batches.restart_statistics()
+            batches.ledger.monitor.restart()
             return batches
         batches.close()
         return None
@@ -567,12 +567,10 @@ class Dataloader:
             >>> len(shorter), shorter.rows(2)[0]
             (7, np.int64(50))
         """
-        plan = self._plan
-        ranges = [
-            (plan.skips.whole_step(low), plan.skips.whole_step(high - 1) + 1)
-            for low, high in step_ranges(steps, plan.num_steps)
-        ]
-        skipping = replace(plan, skips=plan.skips.and_also(ranges))
+        plan, skips = self._plan, self._plan.skips
+        chosen = step_ranges(steps, plan.num_steps)
+        ranges = [(skips.whole_step(low), skips.whole_step(high - 1) + 1) for low, high in chosen]
+        skipping = replace(plan, skips=skips.and_also(ranges))
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
         return self._with_plan(skipping)
@@ -583,13 +581,7 @@ class Dataloader:
         made._begin_runs()
         return made
 
-    def certificate(
-        self,
-        steps: Any = None,
-        *,
-        positions: Any = None,
-        run: str | None = None,
-    ) -> Certificate:
+    def certificate(self, steps: Any = None, *, positions: Any = None, run: str | None = None) -> Certificate:
         """Certifies which rows this process reads at which steps and positions, without those in quarantine.
 
         All hosts together give the same certificate as one process alone. Save the certificates of all hosts, and
@@ -613,8 +605,9 @@ class Dataloader:
             raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
         self._checked(chosen[0])
         self._checked(chosen[-1])
-        chosen_positions = None if positions is None else np.asarray(positions)
-        if chosen_positions is not None:
+        ranges: list[tuple[int, int]] | None = None
+        if positions is not None:
+            chosen_positions = np.asarray(positions)
             sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
             listed = chosen_positions.ndim == 1 and chosen_positions.size > 0
             if not listed or not _inside(chosen_positions, min(sizes)) or (np.diff(chosen_positions) < 1).any():
@@ -622,24 +615,20 @@ class Dataloader:
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
-        ranges = None if chosen_positions is None else position_ranges(chosen_positions.astype(np.int64))
-        pieces = {
-            steps: self._position_ranges(steps.start) if ranges is None else ranges
-            for steps in alike_steps(self._plan, chosen)
-        }
-        name = run if run is not None else self._run_name()
-        return certify(self._plan, self._order, name, pieces, self._pipeline.options.quarantine)
+            ranges = position_ranges(chosen_positions.astype(np.int64))
+        alike = alike_steps(self._plan, chosen)
+        pieces = {part: self._position_ranges(part.start) if ranges is None else ranges for part in alike}
+        if run is None:
+            shard = self._pipeline.options.shard
+            count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
+            run = "1 process" if count == 1 else f"{count} processes"
+        return certify(self._plan, self._order, run, pieces, self._pipeline.options.quarantine)
 
     def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
         layouts = self._shard(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return position_ranges(self._positions(step), heights)
-
-    def _run_name(self) -> str:
-        shard = self._pipeline.options.shard
-        count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
-        return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"

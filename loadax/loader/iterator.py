@@ -99,10 +99,6 @@ class DataIterator:
         self._stretch.start()
         self._interrupted = False
 
-    def restart_statistics(self) -> None:
-        """Resets the statistics after a warm-up."""
-        self._stretch.monitor.restart()
-
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
 
@@ -134,7 +130,8 @@ class DataIterator:
                 step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
                 with self._lock:
                     # Another thread has moved, set or interrupted the iterator: the next stretch reads this step.
-                    replaced_at = self._step if self._is_interrupted(stretch) else stretch.replaced_at
+                    interrupted = self._interrupted and stretch is self._stretch
+                    replaced_at = self._step if interrupted else stretch.replaced_at
                     if replaced_at is not None and step >= replaced_at:
                         continue
                     if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
@@ -169,10 +166,6 @@ class DataIterator:
             elif self._step == before.end and before.open:
                 self._open(before.guard, before, before.monitor)
             return self._stretch
-
-    def _is_interrupted(self, stretch: Stretch) -> bool:
-        """Whether the present stretch was interrupted, and will be replaced at the present step."""
-        return self._interrupted and stretch is self._stretch
 
     def _interrupt(self, step: int | None) -> None:
         """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""

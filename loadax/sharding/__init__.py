@@ -1,13 +1,10 @@
 """Meshes, partition specs and placement of host data on devices."""
 
+from loadax.sharding.constraint import with_sharding_constraint
+from loadax.sharding.fetch import global_to_host_array
 from loadax.sharding.mesh import PlannedMesh, data_parallel, fully_sharded, hybrid, plan_mesh
 from loadax.sharding.partition import DataPartitionType, logical_specs
-from loadax.sharding.placement import (
-    global_to_host_array,
-    host_local_to_global,
-    host_to_global_device_array,
-    with_sharding_constraint,
-)
+from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
 
 __all__ = [
     "DataPartitionType",

@@ -138,10 +138,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     extents = np.array(shape, np.int64) // [shard_count(grid, entry) for entry in entries]
     shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
-    boxes = tuple(
-        tuple(zip(low, high, strict=True))
-        for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
-    )
+    corners = zip(starts.tolist(), (starts + extents).tolist(), strict=True)
+    boxes = tuple(tuple(zip(low, high, strict=True)) for low, high in corners)
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
 
 

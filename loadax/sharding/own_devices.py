@@ -81,10 +81,8 @@ class OwnDevices:
             donate: Indices of the inputs that are donated; outputs may reuse their memory.
         """
         if not self._count:  # nothing to compute: the arrays have no local shards
-            return lambda _: [
-                jax.make_array_from_single_device_arrays(placed.shape, placed.sharding, [], dtype=placed.dtype)
-                for placed in outputs
-            ]
+            make = jax.make_array_from_single_device_arrays
+            return lambda _: [make(placed.shape, placed.sharding, [], dtype=placed.dtype) for placed in outputs]
         inner = [self._local_view(placed) for placed in inputs]
         outer = [_sharding(self._local_view(placed)) for placed in outputs]
         spread = jax.shard_map(

@@ -13,22 +13,12 @@ from numpy.typing import NDArray
 from loadax.core.buffers import aligned_empty
 from loadax.core.casting import cast_into, leaf_name
 from loadax.errors import MeshError, PartitionError
-from loadax.sharding.constraint import broadcast_shardings, with_sharding_constraint
+from loadax.sharding.constraint import broadcast_shardings
 from loadax.sharding.dtypes import host_array, placed_dtype
-from loadax.sharding.fetch import global_to_host_array
 from loadax.sharding.layout import Box, DimensionShare, MeshGrid, plan_leaf, share_along
 from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
 from loadax.sharding.partition import DataPartitionType, check_spec, is_full
-from loadax.sharding.placer import Placer, place
-
-__all__ = [
-    "Placer",
-    "global_to_host_array",
-    "host_local_to_global",
-    "host_to_global_device_array",
-    "place",
-    "with_sharding_constraint",
-]
+from loadax.sharding.placer import place
 
 
 def host_to_global_device_array(

@@ -14,7 +14,7 @@ from loadax.core.spec import leaf_arrays, own_all, refuse_masked, same_memory, s
 from loadax.core.tree import flatten, too_deep, with_values
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows
 
@@ -102,9 +102,7 @@ class UserSource(BaseSource):
         lengths = self._optional("lengths")
         return None if lengths is None else lengths(rows)
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         parts = self._object.call(self._given.read_parts, rows, starts, lengths, wanted)
         return [unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts]
 

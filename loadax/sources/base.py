@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 
 
 class Child(NamedTuple):
@@ -139,7 +139,7 @@ class BaseSource(ABC):
         batch = self.read_visits(visits)
         return split_rows(batch if self.traits.owns_memory else map_leaves(np.array, batch), len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
             if columns is not None and destination is not None:
@@ -151,9 +151,7 @@ class BaseSource(ABC):
         batch = self.read_visits(Visits(run_rows(first.rows, count), np.repeat(first.epochs, count)))
         return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
 
-    def read_runs_into(
-        self, first: Integers, count: int, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
-    ) -> None:
+    def read_runs_into(self, first: Integers, count: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
         flat = [
             # Not every view can be reshaped without a copy.
@@ -286,7 +284,7 @@ class WrapperSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._source.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         self._source.read_into(rows, boxes, out)
 
     @property
@@ -300,9 +298,7 @@ class WrapperSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         return self._source.lengths(rows)
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)
 
     def locate(self, row: int) -> list[Location]:
@@ -330,11 +326,7 @@ class WrapperSource(BaseSource):
 
 
 def scatter_into(
-    source: BaseSource,
-    rows: Integers,
-    boxes: Sequence[Columns | None],
-    out: Sequence[NDArray[Any] | None],
-    places: Integers,
+    source: BaseSource, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None], places: Integers
 ) -> None:
     """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
     read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]

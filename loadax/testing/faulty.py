@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.adapt import as_source
 from loadax.sources.base import BaseSource, WrapperSource
 
@@ -88,13 +88,11 @@ class FaultySource(WrapperSource):
         self._note(visits.rows)
         return self._source.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         self._note(rows)
         self._source.read_into(rows, boxes, out)
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         self._note(rows)
         return self._source.read_parts(rows, starts, lengths, wanted)
 

@@ -271,7 +271,7 @@ def test_columns_of_one_block_are_aligned_and_apart() -> None:
     kinds = [((3,), np.uint8), ((), np.float64), ((2, 0), np.int32)]
     specs = [ArraySpec(shape, np.dtype(kind)) for shape, kind in kinds]
     for rows in (0, 1, 7):
-        columns = aligned_columns(specs, rows)
+        columns = aligned_columns(specs, rows, aligned_bytes)
         assert [(column.shape, column.dtype) for column in columns] == [((rows, *s.shape), s.dtype) for s in specs]
         for value, column in enumerate(columns):
             column[...] = value

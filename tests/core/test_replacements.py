@@ -13,7 +13,7 @@ from PIL import Image
 
 import loadax
 from loadax import Dataloader, from_arrays
-from loadax.core.replacements import _ATTRIBUTES, for_dataloader
+from loadax.core.replacements import _ATTRIBUTES, DATALOADER
 from loadax.errors import ArgumentError, SourceError
 
 DATA = from_arrays({"x": np.arange(64)})
@@ -38,7 +38,7 @@ DATA = from_arrays({"x": np.arange(64)})
 def test_arguments_of_other_loaders(name: str) -> None:
     with pytest.raises(ArgumentError, match=rf"^{name}=True: Dataloader has no such argument; ") as caught:
         Dataloader(DATA, 8, **{name: True})  # type: ignore[arg-type]
-    assert str(caught.value).endswith(str(for_dataloader(name)))
+    assert str(caught.value).endswith(DATALOADER[name])
 
 
 @pytest.mark.parametrize(

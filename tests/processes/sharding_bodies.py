@@ -25,7 +25,7 @@ from loadax.sharding import (
 )
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
-from loadax.sharding.placement import place
+from loadax.sharding.placer import place
 from tests.meshes import MeshCase, zoo
 from tests.processes.lateness import first_process_last
 

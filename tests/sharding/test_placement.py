@@ -14,17 +14,17 @@ from jax.sharding import PartitionSpec as P
 
 from loadax.core.buffers import aligned_empty
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, MeshError, PartitionError, UnsupportedError
-from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
-from loadax.sharding.layout import LeafLayout, plan_leaf
-from loadax.sharding.mesh import grid_of
-from loadax.sharding.placement import (
-    Placer,
+from loadax.sharding import (
+    DataPartitionType,
+    data_parallel,
     global_to_host_array,
-    host_local_to_global,
-    host_to_global_device_array,
-    place,
+    plan_mesh,
     with_sharding_constraint,
 )
+from loadax.sharding.layout import LeafLayout, plan_leaf
+from loadax.sharding.mesh import grid_of
+from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
+from loadax.sharding.placer import Placer, place
 from tests.work import lines_of
 
 FULL, REPLICATED = DataPartitionType.FULL, DataPartitionType.REPLICATED

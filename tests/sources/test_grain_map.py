@@ -359,7 +359,7 @@ def test_iterators_of_grain_are_refused() -> None:
     loader = grain.DataLoader(data_source=source, sampler=sampler)
     before, records = (
         r"Grain's \w+, .*pass the MapDataset before \.to_iter_dataset\(\)",
-        r"grain\.\w+, .*; pass its data source",
+        r"Grain's \w+, .*; pass its data source",
     )
     iterated = pipeline().to_iter_dataset()
     for data, message in ((iterated, before), (iter(iterated), before), (loader, records), (iter(loader), records)):

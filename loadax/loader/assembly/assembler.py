@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,26 @@ from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Failure, Timing
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.transforms import BatchMap
+
+_IndexedTile: TypeAlias = tuple[int, ColumnTile]  # with its index among the tiles of the layout
+
+
+class FillOptions(NamedTuple):
+    """How buffers are filled, on any worker.
+
+    Args:
+        layout: Buffer layout of one step.
+        key_seed: Seed of the random keys, if there are any.
+        masking: Whether rows that can't be read become padding.
+    """
+
+    layout: BufferLayout
+    key_seed: int | None = None
+    masking: bool = False
 
 
 @final
@@ -60,7 +76,8 @@ class _PieceView:
         low, count = self.piece.low, len(self.piece.visits.rows)
         if tile.select is None:
             return low, low + count
-        first, last = (self._below(tile, bound) for bound in (low, low + count))
+        steps, inner = np.divmod([low, low + count], self.piece.rows_per_step)
+        first, last = (steps * len(tile.select) + np.searchsorted(tile.select, inner)).tolist()
         return first, last
 
     def wanted(self, tile: ColumnTile) -> Integers | None:
@@ -101,11 +118,6 @@ class _PieceView:
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
 
-    def _below(self, tile: ColumnTile, bound: int) -> int:
-        assert tile.select is not None
-        steps, inner = divmod(bound, self.piece.rows_per_step)
-        return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
-
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
     """Generates the mask, bool[n], or the random keys, uint32[n, 2], of these visits.
@@ -127,23 +139,17 @@ class Assembler:
 
     Args:
         reader: Reader of the rows.
-        layout: Buffer layout of one step.
-        key_seed: Seed of the random keys, if there are any.
-        masking: Whether rows that can't be read become padding.
+        options: How to fill them.
         mark: Marks stages for a profiler.
     """
 
-    def __init__(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool = False, mark: Mark = unmarked
-    ):
+    def __init__(self, reader: Reader, options: FillOptions, mark: Mark = unmarked):
         self._reader = reader
-        self._masking = masking
         self._mark = mark
-        self._key_seed = key_seed
-        self.layout = layout
-        self._data: list[tuple[int, ColumnTile]] = []
-        self._generated: list[tuple[int, ColumnTile]] = []
-        for index, tile in enumerate(layout.tiles):
+        self.layout, self._key_seed, self._masking = options
+        self._data: list[_IndexedTile] = []
+        self._generated: list[_IndexedTile] = []
+        for index, tile in enumerate(self.layout.tiles):
             (self._generated if tile.leaf.source is None else self._data).append((index, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
@@ -152,7 +158,7 @@ class Assembler:
         whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_dtypes) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
-        self._by_columns = reader.maps_columns and (not masking or (not reader.maps and whole_rows))
+        self._by_columns = reader.maps_columns and (not self._masking or (not reader.maps and whole_rows))
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.
@@ -161,12 +167,10 @@ class Assembler:
             Exception: Whatever the source or a map raises, with a note; a LeafError if a value does not fit its leaf.
                 With masking, errors that do not come from rows alone.
         """
-        if not self._masking:
-            return self._fill(piece)
         try:
             return self._fill(piece)
         except Exception as error:
-            if not maskable(error):
+            if not self._masking or not maskable(error):
                 raise
         return self._fill_row_by_row(piece)
 
@@ -238,7 +242,7 @@ class Assembler:
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, and applies elementwise maps to them."""
-        groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
+        groups: list[list[_IndexedTile]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
         with clock("read"):
             for tiles in self._rounds:
@@ -278,14 +282,12 @@ class Assembler:
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
-    def _read(
-        self, view: _PieceView, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
-    ) -> list[NDArray[Any]]:
+    def _read(self, view: _PieceView, tiles: list[_IndexedTile], targets: LeafArrays) -> list[NDArray[Any]]:
         """Calls `read_into` once, for tiles of different leaves that need the same rows."""
         real = view.real(tiles[0][1])
         rows = view.visits.rows if real is None else view.visits.rows[real]
         boxes: list[Columns | None] = [None] * len(self._source_dtypes)
-        out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
+        out: LeafArrays = [None] * len(self._source_dtypes)
         values = []
         for (_, tile), target in zip(tiles, targets, strict=True):
             source = _source(tile)
@@ -307,12 +309,12 @@ def _source(tile: ColumnTile) -> int:
     return tile.leaf.source
 
 
-def _rounds(tiles: list[tuple[int, ColumnTile]]) -> Iterator[list[tuple[int, ColumnTile]]]:
+def _rounds(tiles: list[_IndexedTile]) -> Iterator[list[_IndexedTile]]:
     """Groups tiles into rounds of one `read_into` call: distinct leaves that need the same rows."""
     waiting = list(tiles)
     while waiting:
         first = waiting[0][1].select
-        chosen: dict[int, tuple[int, ColumnTile]] = {}
+        chosen: dict[int, _IndexedTile] = {}
         for entry in waiting:
             select = entry[1].select
             same = select is first or (select is not None and first is not None and np.array_equal(select, first))

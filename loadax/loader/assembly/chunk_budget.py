@@ -6,7 +6,7 @@ current window are cached. Their number follows from the order and from this pro
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar, final
 
@@ -21,11 +21,11 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.packing.packed import PackedSource
 from loadax.plan.batches import BatchPlan
 from loadax.plan.lanes import by_lane
-from loadax.protocols import Blocks, Columns, Integers, Order
+from loadax.protocols import Blocks, Boxes, Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.wrappers.chunk_cache import area, hull, largest_chunk, with_chunks
+from loadax.sources.wrappers.chunk_cache import area, chunk_of, chunk_sizes, hull, largest_chunk, with_chunks
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.zip import ZippedSource
 
@@ -96,7 +96,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         each_row: Bytes of a row that this process keeps.
     """
     open_chunks = []
-    for order, blocks, source in _block_shuffles(plan.order, reader.source):
+    for order, blocks, source in _block_shuffles(plan.order, reader.source, False):
         starts = chunk_starts(source)
         if starts is None or not order.size:
             continue
@@ -144,12 +144,7 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
 
 
 def keep_open_chunks(
-    reader: Reader,
-    open_chunks: list[OpenChunks],
-    limit: int | None,
-    boxes: Sequence[Columns | None] | None,
-    ahead: int = 0,
-    readers: int = 1,
+    reader: Reader, open_chunks: list[OpenChunks], limit: int | None, boxes: Boxes | None, ahead: int, readers: int
 ) -> Reader:
     """Adds chunk caches to the sources of the reader; returns the reader itself if there is no chunk to cache.
 
@@ -224,15 +219,13 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     return columns
 
 
-def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
+def row_bytes(reader: Reader, boxes: Boxes) -> int:
     """Bytes of one row of the source, restricted to these columns."""
     specs = flatten_spec(reader.specs[0])[0]
     return sum(area([box]) * spec.dtype.itemsize for box, spec in zip(boxes, specs, strict=True))
 
 
-def _block_shuffles(
-    order: Order, source: BaseSource, shuffled: bool = False
-) -> Iterator[tuple[Order, Blocks, BaseSource]]:
+def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterator[tuple[Order, Blocks, BaseSource]]:
     """Every block shuffle with its blocks and source; `shuffled`: another shuffle comes after it."""
     if order.shuffle is not None and order.shuffle.blocks is not None:
         yield order, order.shuffle.blocks, source
@@ -245,7 +238,7 @@ def _block_shuffles(
     elif order.parent is not None:
         yield from _block_shuffles(order.parent, source, shuffled)
     elif packed is not None and packed.in_order and not shuffled:
-        yield from _block_shuffles(packed.order, packed.children[0].source)
+        yield from _block_shuffles(packed.order, packed.children[0].source, False)
 
 
 _Kind = TypeVar("_Kind", bound=BaseSource)
@@ -285,17 +278,11 @@ def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, le
     """Largest number of chunks that a block spans, and their rows per row of the block, from a sample of blocks."""
     assert order.parent is not None
     sample = np.unique(np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(np.int64))
-    bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
     most, decoded, used = 1, 0, 0
     for block in sample.tolist():
         positions = np.arange(block * blocks.rows, min((block + 1) * blocks.rows, order.size), dtype=np.int64)
         rows = order.parent.visits(np.zeros_like(positions), positions).rows
-        if bounds is None:
-            step = starts.step if isinstance(starts, range) else 1
-            chunks = distinct(rows // step)[0]
-            sizes = np.minimum(length - chunks * step, step)
-        else:
-            chunks = distinct(np.searchsorted(bounds, rows, side="right") - 1)[0]
-            sizes = np.diff(bounds, append=length)[chunks]
+        chunks = distinct(chunk_of(starts, rows))[0]
+        sizes = chunk_sizes(starts, chunks, length)
         most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
     return most, decoded / max(1, used)

@@ -62,7 +62,12 @@ def batch_specs(
         LeafTypeError: As for `batch_spec`.
         ArgumentError: As for `batch_spec`.
     """
-    specs, tree = _numbered(example)
+    specs, structure = flatten_spec(example)
+    if not specs:
+        raise ArgumentError(
+            f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
+        )
+    tree = structure.build(range(len(specs)))  # the index of each leaf in its place
     on_host = {name: tree[name] for name in host_leaves}
     kept = flatten(on_host)[0]
     placed, added = tree, generated
@@ -75,16 +80,6 @@ def batch_specs(
         _spec(on_host, specs, kept, missing),
         _spec(_with_generated(tree, generated), specs, kept, missing),
     )
-
-
-def _numbered(example: Tree) -> tuple[list[ArraySpec], Any]:
-    """The specs of the leaves of an example, and the example with the index of each in its place."""
-    specs, structure = flatten_spec(example)
-    if not specs:
-        raise ArgumentError(
-            f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
-        )
-    return specs, structure.build(range(len(specs)))
 
 
 def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
@@ -162,6 +157,11 @@ class HostShard:
         """int64[n]: the same, as rows of the placed arrays."""
         held = merge([interval for layout in self.layouts for interval in layout.rows])
         return positions(held if self.rows is None else self.rows)
+
+    @property
+    def leaf_specs(self) -> list[tuple[BatchLeaf, PartitionSpec]]:
+        """The leaves of the batch, each with its spec."""
+        return list(zip(self.batch.leaves, self.specs, strict=True))
 
     @cached_property
     def shardings(self) -> tuple[NamedSharding, ...]:

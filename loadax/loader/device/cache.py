@@ -94,11 +94,7 @@ class DeviceCache:
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
-        given = {
-            leaf.source: (leaf, spec)
-            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
-            if not leaf.generated
-        }
+        given = {leaf.source: (leaf, spec) for leaf, spec in shard.leaf_specs if not leaf.generated}
         example = batch_spec(dataset.spec, [])  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.
@@ -181,10 +177,8 @@ class DeviceCache:
             kept, block_index, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
             # Row 0 is zeros, for padding.
             start = jax.numpy.minimum(1 + block_index[0] * height, last)
-            written = [
-                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
-                for whole, block in zip(kept, blocks, strict=True)
-            ]
+            pairs = zip(kept, blocks, strict=True)
+            written = [jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0) for whole, block in pairs]
             return [*written, block_index + 1]
 
         blocks = flatten(shard.shape_dtypes)[0]

@@ -106,7 +106,11 @@ class DeviceProgram:
         self._name = f"device_map {name_of(device_map.function)}"
         self._elementwise = device_map.elementwise
         self._example = _Example(device_map.function, shard.batch.structure, self._name)
-        self._cuts = [self._cut_dims(spec) for spec in shard.specs]
+        # For each leaf: the axes that split each dim other than the rows.
+        self._cuts = [
+            {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
+            for spec in shard.specs
+        ]
         leaves = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves]
         self._traced = _trace(self._example, leaves)
         self._paths = self._example.result.paths
@@ -210,7 +214,7 @@ class DeviceProgram:
         """Checks that a device computes its columns of each result from its columns of the leaves."""
         shard = self._shard
         parts = []
-        for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True):
+        for leaf, spec in shard.leaf_specs:
             counts = self._counts(spec, len(leaf.spec.shape))
             columns = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
             parts.append(jax.ShapeDtypeStruct(columns, leaf.dtype))
@@ -237,10 +241,6 @@ class DeviceProgram:
         sizes = axis_sizes(self._shard.mesh)
         cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
         return [*cuts, *[1] * dims][:dims]
-
-    def _cut_dims(self, spec: PartitionSpec) -> dict[int, tuple[str, ...]]:
-        """The axes that split each dim other than the rows."""
-        return {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
 
     def _cut_text(self, leaf: int) -> str:
         cuts = [

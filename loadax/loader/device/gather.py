@@ -71,11 +71,7 @@ class DeviceGather:
     def __init__(self, shard: HostShard, source: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
         assert isinstance(shard.mesh, Mesh)
         self._arrays = list(arrays)
-        data = [
-            (leaf.source, PartitionSpec(*spec[:1]))
-            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
-            if not leaf.generated
-        ]
+        data = [(leaf.source, PartitionSpec(*spec[:1])) for leaf, spec in shard.leaf_specs if not leaf.generated]
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(source, leaves=len(cuts)), (), None)
@@ -106,9 +102,7 @@ class DeviceGather:
 
 def _index_shard(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
-    as_before = {
-        leaf.generated: spec for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True) if leaf.generated
-    }
+    as_before = {leaf.generated: spec for leaf, spec in shard.leaf_specs if leaf.generated}
     batch = batch_spec(spec, list(as_before))
     specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
     grid, rows = grid_of(shard.mesh), shard.batch_size

@@ -6,8 +6,8 @@ from typing import Protocol, final
 from jax.profiler import TraceAnnotation
 
 from loadax.core.buffers import BufferPool
-from loadax.loader.assembly.assembler import Assembler, Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
 from loadax.loader.workers.process_pool import ProcessPool
@@ -19,7 +19,6 @@ class LoadedJob(Protocol):
 
     def buffers(self, count: int) -> BatchBuffers:
         """Buffers of `count` steps that workers can write to; reused when their last view is gone."""
-        ...
 
     def run(self, piece: Piece) -> Timing:
         """Has a worker read a piece, and waits for it. Thread-safe.
@@ -27,11 +26,9 @@ class LoadedJob(Protocol):
         Raises:
             Exception: Whatever the source or a map raised.
         """
-        ...
 
     def prepare(self, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job."""
-        ...
 
 
 class PieceExecutor(Protocol):
@@ -55,27 +52,20 @@ class PieceExecutor(Protocol):
     settling: float
     closed: bool
 
-    def load(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
-    ) -> LoadedJob:
+    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
         """Makes a job for the workers.
 
         Args:
             reader: Reader of the rows.
-            layout: Buffer layout of one step.
-            key_seed: Seed of the random keys, if there are any.
-            masking: Whether rows that can't be read become padding.
+            options: How to fill the buffers of a step.
             prefetch_bytes: Bytes of idle buffers to keep for reuse.
         """
-        ...
 
     def worker_text(self, thread: int) -> str:
         """The worker that reads for a thread, its state and its stack, to follow "reads row 3"; empty: the thread."""
-        ...
 
     def close(self) -> None:
         """Stops all workers, including busy ones. Idempotent and thread-safe."""
-        ...
 
 
 def open_executor(options: LoaderOptions) -> PieceExecutor:
@@ -104,10 +94,8 @@ class ThreadExecutor:
         self.workers = self.concurrency = workers
         self.first = first
 
-    def load(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
-    ) -> LoadedJob:
-        return _LocalJob(reader, layout, key_seed, masking, prefetch_bytes)
+    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
+        return _LocalJob(reader, options, prefetch_bytes)
 
     def worker_text(self, thread: int) -> str:  # noqa: ARG002
         return ""
@@ -118,10 +106,10 @@ class ThreadExecutor:
 
 @final
 class _LocalJob:
-    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int):
-        self._layout = layout
+    def __init__(self, reader: Reader, options: FillOptions, prefetch_bytes: int):
+        self._layout = options.layout
         self._pool = BufferPool(prefetch_bytes)
-        self.run: Callable[[Piece], Timing] = Assembler(reader, layout, key_seed, masking, TraceAnnotation).fill
+        self.run: Callable[[Piece], Timing] = Assembler(reader, options, TraceAnnotation).fill
 
     def buffers(self, count: int) -> BatchBuffers:
         return BatchBuffers(self._layout, self._pool.lease(count * self._layout.bytes_per_step), count)

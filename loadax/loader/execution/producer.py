@@ -12,7 +12,7 @@ from jax.profiler import TraceAnnotation
 
 from loadax.core.spec import flatten_spec
 from loadax.errors import LeafError
-from loadax.loader.assembly.assembler import Piece
+from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import HostShard, buffer_layout
 from loadax.loader.execution.executor import PieceExecutor
@@ -116,9 +116,8 @@ class BatchProducer:
         self.end = end
         self._layout = buffer_layout(shard)
         self._visits = VisitLookahead(plan, shard.positions, end)
-        self._job = executor.load(
-            reader, self._layout, options.key_seed, options.masking is not None, options.prefetch_bytes
-        )
+        filling = FillOptions(self._layout, options.key_seed, options.masking is not None)
+        self._job = executor.load(reader, filling, options.prefetch_bytes)
         self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
             Placer(layout, sharding, leaf.dtype, shard.microbatches)

@@ -25,6 +25,7 @@ from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
 from loadax.seeds import Words
+from loadax.sharding.layout import Interval
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import writing_file
 
@@ -45,8 +46,8 @@ class Span(NamedTuple):
         digest: Sum of the 128-bit hashes, whose halves are added separately.
     """
 
-    steps: tuple[int, int]
-    positions: tuple[int, int]
+    steps: Interval
+    positions: Interval
     batch_size: int
     order: str
     rows: int
@@ -91,9 +92,9 @@ class Certificate:
         return sum(span.rows for span in self.spans)
 
     @property
-    def steps(self) -> list[tuple[int, int]]:
+    def steps(self) -> list[Interval]:
         """Covered steps, as `(start, stop)` ranges."""
-        covered: list[tuple[int, int]] = []
+        covered: list[Interval] = []
         for (start, stop), spans in _by_steps(self.spans):
             if spans and covered and covered[-1][1] == start:
                 covered[-1] = covered[-1][0], stop
@@ -138,8 +139,8 @@ class Certificate:
         Raises:
             ArgumentError: If they can't be parts of one run.
         """
-        spans: dict[tuple[tuple[int, int], tuple[int, int]], Span] = {}
-        of_steps: dict[tuple[int, int], Span] = {}
+        spans: dict[tuple[Interval, Interval], Span] = {}
+        of_steps: dict[Interval, Span] = {}
         for span in (span for part in (self, *others) for span in part.spans):
             first = of_steps.setdefault(span.steps, span)
             if (first.order, first.batch_size) != (span.order, span.batch_size):
@@ -221,11 +222,7 @@ def steps_text(run: Certificate) -> str:
 
 
 def certify(
-    plan: BatchPlan,
-    order: OrderHash,
-    run: str,
-    pieces_by_steps: Mapping[range, list[tuple[int, int]]],
-    quarantine: Integers,
+    plan: BatchPlan, order: OrderHash, run: str, pieces_by_steps: Mapping[range, list[Interval]], quarantine: Integers
 ) -> Certificate:
     """Certifies some steps and positions. Rows in quarantine count as padding.
 
@@ -270,14 +267,14 @@ def _added(spans: Iterable[Span]) -> int:
     return (sum(digest >> 64 for digest in digests) & _HALF) << 64 | sum(digests) & _HALF
 
 
-def _grouped(spans: Iterable[Span]) -> dict[tuple[int, int], list[Span]]:
-    groups: dict[tuple[int, int], list[Span]] = {}
+def _grouped(spans: Iterable[Span]) -> dict[Interval, list[Span]]:
+    groups: dict[Interval, list[Span]] = {}
     for span in spans:
         groups.setdefault(span.steps, []).append(span)
     return groups
 
 
-def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:
+def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[Interval, list[Span]]]:
     """Splits all steps into ranges that each span covers wholly or not at all, with their spans by position."""
     groups = _grouped(spans)
     for start, stop in pairwise(sorted({end for steps in groups for end in steps})):

@@ -15,6 +15,7 @@ from loadax.sharding.holdings import HeldRows
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.byte_stream import indices
+from loadax.sources.wrappers.chunk_cache import chunk_of, chunk_sizes
 
 _MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
 _HOSTS_WITH_CHUNKS = 16  # hosts to sample for the open chunks of a block shuffle
@@ -63,11 +64,7 @@ def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:
 
 
 def chunk_reads(
-    plan: BatchPlan,
-    steps: Sequence[int],
-    host_rows: HeldRows,
-    source: BaseSource,
-    most_entries: int = _MOST_ENTRIES,
+    plan: BatchPlan, steps: Sequence[int], host_rows: HeldRows, source: BaseSource
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Mean number of chunks per step, and of rows decoded per row used, of sampled hosts.
 
@@ -78,21 +75,20 @@ def chunk_reads(
     starts, length = chunk_starts(levels[-1]), len(levels[-1])
     if starts is None:
         return None
-    groups = sample_groups(host_rows, most_entries)
+    groups = sample_groups(host_rows, _MOST_ENTRIES)
     positions = [host_rows.positions(int(group[0])) for group in groups]
     group_of = np.repeat(np.arange(len(groups)), [len(group_positions) for group_positions in positions])
     all_positions = np.concatenate(positions)
-    chunks, decoded = np.zeros(len(groups)), np.zeros(len(groups))
-    used = np.zeros(len(groups))
+    chunks, decoded, used = np.zeros((3, len(groups)))
     for step in steps:
         rows = plan.visits(step).rows
         owner_of, below = _rows_below(levels[:-1], rows)
         counts = np.bincount(owner_of, minlength=len(rows))
         entries = indices((np.cumsum(counts) - counts)[all_positions], counts[all_positions])
-        owners, ids = np.repeat(group_of, counts[all_positions]), _chunk_of(starts, below[entries])
+        owners, ids = np.repeat(group_of, counts[all_positions]), chunk_of(starts, below[entries])
         owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
-        decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
+        decoded += np.bincount(owner, chunk_sizes(starts, chunk, length), len(groups))
         used += np.bincount(owners, minlength=len(groups))
     hosts = [len(group) for group in groups]
     return np.repeat(chunks, hosts), np.repeat(decoded / np.maximum(used, 1), hosts)
@@ -127,13 +123,3 @@ def file_counts(plan: BatchPlan, step: int, host_rows: HeldRows, source: BaseSou
         located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
         counts += [len({location.file for locations in located for location in locations})] * len(group)
     return np.array(counts) if any(counts) else None  # arrays in memory have no file
-
-
-def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:
-    return rows // starts.step if isinstance(starts, range) else np.searchsorted(starts, rows, side="right") - 1
-
-
-def _sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
-    if isinstance(starts, range):
-        return np.minimum(starts.step, length - chunks * starts.step)
-    return np.diff(starts, append=length)[chunks]

@@ -46,9 +46,8 @@ def explain(
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
         LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
-        for leaf, spec in zip(leaves, shard.specs, strict=True)
+        for leaf, spec in shard.leaf_specs
     )
-    drawn = plans[largest]
     return Explanation(
         data=repr(dataset.source),
         order=dataset.verbs,
@@ -61,9 +60,7 @@ def explain(
         reading=reading,
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
-        partition_picture=PartitionPicture(
-            f"{drawn.path or 'the batch'} {drawn.dtype}{list(drawn.shape)} by {drawn.partition}", hosts.leaves[largest]
-        ),
+        partition_picture=PartitionPicture(str(plans[largest]), hosts.leaves[largest]),
     )
 
 
@@ -90,15 +87,11 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
     reads = chunk_reads(plan, steps, host_rows, source)
     chunks, decoded = (None, None) if reads is None else map(spread_of, reads)
     if opened:
-        decoded = spread_of(
-            [
-                np.average(
-                    [shuffle.amplification for shuffle in host.shuffles],
-                    weights=[shuffle.order.size for shuffle in host.shuffles],
-                )
-                for host in opened
-            ]
-        )
+        means = []
+        for host in opened:
+            sizes = [shuffle.order.size for shuffle in host.shuffles]
+            means.append(np.average([shuffle.amplification for shuffle in host.shuffles], weights=sizes))
+        decoded = spread_of(means)
     files = file_counts(plan, steps[0], host_rows, source)
     return Reading(
         rows=spread_of(host_rows.counts),

@@ -70,6 +70,9 @@ class LeafPlan:
     shape: tuple[int, ...]
     partition: str
 
+    def __str__(self) -> str:
+        return f"{self.path or 'the batch'} {self.dtype}{list(self.shape)} by {self.partition}"
+
 
 @final
 @dataclass(frozen=True)
@@ -194,10 +197,7 @@ class Explanation:
         yield "batches", list(self._batches())
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         yield "mesh", [f"{axes}: {count_text(self.devices, 'device')} on {count_text(self.hosts, 'host')}"]
-        yield (
-            "leaves",
-            [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves],
-        )
+        yield "leaves", list(map(str, self.leaves))
         if self.host_leaves:
             yield "host leaves", list(self.host_leaves)
         least, most = int(reading.copies.least), int(reading.copies.most)
@@ -205,10 +205,8 @@ class Explanation:
         yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]
         chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
-        yield (
-            "of a device",
-            [f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"],
-        )
+        placed = f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"
+        yield "of a device", [placed]
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches

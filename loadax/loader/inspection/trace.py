@@ -49,12 +49,8 @@ class Record(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The record as a JSON-serialisable dict."""
-        where = None if self.where is None else [entry._asdict() for entry in self.where]
-        documents = (
-            None
-            if self.documents is None
-            else [getattr(entry, "_asdict", lambda entry=entry: entry)() for entry in self.documents]
-        )
+        where = self.where and [location._asdict() for location in self.where]
+        documents = self.documents and [part._asdict() if hasattr(part, "_asdict") else part for part in self.documents]
         return {**self._asdict(), "where": where, "documents": documents}
 
 

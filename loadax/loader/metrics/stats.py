@@ -180,15 +180,9 @@ class Stats:
 
     def add(self, timing: Timing) -> None:
         """Counts one piece."""
-        self.read += timing.read
-        self.transform += timing.transform
-        self.assemble += timing.assemble
-        self.place += timing.place
-        self.rows += timing.rows
+        for name in (*STAGES, "rows", "bytes", "read_cpu", "transform_cpu"):
+            setattr(self, name, getattr(self, name) + getattr(timing, name))
         self.masked += len(timing.failures)
-        self.bytes += timing.bytes
-        self.read_cpu += timing.read_cpu
-        self.transform_cpu += timing.transform_cpu
 
     def took(self, step: int, waited: float, away: float) -> None:
         """Counts a batch handed out, with the consumer's wait and its time away before, in seconds."""

@@ -102,11 +102,8 @@ def _digest(tree: Any) -> str:
     values: Any = [*structure.paths]
     for array in map(np.asarray, leaves):
         # Of other objects the type: their text may have their address, or a folder of this host.
-        values += [
-            [value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.flat]
-            if array.dtype.hasobject
-            else array
-        ]
+        plain = (value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.flat)
+        values.append(list(plain) if array.dtype.hasobject else array)
     return fingerprint(values).digest
 
 

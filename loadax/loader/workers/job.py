@@ -13,8 +13,8 @@ import numpy as np
 from loadax.core.formatting import name_of
 from loadax.core.user_object import user_objects
 from loadax.errors import SourceError, WorkerError
-from loadax.loader.assembly.assembler import Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.assembly.assembler import FillOptions, Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, pack
@@ -101,23 +101,20 @@ class Job:
 
     Args:
         shared_reader: Reader of the rows.
-        layout: Buffer layout of one step.
-        key_seed: Seed of the random keys, if there are any.
-        masking: Whether rows that can't be read become padding.
+        options: How to fill the buffers of a step.
         keep: Bytes of idle memory to keep for reuse.
     """
 
-    def __init__(
-        self, shared_reader: SharedReader, layout: BufferLayout, key_seed: int | None, masking: bool, keep: int
-    ):
+    def __init__(self, shared_reader: SharedReader, options: FillOptions, keep: int):
         self._memory = SharedMemoryPool(keep)
         self.shared_reader = shared_reader
-        self._layout, self._key_seed, self._masking = layout, key_seed, masking
+        self._options = options
         weakref.finalize(self, self._memory.close)
 
     def buffers(self, count: int) -> BatchBuffers:
         """Buffers of `count` steps in shared memory."""
-        return BatchBuffers(self._layout, self._memory.lease(count * self._layout.bytes_per_step), count)
+        layout = self._options.layout
+        return BatchBuffers(layout, self._memory.lease(count * layout.bytes_per_step), count)
 
     def message(self, piece: Piece) -> ReadPiece:
         """The request to read a piece into buffers of this job."""
@@ -138,7 +135,7 @@ class Job:
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             message, *descriptors = (None,) if has_reader else (payload.message, payload.descriptor)
-            load = LoadJob(message, payload.arrays, self._layout, self._key_seed, self._masking)
+            load = LoadJob(message, payload.arrays, self._options)
             connection.send(load, (self._memory.descriptor, *descriptors))
             answer, _ = connection.receive()
             if isinstance(answer, Loaded):

@@ -106,7 +106,7 @@ class _RequestHandler:
             finally:
                 os.close(payload)
         assert self._reader is not None
-        self._assembler = Assembler(self._reader, request.layout, request.key_seed, request.masking)
+        self._assembler = Assembler(self._reader, request.options)
         return Loaded()
 
     def _fill(self, request: ReadPiece) -> PieceRead:

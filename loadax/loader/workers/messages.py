@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.assembly.assembler import FillOptions
 from loadax.loader.workers.shared_memory import Block
 
 
@@ -12,16 +12,12 @@ class LoadJob(NamedTuple):
     Args:
         message: Message of the payload. None: the worker already has the reader.
         arrays: Arrays of the payload.
-        layout: Buffer layout of one step.
-        key_seed: Seed of the random keys, if there are any.
-        masking: Whether rows that can't be read become padding.
+        options: How to fill the buffers of a step.
     """
 
     message: bytes | None
     arrays: tuple[tuple[int, int], ...]
-    layout: BufferLayout
-    key_seed: int | None
-    masking: bool
+    options: FillOptions
 
 
 class ReadPiece(NamedTuple):

@@ -11,8 +11,7 @@ import numpy as np
 
 from loadax.core.formatting import rows_text
 from loadax.errors import ClosedError, WorkerError
-from loadax.loader.assembly.assembler import Piece
-from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
@@ -98,9 +97,7 @@ class ProcessPool:
         worker = self._serving.get(thread)
         return " on no worker process yet" if worker is None else f" on {worker.text()}"
 
-    def load(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
-    ) -> "_PoolJob":
+    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> "_PoolJob":
         """Makes a job for these workers. Consecutive jobs with the same reader send it once.
 
         Raises:
@@ -109,7 +106,7 @@ class ProcessPool:
         if self._shared_reader is None or self._shared_reader.reader is not reader:
             self._shared_reader = None  # free its copy of the data before making the next one
             self._shared_reader = SharedReader(reader)
-        return _PoolJob(self, Job(self._shared_reader, layout, key_seed, masking, prefetch_bytes), self._mark)
+        return _PoolJob(self, Job(self._shared_reader, options, prefetch_bytes), self._mark)
 
     def prepare(self, job: Job, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.
@@ -209,7 +206,6 @@ class ProcessPool:
                 self._handles.append(worker)
                 self._free.notify_all()
                 return
-        worker.stop()
         worker.reap(monotonic() + _CLOSE_TIMEOUT)
 
     def _replace(self, worker: WorkerHandle) -> str:

@@ -72,15 +72,9 @@ class RecordFiles:
         """First rows of the chunks; None if every record is a chunk."""
         if (self._groups == 1).all():
             return None
-        parts = [
-            np.arange(begin, begin + file.records, file.group)
-            for begin, file in zip(self._begins, self.files, strict=True)
-        ]
+        files = zip(self._begins, self.files, strict=True)
+        parts = [np.arange(begin, begin + file.records, file.group) for begin, file in files]
         return np.concatenate(parts).astype(np.int64)
-
-    @property
-    def addresses(self) -> list[str]:
-        return [file.path for file in self.files]
 
     def locate(self, row: int) -> list[Location]:
         """File of a row, and its record number in the file."""

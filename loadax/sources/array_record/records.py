@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import LeafError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
@@ -19,8 +19,26 @@ DATA, LENGTH = "data", "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
 
 
+class _Records(BaseSource):
+    """Records of files."""
+
+    spec: Tree = None
+    chunks: Integers | None = None
+    addresses: Sequence[str] = ()
+
+    def __init__(self, files: RecordFiles):
+        self._files = files
+        self.addresses = [file.path for file in files.files]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def locate(self, row: int) -> list[Location]:
+        return self._files.locate(row)
+
+
 @final
-class PaddedRecords(BaseSource):
+class PaddedRecords(_Records):
     """Records that are arrays of any length, padded: `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
@@ -32,32 +50,20 @@ class PaddedRecords(BaseSource):
     """
 
     traits = Traits(owns_memory=True, reads_columns=True)
-    spec: Tree = None
-    chunks: Integers | None = None
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool, value: Any = 0):
-        self._files, self._dtype, self._pad_to, self._truncate = files, dtype, pad_to, truncate
-        self._value = value
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool, value: Any):
+        super().__init__(files)
+        self._dtype, self._pad_to, self._truncate, self._value = dtype, pad_to, truncate, value
         self.spec = {DATA: ArraySpec((pad_to,), dtype.newbyteorder("=")), LENGTH: ArraySpec((), _LENGTH_DTYPE)}
         self.chunks = files.chunks
-
-    def __len__(self) -> int:
-        return len(self._files)
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
 
-    @property
-    def addresses(self) -> list[str]:
-        return self._files.addresses
-
-    def locate(self, row: int) -> list[Location]:
-        return self._files.locate(row)
-
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         data, length = out
         if data is None and length is None:
             return
@@ -94,7 +100,7 @@ class PaddedRecords(BaseSource):
 
 
 @final
-class RecordSource(BaseSource):
+class RecordSource(_Records):
     """Records as `bytes`, for a map to decode, or as arrays: equally long where they are stacked, else of any length.
 
     Args:
@@ -103,28 +109,17 @@ class RecordSource(BaseSource):
     """
 
     traits = Traits(owns_memory=True, reads_examples=True)
-    spec: Tree = None
-    chunks: Integers | None = None
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any] | None):
-        self._files, self._dtype = files, dtype
+        super().__init__(files)
+        self._dtype = dtype
         if dtype is None:
             self.spec = ArraySpec((), np.dtype(object))
         else:  # `bytes` have no chunks, because the chunk cache holds only numbers
             self.chunks = files.chunks
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def __repr__(self) -> str:
-        return f"{self._files!r}"
-
-    @property
-    def addresses(self) -> list[str]:
-        return self._files.addresses
-
-    def locate(self, row: int) -> list[Location]:
-        return self._files.locate(row)
+        return repr(self._files)
 
     def padded(self, length: int, value: Any, truncate: bool) -> PaddedRecords | None:
         if self._dtype is None:

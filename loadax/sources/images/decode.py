@@ -81,12 +81,8 @@ class Rendering:
             return np.asarray(image)
         width, height = image.size
         down, across = fitted((height, width), self.size, self.fit)
-        box = (
-            across.start,
-            down.start,
-            min(across.start + across.extent, width),
-            min(down.start + down.extent, height),
-        )
+        right, bottom = min(across.start + across.extent, width), min(down.start + down.extent, height)
+        box = across.start, down.start, right, bottom
         return np.asarray(image.resize((across.length, down.length), Image.Resampling.BILINEAR, box))
 
 

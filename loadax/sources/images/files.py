@@ -23,11 +23,7 @@ class ImageFiles:
     """
 
     def __init__(
-        self,
-        folder: str,
-        classes: Sequence[str],
-        names: Sequence[Sequence[str]],
-        sizes: Sequence[int] | None = None,
+        self, folder: str, classes: Sequence[str], names: Sequence[Sequence[str]], sizes: Sequence[int] | None = None
     ):
         self.folder = folder
         self.sizes = None if sizes is None else np.array(sizes, np.int64)

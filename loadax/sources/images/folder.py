@@ -1,15 +1,13 @@
 """Finds the images of a folder and numbers their classes."""
 
 import os
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.format import ENDINGS, FORMAT
-from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
@@ -19,12 +17,7 @@ from loadax.sources.neighbours import is_litter
 
 
 def open_images(
-    folder: str | os.PathLike[str],
-    size: Any = None,
-    *,
-    fit: Fit = "crop",
-    quality: Literal["high", "fast"] = "high",
-    damaged: Literal["error", "accept"] = "error",
+    folder: Any, size: Any = None, fit: Any = "crop", quality: Any = "high", damaged: Any = "error"
 ) -> ImageSource:
     """Opens a folder of images; see `loadax.from_images`.
 
@@ -69,7 +62,20 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
         names = by_class.setdefault(label, []) if slash else loose
         if name.lower().endswith(ENDINGS):
             names.append(inside or name)
-    return _in_classes(root, sorted(loose), {label: sorted(by_class[label]) for label in sorted(by_class)}, sizes)
+    classes = any(by_class.values())
+    if classes and loose:
+        raise SourceError(
+            f"{root} has images both in folders ({next(name for name in sorted(by_class) if by_class[name])}, …) "
+            f"and outside ({min(loose)}, …), so the classes are ambiguous; "
+            "move the images outside the folders elsewhere"
+        )
+    if not classes and not loose:
+        raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
+    # Includes folders without images: a label must not depend on whether other classes have images.
+    labels = sorted(by_class) if classes else [""]
+    groups = [sorted(by_class[label]) if classes else sorted(loose) for label in labels]
+    paths = (f"{label}/{name}".lstrip("/") for label, group in zip(labels, groups, strict=True) for name in group)
+    return ImageFiles(root, labels, groups, None if sizes is None else [sizes[path] for path in paths])
 
 
 def _list_remote(url: str) -> dict[str, int]:
@@ -99,27 +105,6 @@ def _list_local(root: str) -> list[str]:
         below = f"{folder[len(root) :]}/".lstrip("/")
         found += [f"{below}{name}/" for name in folders] + [f"{below}{name}" for name in files if not is_litter(name)]
     return found
-
-
-def _in_classes(
-    root: str, loose: list[str], by_class: dict[str, list[str]], sizes: Mapping[str, int] | None = None
-) -> ImageFiles:
-    """The images of a folder, of classes in the order of their numbers; `sizes` by path, in a bucket."""
-    classes = any(by_class.values())
-    if classes and loose:
-        raise SourceError(
-            f"{root} has images both in folders ({next(name for name in by_class if by_class[name])}, …) "
-            f"and outside ({loose[0]}, …), so the classes are ambiguous; "
-            "move the images outside the folders elsewhere"
-        )
-    if not classes and not loose:
-        raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
-    # Includes folders without images: a label must not depend on whether other classes have images.
-    names, groups = (list(by_class), list(by_class.values())) if classes else ([""], [loose])
-    if sizes is None:
-        return ImageFiles(root, names, groups)
-    paths = (f"{label}/{name}".lstrip("/") for label, group in zip(names, groups, strict=True) for name in group)
-    return ImageFiles(root, names, groups, [sizes[path] for path in paths])
 
 
 def _size(size: Any) -> tuple[int, int]:

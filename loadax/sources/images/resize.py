@@ -67,10 +67,8 @@ def resize(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     # The filter also reads pixels outside the part, if they exist.
     above, before = min(top, len(vertical) // 2), min(left, len(horizontal) // 2)
     height, width = _count(down, top, len(pixels)), _count(across, left, pixels.shape[1])
-    part = pixels[
-        top - above : top + height + len(vertical) // 2,
-        left - before : left + width + len(horizontal) // 2,
-    ]
+    rows = slice(top - above, top + height + len(vertical) // 2)
+    part = pixels[rows, left - before : left + width + len(horizontal) // 2]
     filtered = _filter(part, vertical, horizontal)[above : above + height, before : before + width]
     # By factors, not sizes: sizes are whole pixels, the part is not.
     return _pixels(cv2.resize(filtered, None, fx=1 / across.scale, fy=1 / down.scale, interpolation=cv2.INTER_LINEAR))
@@ -82,9 +80,8 @@ def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
 
     top, left = (math.floor(axis.start) for axis in (down, across))
     bottom, right = (math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across))
-    return _pixels(
-        cv2.resize(pixels[top:bottom, left:right], (across.length, down.length), interpolation=cv2.INTER_LINEAR)
-    )
+    part, size = pixels[top:bottom, left:right], (across.length, down.length)
+    return _pixels(cv2.resize(part, size, interpolation=cv2.INTER_LINEAR))
 
 
 def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
@@ -96,15 +93,8 @@ def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
         [across.scale, 0.0, across.start + (across.scale - 1) / 2],
         [0.0, down.scale, down.start + (down.scale - 1) / 2],
     ]
-    return _pixels(
-        cv2.warpAffine(
-            filtered,
-            np.array(moves),
-            (across.length, down.length),
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_REPLICATE,
-        )
-    )
+    size, flags = (across.length, down.length), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return _pixels(cv2.warpAffine(filtered, np.array(moves), size, flags=flags, borderMode=cv2.BORDER_REPLICATE))
 
 
 def _filter(pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[np.float32]) -> Pixels:

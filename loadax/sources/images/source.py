@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
@@ -61,7 +61,7 @@ class ImageSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads into `out`; see `Source`. Images that are not requested are not decoded."""
         rows = check_rows(rows, len(self))
         images, labels = out
@@ -88,11 +88,9 @@ class ImageSource(BaseSource):
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
         images = self._images(rows) if self.traits.reads_examples else self._checked(rows)
+        labelled = zip(images, self._files.labels(rows), strict=True)
         # Pillow's pixels are read-only.
-        return [
-            {"image": np.require(image, requirements="W"), "label": label}
-            for image, label in zip(images, self._files.labels(rows), strict=True)
-        ]
+        return [{"image": np.require(image, requirements="W"), "label": label} for image, label in labelled]
 
     def locate(self, row: int) -> list[Location]:
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
@@ -155,10 +153,8 @@ class ImageSource(BaseSource):
         if sizes is None:
             return map(self._content, rows.tolist())
         # All requests at once.
-        ranges = [
-            ByteRange(self._files.path(row), 0, size)
-            for row, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True)
-        ]
+        paths = map(self._files.path, rows.tolist())
+        ranges = [ByteRange(path, 0, size) for path, size in zip(paths, sizes[rows].tolist(), strict=True)]
         return self._remote.read(ranges)[0]
 
     def _content(self, row: int) -> bytes:

@@ -11,6 +11,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
 from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
 _LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
@@ -72,18 +73,12 @@ class Ends:
 
     def ranges(self, start: int, stop: int) -> list[ByteRange]:
         """Maps the bytes `start` to `stop` of the stream to byte ranges of the files."""
-        segments = self.segments
-        return [
-            ByteRange(segments[index].location, segments[index].begin + low, segments[index].begin + high)
-            for index, low, high in self.parts(start, stop)
-        ]
+        parts = ((self.segments[index], low, high) for index, low, high in self.parts(start, stop))
+        return [ByteRange(segment.location, segment.begin + low, segment.begin + high) for segment, low, high in parts]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """Maps the bytes `start` to `stop` of the stream to files, each with its first and last byte."""
-        return [
-            Location(byte_range.location, byte_range.start, byte_range.stop - 1)
-            for byte_range in self.ranges(start, stop)
-        ]
+        return [Location(location, first, end - 1) for location, first, end in self.ranges(start, stop)]
 
 
 def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -169,27 +164,16 @@ class MappedSegments:
             dtype: Dtype of the entries; no entry crosses a segment boundary.
         """
         owners = self.ends.owners(starts * dtype.itemsize)
-        met = np.unique(owners)
+        begins = starts - self.ends.begins[owners] // dtype.itemsize
+        met = np.unique(owners).tolist()
         if len(met) == 1:
-            return self._gather_of(int(met[0]), starts, lengths, dtype)
+            return take_parts(self._mapped(met[0]).memory.view(dtype), begins, lengths)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
-        if len(out) >= _LONG * len(starts):
-            memories = {index: self._mapped(index).memory.view(dtype) for index in met.tolist()}
-            begins = starts - self.ends.begins[owners] // dtype.itemsize
-            for index, place, begin, length in zip(
-                owners.tolist(), places.tolist(), begins.tolist(), lengths.tolist(), strict=True
-            ):
-                out[place : place + length] = memories[index][begin : begin + length]
-            return out
-        for index in met.tolist():
+        for index in met:
             owned = owners == index
-            out[indices(places[owned], lengths[owned])] = self._gather_of(index, starts[owned], lengths[owned], dtype)
+            put_parts(self._mapped(index).memory.view(dtype), begins[owned], lengths[owned], out, places[owned])
         return out
-
-    def _gather_of(self, index: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        begin = int(self.ends.begins[index]) // dtype.itemsize
-        return take_parts(self._mapped(index).memory.view(dtype), starts - begin, lengths)
 
     def _stretches(self, index: int, size: int) -> NDArray[Any]:
         mapped = self._mapped(index)
@@ -207,8 +191,8 @@ class MappedSegments:
                     self._maps.pop(next(iter(self._maps)))
                 mapped = self._maps[index] = _map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
-        if (size := mapped.file.size()) < segment.begin + segment.size:
-            raise _too_short(segment, size)
+        if mapped.file.size() < segment.begin + segment.size:
+            raise cut_short(segment.location)
         if segment.modified is not None and mapped.file.modified() != segment.modified:
             raise changed(segment.location)
         return mapped
@@ -229,15 +213,8 @@ def _map(segment: FileSpan) -> _MappedSegment:
     except OSError as error:
         raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
     if file.length < segment.begin + segment.size:
-        raise _too_short(segment, file.length)
+        raise cut_short(segment.location)
     return _MappedSegment(file, file.bytes[segment.begin : segment.begin + segment.size], {})
-
-
-def _too_short(segment: FileSpan, size: int) -> SourceError:
-    return SourceError(
-        f"{segment.location}: the file has {size} bytes, but had at least {segment.begin + segment.size} when it "
-        "was opened; data must not change while it is read: restore the file, or open the dataset again"
-    )
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

@@ -31,10 +31,7 @@ class CachedFiles:
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         locations = sorted({location for location, _ in wanted})
         identities = dict(zip(locations, self._files.identities(locations), strict=True))
-        names = {
-            (location, block): self._cache.name(identities[location], self._range(location, block))
-            for location, block in wanted
-        }
+        names = {key: self._cache.name(identities[key[0]], self._range(*key)) for key in wanted}
         contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
         missing = [key for key in wanted if contents[key] is None]
         for key, content in zip(missing, self._files.read([self._range(*key) for key in missing]), strict=True):

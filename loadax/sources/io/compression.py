@@ -69,9 +69,8 @@ def _blocks(file: Any, location: str) -> Iterator[bytes]:
     if codec is None:
         raise SourceError(f"{location}: the file is not compressed: it begins with {start!r}; rename it")
     if codec in ("bz2", "xz"):
-        yield from _joined(
-            file, bz2.BZ2Decompressor if codec == "bz2" else partial(lzma.LZMADecompressor, memlimit=_XZ)
-        )
+        make: Any = bz2.BZ2Decompressor if codec == "bz2" else partial(lzma.LZMADecompressor, memlimit=_XZ)
+        yield from _joined(file, make)
         return
     is_gzip = codec == "gzip"
     stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)

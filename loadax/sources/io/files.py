@@ -178,11 +178,8 @@ class Files:
         return digest.hexdigest().encode()
 
     def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
-        new = [
-            location
-            for location in dict.fromkeys(locations)
-            if location not in self._known and location.rpartition("/")[0] + "/" not in self._listed
-        ]
+        unknown = [location for location in dict.fromkeys(locations) if location not in self._known]
+        new = [location for location in unknown if location.rpartition("/")[0] + "/" not in self._listed]
         found = zip(new, self._remote.look_up(new) if new else (), strict=True)
         self._known.update((location, info) for location, info in found if info is not None)
         return {location: self._known.get(location) for location in locations}
@@ -198,11 +195,8 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(
-            errno.EINVAL,
-            f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file",
-            os.fspath(path),
-        )
+        kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
     return descriptor
 
 

@@ -144,16 +144,10 @@ def sweep(folder: Path, prefix: str = "") -> None:
     with suppress(OSError):  # no such folder, or one that can't be read
         for name in os.listdir(folder):  # noqa: PTH208
             if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
-                with suppress(OSError):  # it is locked, or another process was faster
-                    _sweep(folder / name)
-
-
-def _sweep(path: Path) -> None:
-    file = open_kept(path)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for suffix in BESIDE:
-            shutil.rmtree(f"{path}{suffix}", ignore_errors=True)
-        path.unlink()
-    finally:
-        os.close(file)
+                path = folder / name
+                # Else it is locked, or another process was faster.
+                with suppress(OSError), os.fdopen(open_kept(path), "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    for suffix in BESIDE:
+                        shutil.rmtree(f"{path}{suffix}", ignore_errors=True)
+                    path.unlink()

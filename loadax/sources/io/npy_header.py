@@ -73,10 +73,8 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     texts = [start[first:stop] for start, (first, stop) in zip(starts, spans, strict=True)]
     for index, text in zip(longer, files.read(list(longer.values())), strict=True):
         texts[index] = text
-    headers = [
-        _parse(start, text, stop, location)
-        for start, text, (_, stop), location in zip(starts, texts, spans, locations, strict=True)
-    ]
+    parts = zip(starts, texts, spans, locations, strict=True)
+    headers = [_parse(start, text, stop, location) for start, text, (_, stop), location in parts]
     for header, location, size in zip(headers, locations, files.sizes(locations), strict=True):
         if size < header.begin + header.size:
             raise SourceError(

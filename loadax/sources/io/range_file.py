@@ -25,9 +25,6 @@ class RangeFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._offset
-
     def size(self) -> int:
         """Size of the file in bytes."""
         return self._size

@@ -41,21 +41,19 @@ class GrainSource(BaseSource):
         ArgumentError: If the length of an epoch is unknown.
     """
 
+    spec: Tree | None = None  # until the first read
+
     def __init__(self, dataset: Any):
         self._dataset, self._object = dataset, UserObject(dataset)
         self._size = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
         own_epochs = not kinds <= _SAME_RECORDS
+        random = own_epochs or not kinds.isdisjoint(_RANDOM)
         self.traits = Traits(
-            reads_examples=True,
-            owns_memory=True,
-            random=own_epochs or not kinds.isdisjoint(_RANDOM),
-            own_epochs=own_epochs,
-            runs_python=True,
+            reads_examples=True, owns_memory=True, random=random, own_epochs=own_epochs, runs_python=True
         )
         # The second epoch of a slice of an endless dataset begins after 2**63 - 1 rows.
         self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
-        self._spec: Tree | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -63,22 +61,13 @@ class GrainSource(BaseSource):
     def __repr__(self) -> str:
         return f"Grain's {type(self._dataset).__name__}"
 
-    @property
-    def spec(self) -> Tree | None:
-        """None until the first read."""
-        return self._spec
-
-    def read(self, rows: Integers) -> Tree:
-        """The examples at `rows` in epoch 0."""
-        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
-
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits.rows`, each of its own epoch."""
         examples = self._examples(visits)
-        if self._spec is None:
+        if self.spec is None:
             zero = np.zeros(1, np.int64)
-            self._spec = spec_of((examples or self._examples(Visits(zero, zero)))[0])
-        return stack(examples, self._spec, visits.rows.tolist())
+            self.spec = spec_of((examples or self._examples(Visits(zero, zero)))[0])
+        return stack(examples, self.spec, visits.rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         return list(map(own, self._examples(visits)))
@@ -144,9 +133,6 @@ class UnbatchedSource(BaseSource):
     @property
     def chunks(self) -> range:
         return range(0, self._size, self._rows)
-
-    def read(self, rows: Integers) -> Tree:
-        return self.read_visits(Visits(rows, np.zeros(len(rows), np.int64)))
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads rows; each batch once."""
@@ -238,16 +224,17 @@ def refuse_grain(data: Any) -> None:
     Raises:
         ArgumentError: Says what to pass instead.
     """
-    if comes_from(data, "grain", "IterDataset", "DatasetIterator"):
-        raise ArgumentError(
-            f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass the MapDataset before "
-            ".to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches"
-        )
-    if comes_from(data, "grain", "DataLoader", "DataLoaderIterator"):
-        raise ArgumentError(
-            f"the data is a grain.{type(data).__name__}, which can only be iterated over; pass its data source, and "
-            "shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
-        )
+    for names, remedy in (
+        (("IterDataset", "DatasetIterator"), "the MapDataset before .to_iter_dataset()"),
+        (
+            ("DataLoader", "DataLoaderIterator"),
+            "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
+        ),
+    ):
+        if comes_from(data, "grain", *names):
+            raise ArgumentError(
+                f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass {remedy}"
+            )
 
 
 def _epoch_length(dataset: Any) -> int:

@@ -14,7 +14,6 @@ class MapTransform(Protocol):
 
     def map(self, element: Any, /) -> Any:
         """What becomes of an example."""
-        ...
 
 
 class RandomMapTransform(Protocol):
@@ -22,7 +21,6 @@ class RandomMapTransform(Protocol):
 
     def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
         """What becomes of an example."""
-        ...
 
 
 class FilterTransform(Protocol):
@@ -30,7 +28,6 @@ class FilterTransform(Protocol):
 
     def filter(self, element: Any, /) -> bool:
         """Whether an example is kept."""
-        ...
 
 
 _CLASSES = ("Map", "RandomMap", "TfRandomMap", "Filter", "MapWithIndex", "Batch")

@@ -56,10 +56,7 @@ def _parameters(opened: Callable[..., Any]) -> list[str]:
 
 
 def _again(data: Any) -> OpenLane:
-    def open_lane(lane: int, lanes: int, epoch: int) -> Any:  # noqa: ARG001
-        return iter(data)
-
-    return open_lane
+    return lambda lane, lanes, epoch: iter(data)  # noqa: ARG005
 
 
 def _huggingface(data: Any) -> OpenLane:

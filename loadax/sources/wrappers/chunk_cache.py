@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, normalise_spec, split_rows
-from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
@@ -59,14 +59,7 @@ class ChunkCache(WrapperSource):
     spec: Tree = None
     chunks: Integers | range = range(0)
 
-    def __init__(
-        self,
-        source: BaseSource,
-        spec: Tree,
-        slots: int,
-        times: float = 1.0,
-        boxes: Sequence[Columns | None] | None = None,
-    ):
+    def __init__(self, source: BaseSource, spec: Tree, slots: int, times: float = 1.0, boxes: Boxes | None = None):
         super().__init__(source)
         self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
@@ -107,12 +100,12 @@ class ChunkCache(WrapperSource):
             return self._source.read_examples(visits)
         return split_rows(self.read(visits.rows), len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self._source))
         if len(rows):
             self._covering(boxes).serve(rows, boxes, out)
 
-    def _covering(self, boxes: Sequence[Columns | None]) -> "_CachedColumns":
+    def _covering(self, boxes: Boxes) -> "_CachedColumns":
         """Returns the open chunks; replaces them with empty ones if requested columns are missing."""
         with self._lock:
             covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
@@ -133,7 +126,7 @@ class _CachedColumns:
         specs: Sequence[ArraySpec],
         slots: int,
         times: float,
-        boxes: Sequence[Columns | None],
+        boxes: Boxes,
     ):
         self._source = source
         self._starts = starts
@@ -150,9 +143,9 @@ class _CachedColumns:
         self._changed = threading.Condition()
         self.rows_fetched = 0
 
-    def serve(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def serve(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Copies rows, only these columns, into `out`."""
-        chunk_of_row = self._chunk_of(rows)
+        chunk_of_row = chunk_of(self._starts, rows)
         first = int(chunk_of_row.min())
         counts = np.bincount(chunk_of_row - first)
         numbers = np.flatnonzero(counts)
@@ -182,11 +175,6 @@ class _CachedColumns:
             raise
         row_area = area(boxes)
         self._release(chunks, {index: count * row_area for index, count in asked.items()})
-
-    def _chunk_of(self, rows: Integers) -> Integers:
-        if isinstance(self._starts, range):
-            return rows // self._starts.step
-        return np.searchsorted(self._starts, rows, side="right") - 1
 
     def _rows_of(self, index: int) -> tuple[int, int]:
         end = self._starts[index + 1] if index + 1 < len(self._starts) else self._length
@@ -293,9 +281,21 @@ def hull(one: Columns | None, other: Columns | None) -> Columns | None:
     return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
 
 
-def area(boxes: Sequence[Columns | None]) -> int:
+def area(boxes: Boxes) -> int:
     """Number of elements of a row in the boxes."""
     return sum(math.prod(stop - start for start, stop in box) for box in boxes if box is not None)
+
+
+def chunk_of(starts: Integers | range, rows: Integers) -> Integers:
+    """Indices of the chunks that these rows are in."""
+    return rows // starts.step if isinstance(starts, range) else np.searchsorted(starts, rows, side="right") - 1
+
+
+def chunk_sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
+    """Rows of these chunks."""
+    if isinstance(starts, range):
+        return np.minimum(starts.step, length - chunks * starts.step)
+    return np.diff(starts, append=length)[chunks]
 
 
 def largest_chunk(starts: Integers | range, length: int) -> int:
@@ -305,9 +305,7 @@ def largest_chunk(starts: Integers | range, length: int) -> int:
     return int(np.diff(starts, append=length).max())
 
 
-def with_chunks(
-    source: BaseSource, count: int, times: float, boxes: Sequence[Columns | None] | None = None
-) -> BaseSource:
+def with_chunks(source: BaseSource, count: int, times: float, boxes: Boxes | None = None) -> BaseSource:
     """A source with memory for `count` decoded chunks; itself if it has no chunks, or its rows no spec or objects.
 
     Args:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Columns, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
@@ -190,9 +190,7 @@ class ConcatenatedSource(BaseSource):
             else:
                 scatter_into(part.source, inner, boxes, out, positions)
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths
         out = [
             np.empty(int(lengths.sum()), dtype) if want else None

@@ -5,7 +5,7 @@ into their leaves block by block, while they are in the CPU cache.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,10 +14,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.buffers import aligned_bytes
-from loadax.protocols import ArraySpec, Columns, Integers
-
-Allocate = Callable[[int], NDArray[np.uint8]]
+from loadax.core.buffers import Allocate, aligned_bytes
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers
 
 _SMALL = 64  # bytes: larger leaves fill cache lines of their own
 _WIDEST = 512  # bytes of leaves side by side
@@ -77,7 +75,7 @@ class RowArena:
     def gather(
         self,
         places: Integers,
-        boxes: Sequence[Columns | None],
+        boxes: Boxes,
         out: Sequence[NDArray[Any] | None],
         targets: Integers | None,
         allocate: Allocate,
@@ -124,7 +122,7 @@ class RowArena:
             destination[slice(None) if targets is None else targets] = field[(places, *cuts)]
 
 
-def row_layouts(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None]) -> list[RowLayout]:
+def row_layouts(specs: Sequence[ArraySpec], boxes: Boxes) -> list[RowLayout]:
     """Layouts of the stored columns of leaves: small leaves of one element size together, each large one by itself.
 
     Elements of one size are aligned without gaps, as sources expect of what they read into.

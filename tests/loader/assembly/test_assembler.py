@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, from_source
 from loadax.core.buffers import aligned_bytes
 from loadax.core.tree import flatten
-from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import HostShard, buffer_layout
 from loadax.plan.batches import BatchPlan
@@ -49,7 +49,7 @@ def fill(shard: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBu
     memory = aligned_bytes(STEPS * layout.bytes_per_step)
     memory[:] = 0xEE
     buffers = BatchBuffers(layout, memory, STEPS)
-    assembler = Assembler(data.reader, layout, None)
+    assembler = Assembler(data.reader, FillOptions(layout))
     visits = plan.visits_of(range(STEPS), shard.positions)
     random = np.random.default_rng(seed)
     total = len(visits.rows)

@@ -10,8 +10,8 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.core.context import Caller
-from loadax.loader.assembly.assembler import Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.assembly.assembler import FillOptions, Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.execution.executor import LoadedJob, PieceExecutor, ThreadExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
@@ -30,10 +30,8 @@ class Elsewhere:
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)
 
-    def load(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
-    ) -> LoadedJob:
-        return Job(self, ThreadExecutor().load(reader, layout, key_seed, masking, prefetch_bytes))
+    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
+        return Job(self, ThreadExecutor().load(reader, options, prefetch_bytes))
 
     def worker_text(self, thread: int) -> str:
         return ""

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.core.buffers import aligned_bytes
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError
-from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
@@ -83,7 +83,7 @@ def read_step(loader: Dataloader, step: int) -> None:
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     visits = loader._plan.visits(step, shard.positions)
-    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(shard.positions), buffers))
+    Assembler(loader.dataset.reader, FillOptions(layout)).fill(Piece(visits, 0, len(shard.positions), buffers))
 
 
 def test_whole_rows_are_counted_with_a_warning() -> None:
@@ -148,11 +148,12 @@ def test_padding_is_in_no_chunk() -> None:
     assert "20 rows, 2 steps, 12 rows of padding" in str(found)
 
 
-def test_chunk_reads_samples_hosts() -> None:
+def test_chunk_reads_samples_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
     held = AllHosts(loader._shard(), BATCH).rows
     for most, sampled in ((4, 4), (0, 1), (100, 16)):
-        found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
+        monkeypatch.setattr("loadax.loader.inspection.chunk_reads._MOST_ENTRIES", most)
+        found = chunk_reads(loader._plan, [0], held, loader.dataset.source)
         assert found is not None
         assert [len(figures) for figures in found] == [sampled] * 2
 

@@ -1,16 +1,16 @@
 """ColumnTree: columns of Arrow record batches as one tree, whose rows are read at any place."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.buffers import aligned_bytes, aligned_columns
+from loadax.core.buffers import Allocate, aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Boxes, Integers, LeafArrays, Tree
 from loadax.sources.base import Traits
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
@@ -82,12 +82,7 @@ class ColumnTree:
         """Whether rows are flat lists of numbers, so that `parts` can read parts of them."""
         return all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
 
-    def read(
-        self,
-        rows: Integers,
-        labels: Integers | None = None,
-        allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
-    ) -> Tree:
+    def read(self, rows: Integers, labels: Integers | None = None, allocate: Allocate = aligned_bytes) -> Tree:
         """Reads rows, stacked.
 
         Args:
@@ -115,7 +110,7 @@ class ColumnTree:
             return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
         return self._structure.build(leaves)
 
-    def fill(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
         runs = runs_of(self.starts, rows)
         for column, box, destination in zip(self.columns, boxes, out, strict=True):
@@ -135,9 +130,7 @@ class ColumnTree:
         first, *others = (column.lengths(runs, len(rows)) for column in self.columns if isinstance(column, Lists))
         return first if all((other == first).all() for other in others) else None
 
-    def parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
         runs = runs_of(self.starts, rows)
         return [

@@ -60,11 +60,8 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     first, last = (np.searchsorted(starts, rows[[0, -1]], side="right") - 1).tolist()
     if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():  # as whole row groups are read
         cuts = [0, *np.searchsorted(rows, starts[first + 1 : last + 1]).tolist(), len(rows)]
-        return [
-            _run(batch, slice(low, high), rows[low:high] - starts[batch])
-            for batch, (low, high) in enumerate(pairwise(cuts), first)
-            if low < high
-        ]
+        spans = ((batch, low, high) for batch, (low, high) in enumerate(pairwise(cuts), first) if low < high)
+        return [_run(batch, slice(low, high), rows[low:high] - starts[batch]) for batch, low, high in spans]
     which = np.searchsorted(starts, rows, side="right") - 1
     if (which == first).all():
         return [_run(first, slice(None), rows - starts[first])]

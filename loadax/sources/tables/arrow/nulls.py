@@ -54,12 +54,9 @@ class Nulls:
         counts = {path: sum(map(nulls_of, batches)) for path, batches in arrays.items()}
         refused = {path: arrays[path] for path, count in counts.items() if count and not self.accepts(path)}
         if refused:
-            raise SourceError(
-                self.refusal(
-                    Found(path, batches[0].type, counts[path], name(first_null(batches)))
-                    for path, batches in refused.items()
-                )
-            )
+            rows = {path: name(first_null(batches)) for path, batches in refused.items()}
+            found = (Found(path, refused[path][0].type, counts[path], row) for path, row in rows.items())
+            raise SourceError(self.refusal(found))
         return {
             path: [_filled(array, self._value(path), path) for array in batches] if counts[path] else list(batches)
             for path, batches in arrays.items()

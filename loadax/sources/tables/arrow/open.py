@@ -31,7 +31,7 @@ def open_arrow(
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
     call = Call("from_arrow", "data", "pyarrow.table(data)", tuple(names))
-    return open_table(table, nulls, call, classes=classes)
+    return open_table(table, nulls, call, (), None, classes)
 
 
 def as_table(data: Any) -> Any:
@@ -80,8 +80,6 @@ def _of_pandas(frame: Any) -> Any:
     """The columns of a frame, without its index. NaN in a column of NumPy's floats stays NaN."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     kinds = [dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in frame.dtypes]
-    columns = [
-        column.fill_null(np.nan) if kind == "f" and column.null_count else column
-        for column, kind in zip(table.columns, kinds, strict=True)
-    ]
+    pairs = zip(table.columns, kinds, strict=True)
+    columns = [column.fill_null(np.nan) if kind == "f" and column.null_count else column for column, kind in pairs]
     return pa.Table.from_arrays(columns, schema=table.schema)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.tables.arrow.call import Call
@@ -70,7 +70,7 @@ class TableSource(BaseSource):
         """Reads the rows, stacked; lists and images must be alike."""
         return self._tree.read(self._rows(rows), rows, self._buffers.lease)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         if self.traits.reads_columns:
             self._tree.fill(self._rows(rows), boxes, out)
         else:
@@ -87,9 +87,7 @@ class TableSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         return self._tree.lengths(self._rows(rows))
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._tree.parts(self._rows(rows), starts, lengths, wanted)
 
     def held(self, most: int) -> Iterator[NDArray[Any]]:
@@ -105,12 +103,7 @@ class TableSource(BaseSource):
 
 
 def open_table(
-    table: Any,
-    nulls: Any,
-    call: Call,
-    addresses: Sequence[str] = (),
-    where: Callable[[int], str] | None = None,
-    classes: Any = None,
+    table: Any, nulls: Any, call: Call, addresses: Sequence[str], where: Callable[[int], str] | None, classes: Any
 ) -> TableSource:
     """The source of a table in memory.
 

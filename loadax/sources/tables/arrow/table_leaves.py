@@ -37,12 +37,7 @@ class TableLeaves:
     """
 
     def __init__(
-        self,
-        schema: Any,
-        call: Call,
-        nulls: Any,
-        classes: Any,
-        tables: Callable[[Sequence[str]], Iterable[Any]] = lambda _: (),
+        self, schema: Any, call: Call, nulls: Any, classes: Any, tables: Callable[[Sequence[str]], Iterable[Any]]
     ):
         if not len(schema):
             raise SourceError("the table has no columns; pass one with at least one column")

@@ -21,10 +21,9 @@ def open_columns(data: Any, names: Sequence[str]) -> TableSource:
     table, features = data.data, data.features
     batches = [batch for batch in table.table.select(names).to_batches() if len(batch)]
     fields = {name: table.table.schema.field(name) for name in names}
-    tree = ColumnTree(
-        {name: _columns([batch.column(name) for batch in batches], fields[name], features[name]) for name in names},
-        list(map(len, batches)),
-    )
+    arrays = {name: [batch.column(name) for batch in batches] for name in names}
+    columns = {name: _columns(arrays[name], fields[name], features[name]) for name in names}
+    tree = ColumnTree(columns, list(map(len, batches)))
     mapping = mapping_of(data)
 
     def held(most: int) -> Iterator[NDArray[Any]]:

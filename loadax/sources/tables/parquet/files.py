@@ -90,15 +90,8 @@ class ParquetFiles:
         SourceError: When a file is missing, or is not Parquet; names it.
     """
 
-    def __init__(
-        self,
-        locations: Sequence[str],
-        files: Files,
-        cache: DiskCache | None = None,
-        partitions: Mapping[str, Any] | None = None,
-    ):
-        self.locations = list(locations)
-        self.partitions = dict(partitions or {})
+    def __init__(self, locations: Sequence[str], files: Files, cache: DiskCache | None, partitions: Mapping[str, Any]):
+        self.locations, self.partitions = list(locations), partitions
         self._sizes = files.sizes(self.locations)
         far = [location for location in self.locations if local_path(location) is None]
         extents = dict(zip(self.locations, self._sizes, strict=True))
@@ -173,13 +166,8 @@ class ParquetFiles:
         """Yields each flat column with nulls, a row group with some, and their number, where footers tell."""
         for file, groups in groupby(self.groups, attrgetter("file")):
             metadata = self._metadata(file)
-            schema, leaves = metadata.schema, [(names, self._leaves(file, names)) for names in columns]
-            flat = [
-                (names, index)
-                for names, indices in leaves
-                for index in indices
-                if schema.column(index).max_repetition_level == 0
-            ]
+            leaves = [(names, index) for names in columns for index in self._leaves(file, names)]
+            flat = [leaf for leaf in leaves if metadata.schema.column(leaf[1]).max_repetition_level == 0]
             empty = [(name,) for name, values in self.partitions.items() if not values[file].is_valid]
             for group in groups:
                 described = metadata.row_group(group.number)
@@ -215,10 +203,8 @@ class ParquetFiles:
         ranges = [ByteRange(*each) for each in zip(locations, starts, map(extents.get, locations), strict=True)]  # type: ignore[arg-type]
         tails = self._files.read(ranges)
         long = [index for index, tail in enumerate(tails) if _footer_size(tail) > len(tail)]
-        longer = [
-            ByteRange(locations[index], max(0, extents[locations[index]] - _footer_size(tails[index])), starts[index])
-            for index in long
-        ]
+        begins = [max(0, extents[locations[index]] - _footer_size(tails[index])) for index in long]
+        longer = [ByteRange(locations[index], begin, starts[index]) for index, begin in zip(long, begins, strict=True)]
         for index, begin in zip(long, self._files.read(longer), strict=True):
             tails[index] = begin + tails[index]
         return [tail[-_footer_size(tail) :] for tail in tails]

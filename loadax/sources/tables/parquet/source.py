@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.core.tree import flatten
+from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -99,9 +99,8 @@ class ParquetSource(BaseSource):
         if not len(rows):
             # Where rows may differ in shape, one of them tells the shape of none.
             one = len(self) > 0 and self._empty.is_ragged
-            return (
-                map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64))) if one else self._empty.read(rows)
-            )
+            tree = next(self._waves(np.zeros(1, np.int64)))[0] if one else self._empty
+            return tree.read(rows)
         parts = list(self._waves(rows))
         if len(parts) == 1:
             tree, inside, _ = parts[0]
@@ -109,7 +108,7 @@ class ParquetSource(BaseSource):
         examples = self._examples(rows)
         return stack(examples, self.spec if self.spec is not None else spec_of(examples[0]), rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         if self._cache is not None:
             self._cache.read_into(rows, boxes, out)
         elif self.traits.reads_columns:
@@ -122,9 +121,7 @@ class ParquetSource(BaseSource):
             return super().read_examples(visits)
         return self._examples(check_rows(visits.rows, len(self)))
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         rows = check_rows(rows, len(self))
         if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)

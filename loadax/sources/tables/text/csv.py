@@ -51,13 +51,7 @@ class _Text(NamedTuple):
 
 
 def open_csv(
-    paths: Any,
-    columns: Sequence[str] | str | None = None,
-    dtypes: Any = None,
-    nulls: Any = None,
-    classes: Any = None,
-    delimiter: str | None = None,
-    quote: str | None = '"',
+    paths: Any, columns: Any, dtypes: Any, nulls: Any, classes: Any, delimiter: str | None, quote: str | None
 ) -> TableSource:
     """Opens CSV files; see `loadax.from_csv`.
 

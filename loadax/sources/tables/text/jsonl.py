@@ -16,7 +16,7 @@ from pyarrow import json as arrow_json
 
 from loadax.core.tasks import Engine
 from loadax.errors import SourceError
-from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.protocols import Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.io.disk_cache import open_cache
@@ -93,9 +93,7 @@ class JsonlSource(BaseSource):
         rows = check_rows(visits.rows, len(self))
         return self._tree(rows).examples(np.arange(len(rows)))
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         rows = check_rows(rows, len(self))
         return self._tree(rows).parts(np.arange(len(rows)), starts, lengths, wanted)
 
@@ -182,7 +180,7 @@ def open_jsonl(
     inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
     call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
     with naming_file(locations[0]):
-        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes))
+        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes, lambda _: ()))
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
