@@ -8,6 +8,9 @@ standard library, one document for each top-level definition. A SentencePiece mo
 - "maxtext": shuffled documents with shifted targets, cut to a row, and packed by first fit;
 - "easylm": lines of a file that is read from its beginning, concatenated and split.
 
+"loadax" packs as it tokenizes, `to_stream().pack()` or `from_stream().pack()`. "cache" tokenizes all documents first,
+`cache(folder).pack()`, and "cached" is the next program, which finds the tokens there.
+
 Each measurement is a process of its own, and they alternate. "first" is the time from the import of the library to the
 first batch on the device, "rows" how many rows a second follow, "CPU" their processor time, and "full" the share of
 their entries that are tokens.
@@ -32,7 +35,7 @@ from numpy.typing import NDArray
 _SEQ_LEN, _BATCH = 512, 64
 _VOCABULARY = 8000
 _PIPELINES = ("nanodo", "maxtext", "easylm")
-_LIBRARIES = ("loadax", "grain")
+_LIBRARIES = ("loadax", "cache", "cached", "grain")
 
 Tokenize = Callable[[str], NDArray[np.int32]]
 
@@ -78,6 +81,21 @@ def lines(path: Path, first: int = 0, step: int = 1) -> Iterator[str]:
         for number, line in enumerate(file):
             if number % step == first:
                 yield json.loads(line)
+
+
+def cached_batches(pipeline: str, folder: Path, *, overwrite: bool) -> Iterator[Any]:
+    """Batches of loadax, whose documents are tokenized once and kept."""
+    import loadax
+
+    tokenize = open_tokenizer(folder)
+    documents = loadax.from_source(list(lines(folder / "documents.jsonl"))).map(tokenize)
+    documents = documents.map(shifted) if pipeline == "maxtext" else documents
+    tokens = documents.cache(folder / f"tokens-{pipeline}", key=pipeline, overwrite=overwrite, progress=False)
+    if pipeline == "maxtext":
+        rows = tokens.shuffle(seed=0).pack(_SEQ_LEN, method="first_fit", targets="given")
+    else:
+        rows = (tokens if pipeline == "easylm" else tokens.shuffle(seed=0)).pack(_SEQ_LEN)
+    return iter(loadax.Dataloader(rows, _BATCH, num_epochs=None))
 
 
 def loadax_batches(pipeline: str, folder: Path) -> Iterator[Any]:
@@ -147,7 +165,10 @@ def measure(library: str, pipeline: str, folder: Path, seconds: float) -> dict[s
 
     jax.devices()
     began = perf_counter()
-    batches = (loadax_batches if library == "loadax" else grain_batches)(pipeline, folder)
+    if library.startswith("cache"):
+        batches = cached_batches(pipeline, folder, overwrite=library == "cache")
+    else:
+        batches = (loadax_batches if library == "loadax" else grain_batches)(pipeline, folder)
     jax.block_until_ready(next(batches))
     first = perf_counter() - began
     for _ in range(4):
