@@ -579,7 +579,8 @@ class Dataset:
         """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
         An unfinished store is continued; a store of other data or other maps is an error. Processes that share a local
-        folder write it together, each part once, such as those of a JAX run. Shuffle and apply random maps afterwards.
+        folder write it together, each part once, such as those of a JAX run. In such a run, a process whose folder is
+        another one writes all rows for itself, which is logged. Shuffle and apply random maps afterwards.
         If a store of ragged rows is finished, no row is mapped, and if one of packs is, `pack` reads no document.
 
         Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after

@@ -197,7 +197,11 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     if resume and this_process().count > 1:
-        check_shared(folder, parts.label, destination.is_complete)
+        try:
+            check_shared(folder, parts.label, destination.is_complete)
+        except ArgumentError:  # each host may have a copy of its own
+            text = "%s: this is not the folder of process 0, so this process writes all rows for itself"
+            _log.warning(text, destination.location)
     with progress_bar(parts.label, sum(parts.sizes), "row", options.progress) as done:
         kept = PartsFolder(folder, parts.label, parts.layout.parts, lambda part: done(parts.rows_of(part)))
         try:

@@ -123,4 +123,6 @@ def refusals(folder: str) -> None:
         message = rf"index='{own}' is not one folder: process 1 on .* does not see what process 0 on .* pass a folder"
         with pytest.raises(ArgumentError, match=message):
             data().filter(small, index=own)
+    cached = data().cache(f"{own}-cache")  # each host may have a copy of its own
+    assert cached.read(range(ROWS))["x"].tolist() == VALUES.tolist()
     assert len(data().exclude([1])) == ROWS - 1
