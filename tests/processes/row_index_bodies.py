@@ -69,7 +69,7 @@ def shared_once(folder: str) -> None:
     assert sum(mapped) <= ROWS + 35 * len(mapped)  # the sample that tells which leaves are ragged
     assert max(mapped) < ROWS
     assert len({path.read_text() for path in Path(folder).glob("test-*")}) == 1
-    assert all(calls)
+    assert len([count for count in calls if count]) > 1
     assert not list(Path(folder).rglob("*.parts"))
 
 
@@ -98,7 +98,7 @@ def whole(example: Any) -> Any:
 
 def slowly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def slow(example: Any) -> Any:
-        sleep(0.002)
+        sleep(0.005)
         return function(example)
 
     return slow
