@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 SLOW = """
 import os, sys, time, loadax, numpy as np
 from pathlib import Path
+Path(sys.argv[2]).touch()
 ready = Path(sys.argv[1] + ".ready")
 ready.mkdir(exist_ok=True)
 (ready / str(os.getpid())).touch()
@@ -40,7 +41,7 @@ while len(list(ready.iterdir())) < int(sys.argv[-1]):  # for other programs
 def slow(row):
     with open(sys.argv[2], "a") as calls:
         calls.write(f"{row}\\n")
-    time.sleep(0.002)
+    time.sleep(0.004)
     return row % 3 == 0
 def tokens(row):
     slow(row)

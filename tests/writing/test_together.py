@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 CACHE = """
 import os, sys, time, loadax, numpy as np
 from pathlib import Path
+Path(sys.argv[2]).touch()
 ready = Path(sys.argv[1] + ".ready")
 ready.mkdir(exist_ok=True)
 (ready / str(os.getpid())).touch()
@@ -27,7 +28,7 @@ while len(list(ready.iterdir())) < int(sys.argv[-1]):  # for other programs
 def slow(row):
     with open(sys.argv[2], "a") as calls:
         calls.write(f"{row}\\n")
-    time.sleep(0.002)
+    time.sleep(0.004)
     return {"tokens": np.arange(row % 9) + row, "row": np.int64(row)}
 loadax.from_source(range(600)).map(slow).cache(sys.argv[1], shard_rows=10, chunk_rows=5)
 """
