@@ -304,6 +304,10 @@ def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
         from_source(rows).cache(tmp_path / "shape")
     cached = from_source(rows).cache(tmp_path / "advised", ragged=True)  # as it advises
     assert_rows(cached, rows)
+    equal = from_source([np.arange(3)] * 9)
+    equal.cache(tmp_path / "equal", ragged=True)
+    with pytest.raises(ArgumentError, match=r"version = 2, but now it is 1 \(1: rows of one shape, 2: ragged rows\)"):
+        equal.cache(tmp_path / "equal")
     rows[50] = {"a": np.int64(3), "b": np.arange(4)}
     with pytest.raises(
         LeafError, match=r"row 50: leaf \['a'\] is int64\[\], in other rows it is int64\['any length'\]"
@@ -317,6 +321,11 @@ def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
         from_source(late).cache(tmp_path / "late")
     assert "pass ragged=True to store rows of any length, and overwrite=True if it was" in caught.value.__notes__[-1]
     assert_rows(from_source(late).cache(tmp_path / "late", ragged=True, overwrite=True), late)
+    with pytest.raises(LeafError, match=r"\[3\], the rows before it had \[0\], \[1\], \[2\]; ") as caught:
+        from_source(late).map(np.ndarray.tolist).cache(tmp_path / "lists")
+    assert "pass ragged=True to store rows of any length, and overwrite=True if it was" in caught.value.__notes__[-1]
+    lists = from_source(late).map(np.ndarray.tolist).cache(tmp_path / "lists", ragged=True, overwrite=True)
+    assert_rows(lists, late)
     with pytest.raises(LeafTypeError, match=r"leaf \['name'\] is not numeric"):
         from_source([{"a": np.arange(row), "name": "x"} for row in range(9)]).cache(tmp_path / "text")
     with pytest.raises(ArgumentError, match="ragged='yes': pass True or False"):
