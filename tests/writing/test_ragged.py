@@ -290,6 +290,19 @@ def test_inspect_shows_ragged_leaves(tmp_path: Path, capsys: pytest.CaptureFixtu
         from_zarr(tmp_path / "s", "x")
 
 
+def test_missing_chunks_are_errors_or_zeros_as_the_error_advises(tmp_path: Path) -> None:
+    rows = [{"a": np.arange(1, 2 + row % 3), "b": np.ones(2)} for row in range(30)]
+    for name, read in (("a", [0, 0]), ("b", [1, 2]), ("loadax.lengths", [])):
+        path = tmp_path / name
+        write_zarr(from_source(rows), path)
+        shutil.rmtree(path / name / "c")
+        with pytest.raises(SourceError, match=r"is missing; .* or pass missing='fill'"):
+            loadax.from_zarr(path)[1]
+        filled = loadax.from_zarr(path, missing="fill")[1]
+        assert filled["a"].tolist() == read
+        assert filled["b"].tolist() == ([0, 0] if name == "b" else [1, 1])
+
+
 def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
     rows: list[Any] = [{"a": np.arange(row % 3), "b": np.arange(4)} for row in range(100)]
     rows[50] = {"a": np.arange(3.0), "b": np.arange(4)}
