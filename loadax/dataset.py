@@ -50,7 +50,7 @@ from loadax.protocols import ArraySpec, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, inner_functions
 from loadax.sources.checks import chunk_rows
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
@@ -633,8 +633,8 @@ class Dataset:
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
         check_elsewhere(self.reader.source, path)
-        maps = (*self.maps, *(self._made_of[0].maps if self._made_of is not None else ()))
-        if key is None and (reason := unrecognised(transform.function for transform in maps)):
+        functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
+        if key is None and (reason := unrecognised(functions)):
             _log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
         structure = write_zarr(
             Written(self.reader, self.order, key),

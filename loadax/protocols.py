@@ -20,6 +20,9 @@ Tree: TypeAlias = Any
 Columns: TypeAlias = tuple[tuple[int, int], ...]
 """A column box: `(start, stop)` for every dimension of a leaf after its first."""
 
+Interval: TypeAlias = tuple[int, int]
+"""`(start, stop)`."""
+
 Boxes: TypeAlias = Sequence[Columns | None]
 """The columns of each leaf; None for a leaf that is left out."""
 

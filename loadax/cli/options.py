@@ -12,9 +12,9 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError
 
 _ARGUMENTS = {
-    "batch_size", "cache", "cache_bytes", "chunk_rows", "columns", "dtype", "hosts", "num_workers", "overwrite",
-    "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len", "shard_rows", "size", "variables",
-    "worker_type", "workers",
+    "batch_size", "cache", "cache_bytes", "chunk_rows", "columns", "dtype", "executor", "hosts", "index",
+    "num_workers", "overwrite", "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len",
+    "shard_rows", "size", "variables", "worker_type", "workers",
 }  # fmt: skip
 """Arguments of the library with an option of the same name and meaning."""
 

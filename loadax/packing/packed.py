@@ -91,7 +91,7 @@ class PackedSource(BaseSource):
     def children(self) -> Sequence[Child]:
         documents = self._documents
         times = self._plan.reads_per_document * documents.size / max(1, len(documents.reader.source))
-        return (Child("", documents.reader.source, None, times),)
+        return (Child("", documents.reader.source, None, times, documents.reader.maps),)
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))

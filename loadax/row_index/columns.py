@@ -5,7 +5,6 @@ from typing import Any, final
 
 from loadax.core.arguments import entries
 from loadax.core.spec import flatten_spec
-from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
 from loadax.reader import Reader
@@ -45,5 +44,7 @@ class _Cut:
     leaves: dict[str, int]
 
     def __call__(self, example: Tree) -> dict[str, Any]:
+        from loadax.core.tree import flatten  # a global would be part of the fingerprint, by which indices are known
+
         found = flatten(example)[0]
         return {name: found[index] for name, index in self.leaves.items()}

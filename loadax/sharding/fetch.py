@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from loadax.core.casting import leaf_name
 from loadax.core.formatting import type_text
 from loadax.errors import LeafTypeError, PartitionError
-from loadax.sharding.layout import Box, Interval
+from loadax.protocols import Interval
+from loadax.sharding.layout import Box
 from loadax.sharding.partition import DataPartitionType, is_full
 
 

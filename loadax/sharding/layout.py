@@ -18,10 +18,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.protocols import Columns, Integers
-
-Interval: TypeAlias = tuple[int, int]
-"""`(start, stop)`."""
+from loadax.protocols import Columns, Integers, Interval
 
 Box: TypeAlias = tuple[Interval, ...]
 """One shard of an array: `(start, stop)` for every dimension."""

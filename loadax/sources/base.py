@@ -29,12 +29,14 @@ class Child(NamedTuple):
         first_row: Row of the parent that is the child's row 0, if each row of the child is a row of the parent; None
             otherwise.
         reads_per_row: Reads of each child row in one pass over the parent.
+        maps: Transforms of its rows, before the parent sees them.
     """
 
     name: str
     source: "BaseSource"
     first_row: int | None
     reads_per_row: float = 1.0
+    maps: Sequence[Any] = ()
 
 
 def run_rows(first: Integers, count: int) -> Integers:
@@ -341,6 +343,11 @@ def walk(source: BaseSource) -> Iterator[BaseSource]:
     yield source
     for child in source.children:
         yield from walk(child.source)
+
+
+def inner_functions(source: BaseSource) -> list[Callable[..., Any]]:
+    """Functions of the maps inside of a source, such as those of the documents that are packed."""
+    return [transform.function for each in walk(source) for child in each.children for transform in child.maps]
 
 
 def map_bottom(source: BaseSource, wrap: Callable[[BaseSource, float], BaseSource], times: float = 1.0) -> BaseSource:

@@ -28,7 +28,7 @@ from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
-from loadax.sources.io.index_folder import FILES, differs
+from loadax.sources.io.index_folder import FILES, INNER, differs
 from loadax.sources.io.kept_files import BESIDE, sweep, temporary_file
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
@@ -37,9 +37,12 @@ from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.layout import KEPT_PARTS, Layout, array_label, keys_below, own_keys
 
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' files: "." follows "-"
+_FUNCTIONS = " (functions are compared by their code and the values that they use)"
 _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
-    "data.functions": " (functions are compared by their code and the values that they use)",
+    "data.functions": _FUNCTIONS,
+    f"data.{INNER}": _FUNCTIONS,
+    "version": " (1: rows of one shape, 2: ragged rows)",
 }
 _NAMED = 3  # foreign files in a message
 _SWAPS = 8  # tries, in case other processes replace the same store

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, final
@@ -16,7 +16,8 @@ from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import Attributes, BaseSource, walk
+from loadax.sources.base import Attributes, BaseSource, inner_functions, walk
+from loadax.sources.io.index_folder import INNER
 from loadax.sources.io.paths import local_path
 from loadax.transforms import Map
 from loadax.writing.identity import digest_of, identify, sample_size, spread
@@ -129,16 +130,15 @@ class Written:
         return digest_of(leaf for row in rows for leaf in leaf_arrays(row))
 
     def _described(self, examples: Any, sample: str) -> dict[str, Any]:
-        functions = [
-            f"{name_of(transform.function).split(' ')[0]} {fingerprint(transform.function).digest}"
-            for transform in self.reader.maps
-        ]
+        functions = _told(transform.function for transform in self.reader.maps)
+        inner = _told(inner_functions(self.reader.source))
         return {
             "order version": ORDER_VERSION,
             "order": self.order.describe(),
             "maps": self.reader.describe(),
             "examples": examples,
             "functions": functions if self.key is None else ["key", self.key],
+            **({INNER: inner} if inner and self.key is None else {}),
             "sample": sample,
             **identify(self.reader.source),
         }
@@ -181,6 +181,10 @@ def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) ->
     described = [ORDER_VERSION, order.describe(), reader.describe()]
     facts = [known, described, sample, identify(reader.source), arguments]
     return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:16]
+
+
+def _told(functions: Iterable[Callable[..., Any]]) -> list[str]:
+    return [f"{name_of(function).split(' ')[0]} {fingerprint(function).digest}" for function in functions]
 
 
 def _is_told(source: BaseSource) -> bool:

@@ -91,11 +91,15 @@ def test_sources_of_some_leaves_pickle() -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(given)).read(np.arange(9))["b"], COLUMNS["b"][:9])
 
 
-def test_index_knows_the_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+def test_index_knows_the_columns(
+    make: Callable[[Path], Dataset], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "loadax")
+    data = make(tmp_path)
     for number, (columns, message) in enumerate([("a", "written"), ("a", "read"), (["a", "b"], "does not match")]):
         caplog.clear()
-        from_arrays(NUMBERS).filter(lambda row: row["a"] < 5, columns=columns, index=tmp_path)
+        data.filter(lambda row: row["a"] < 5, columns=columns, index=tmp_path / "index")
         assert message in caplog.text, number
 
 

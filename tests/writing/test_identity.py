@@ -1,5 +1,6 @@
 """Caches and indices of other data are refused or made anew: also where it differs in a row that no sample meets."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -49,6 +50,35 @@ def joined(values: Any) -> Dataset:
 
 def windows(values: Any) -> Dataset:
     return arrays(values).windows(3)
+
+
+def also_double(example: Any) -> Any:
+    return {"x": example["x"] + example["x"]}
+
+
+FEW = OLD[:20]
+INNER: dict[str, Callable[[Any], Dataset]] = {
+    "pack": lambda fn: loadax.from_source([{"x": np.arange(row % 7)} for row in FEW]).map(fn).pack(16),
+    "map behind pack": lambda fn: INNER["pack"](fn).map(lambda row: row),
+    "concat": lambda fn: loadax.concat([arrays(FEW), arrays(FEW).map(fn)]),
+    "zip": lambda fn: arrays(FEW).map(fn).zip(arrays(FEW)),
+    "flat_map": lambda fn: arrays(FEW).flat_map(lambda example: [fn(example), example], 2),
+}
+
+
+@pytest.mark.parametrize("make", INNER.values(), ids=INNER.keys())
+def test_cache_of_other_inner_functions_is_refused(make: Callable[[Any], Dataset], tmp_path: Path) -> None:
+    make(double).cache(tmp_path / "c")
+    make(double).cache(tmp_path / "c")
+    make(double).cache(tmp_path / "key", key="v1")
+    make(also_double).cache(tmp_path / "key", key="v1")
+    with pytest.raises(ArgumentError, match=r"data\.inner functions = .*\(functions are compared by their code"):
+        make(also_double).cache(tmp_path / "c")
+    make(also_double).cache(tmp_path / "c", overwrite=True)
+    manifest = json.loads((tmp_path / "c/loadax.json").read_text())
+    del manifest["data"]["inner functions"]  # as earlier versions wrote it
+    (tmp_path / "c/loadax.json").write_text(json.dumps(manifest))
+    make(also_double).cache(tmp_path / "c")
 
 
 @pytest.mark.parametrize("made", [arrays, examples, joined, windows])

@@ -290,6 +290,19 @@ def test_inspect_shows_ragged_leaves(tmp_path: Path, capsys: pytest.CaptureFixtu
         from_zarr(tmp_path / "s", "x")
 
 
+def test_missing_chunks_are_errors_or_zeros_as_the_error_advises(tmp_path: Path) -> None:
+    rows = [{"a": np.arange(1, 2 + row % 3), "b": np.ones(2)} for row in range(30)]
+    for name, read in (("a", [0, 0]), ("b", [1, 2]), ("loadax.lengths", [])):
+        path = tmp_path / name
+        write_zarr(from_source(rows), path)
+        shutil.rmtree(path / name / "c")
+        with pytest.raises(SourceError, match=r"is missing; .* or pass missing='fill'"):
+            loadax.from_zarr(path)[1]
+        filled = loadax.from_zarr(path, missing="fill")[1]
+        assert filled["a"].tolist() == read
+        assert filled["b"].tolist() == ([0, 0] if name == "b" else [1, 1])
+
+
 def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
     rows: list[Any] = [{"a": np.arange(row % 3), "b": np.arange(4)} for row in range(100)]
     rows[50] = {"a": np.arange(3.0), "b": np.arange(4)}
@@ -304,6 +317,10 @@ def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
         from_source(rows).cache(tmp_path / "shape")
     cached = from_source(rows).cache(tmp_path / "advised", ragged=True)  # as it advises
     assert_rows(cached, rows)
+    equal = from_source([np.arange(3)] * 9)
+    equal.cache(tmp_path / "equal", ragged=True)
+    with pytest.raises(ArgumentError, match=r"version = 2, but now it is 1 \(1: rows of one shape, 2: ragged rows\)"):
+        equal.cache(tmp_path / "equal")
     rows[50] = {"a": np.int64(3), "b": np.arange(4)}
     with pytest.raises(
         LeafError, match=r"row 50: leaf \['a'\] is int64\[\], in other rows it is int64\['any length'\]"
@@ -317,6 +334,11 @@ def test_rows_of_another_form_are_named(tmp_path: Path) -> None:
         from_source(late).cache(tmp_path / "late")
     assert "pass ragged=True to store rows of any length, and overwrite=True if it was" in caught.value.__notes__[-1]
     assert_rows(from_source(late).cache(tmp_path / "late", ragged=True, overwrite=True), late)
+    with pytest.raises(LeafError, match=r"\[3\], the rows before it had \[0\], \[1\], \[2\]; ") as caught:
+        from_source(late).map(np.ndarray.tolist).cache(tmp_path / "lists")
+    assert "pass ragged=True to store rows of any length, and overwrite=True if it was" in caught.value.__notes__[-1]
+    lists = from_source(late).map(np.ndarray.tolist).cache(tmp_path / "lists", ragged=True, overwrite=True)
+    assert_rows(lists, late)
     with pytest.raises(LeafTypeError, match=r"leaf \['name'\] is not numeric"):
         from_source([{"a": np.arange(row), "name": "x"} for row in range(9)]).cache(tmp_path / "text")
     with pytest.raises(ArgumentError, match="ragged='yes': pass True or False"):

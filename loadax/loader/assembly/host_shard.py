@@ -15,9 +15,9 @@ from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
 from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
-from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.protocols import ArraySpec, Integers, Interval, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import ColumnGroup, Interval, LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import ColumnGroup, LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 

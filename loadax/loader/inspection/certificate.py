@@ -23,9 +23,8 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
 from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import Integers
+from loadax.protocols import Integers, Interval
 from loadax.seeds import Words
-from loadax.sharding.layout import Interval
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import writing_file
 

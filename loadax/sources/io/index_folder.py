@@ -26,6 +26,9 @@ from loadax.sources.io.paths import local_folder
 FILES = "files"
 """Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
+INNER = "inner functions"
+"""Field of an identity that stores of earlier versions lack."""
+
 _VERSION = 3
 _LONGEST = 64 << 20  # bytes of a description
 _NAME = "loadax index"
@@ -210,8 +213,8 @@ def check_digest(entry: Entry, name: str) -> None:
 
 
 def differs(known: Any, asked: Any, field: str) -> bool:
-    """Whether a field of two identities differs; `FILES` is compared only if both are known."""
-    return bool(known != asked and not (field == FILES and (known is None or asked is None)))
+    """Whether a field of two identities differs; `FILES` and `INNER` are compared only if both are known."""
+    return bool(known != asked and not (field in (FILES, INNER) and (known is None or asked is None)))
 
 
 def digest_values(values: NDArray[Any]) -> str:

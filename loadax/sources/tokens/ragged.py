@@ -125,25 +125,26 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     chosen = [variables] if isinstance(variables, str) else entries("variables", variables or names, "names of arrays")
     if wrong := [name for name in chosen if name not in names]:
         raise SourceError(f"{found.location} has no zarr array {wrong[0]!r}; its arrays are {names}")
-    return open_ragged(found, flatten(BARE if names == [BARE] else dict.fromkeys(chosen, BARE))[1])
+    return open_ragged(found, flatten(BARE if names == [BARE] else dict.fromkeys(chosen, BARE))[1], missing)
 
 
-def open_ragged(found: RaggedArrays, structure: Structure) -> BaseSource:
+def open_ragged(found: RaggedArrays, structure: Structure, missing: Missing = "error") -> BaseSource:
     """Opens a store of ragged rows: documents in flat arrays, if all leaves of a row are equally long.
 
     Args:
         found: Its arrays.
         structure: Structure of an example, whose leaves are named as the arrays.
+        missing: As in `open_zarr`.
 
     Raises:
         SourceError: When an array can't be opened, or the lengths don't fit.
     """
     names, ragged = [name or BARE for name in structure.names], found.manifest["ragged"]
     flat = [name for name in names if name in ragged]
-    source = TensorStoreSource(found.specs[LENGTHS])
+    source = TensorStoreSource(found.specs[LENGTHS], missing)
     columns = source.read(np.arange(len(source)))[:, [ragged.index(name) for name in flat]]
     labels = [f"leaf {name!r} at {found.location}" for name in flat]
-    stores = open_stores([found.specs[name] for name in flat], labels, new_context(CACHE_BYTES), "error")
+    stores = open_stores([found.specs[name] for name in flat], labels, new_context(CACHE_BYTES), missing)
     blocks = dict(zip(flat, map(BlockArray, stores, labels, columns.sum(axis=0).tolist()), strict=True))
     if len(flat) == len(names) and (columns == columns[:, :1]).all():
         return DocumentSource(structure.build(blocks[name] for name in names), *_bounds(columns[:, 0], found))
@@ -151,7 +152,7 @@ def open_ragged(found: RaggedArrays, structure: Structure) -> BaseSource:
         name: DocumentSource(array, *_bounds(columns[:, column], found))
         for column, (name, array) in enumerate(blocks.items())
     }
-    leaves |= {name: TensorStoreSource(found.specs[name]) for name in names if name not in blocks}
+    leaves |= {name: TensorStoreSource(found.specs[name], missing) for name in names if name not in blocks}
     return RaggedSource([leaves[name] for name in names], structure)
 
 

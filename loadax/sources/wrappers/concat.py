@@ -106,7 +106,7 @@ class ConcatenatedSource(BaseSource):
     def children(self) -> Sequence[Child]:
         names = self._names or [f"part {index}" for index in range(len(self._parts))]
         return [
-            Child(name, part.source, begin)
+            Child(name, part.source, begin, maps=part.maps)
             for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
         ]
 

@@ -38,7 +38,7 @@ class FlatMapSource(BaseSource):
 
     @property
     def children(self) -> Sequence[Child]:
-        return (Child("", self._reader.source, None),)
+        return (Child("", self._reader.source, None, maps=self._reader.maps),)
 
     def map_children(self, wrap: MapChild) -> "FlatMapSource":
         return FlatMapSource(self._reader.with_source(wrap(self.children[0])), self._fan_out, self._name)

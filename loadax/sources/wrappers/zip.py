@@ -75,7 +75,7 @@ class ZippedSource(BaseSource):
     @property
     def children(self) -> Sequence[Child]:
         return [
-            Child(name, reader.source, None, order.size / max(1, reader.num_rows))
+            Child(name, reader.source, None, order.size / max(1, reader.num_rows), reader.maps)
             for name, reader, order in self._parts
         ]
 

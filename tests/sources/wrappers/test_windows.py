@@ -201,7 +201,7 @@ class TestChunks:
 
         assert isinstance(windows, WindowSource)
         again = windows.map_children(wrap)
-        assert heard == [("", windows._source, None, times)]
+        assert heard == [("", windows._source, None, times, ())]
         assert (repr(again), len(again)) == (repr(windows), len(windows))
         one, other = again.read(np.array([3])), windows.read(np.array([3]))
         np.testing.assert_array_equal(
