@@ -560,3 +560,12 @@ def test_worker_reads_a_file_again_that_was_replaced_after_an_interrupted_pass(t
         np.save(tmp_path / "y.npy", changed)
         (tmp_path / "y.npy").replace(file)
         assert len(from_npy(file).filter(is_one, "v1", index=index, executor=pool)) == changed.sum()
+
+
+@pytest.mark.parametrize("target", ["index", f"index/filter-{'f' * 16}.parts"])
+def test_place_of_the_parts_that_is_a_broken_link_is_a_named_error(target: str, tmp_path: Path) -> None:
+    link = tmp_path / target
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to("nowhere")
+    with pytest.raises(SourceError, match="can't be written: .*; pass another path"):
+        kept_pass._prepare(tmp_path / "index" / f"filter-{'f' * 16}.parts", "filter", {"data": "new"})

@@ -287,7 +287,8 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         with whole_file(path / _DESCRIPTION) as out:
             out.write(json.dumps(dict(known), indent=1).encode())
     except OSError as error:
-        if path.parent.is_dir() and isinstance(error, FileNotFoundError):
+        is_usable = path.parent.is_dir() and not path.is_symlink() and not path.is_file()
+        if is_usable and isinstance(error, FileNotFoundError | FileExistsError):  # it was deleted, maybe made again
             raise ChangedError from error
         raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
 

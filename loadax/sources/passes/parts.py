@@ -230,10 +230,11 @@ class PartsFolder:
     def others(self) -> list[str]:
         """Names of the other processes that take part."""
         clock = self._alive.with_suffix(".look")  # a sign of life would mislead others that look
-        with suppress(OSError):
+        signs: list[Path] = []
+        with suppress(OSError):  # another process may delete the folder
             clock.touch()
-        try:
             signs = [sign for sign in self.path.glob("*.alive") if sign != self._alive]
+        try:
             return [sign.stem for sign in signs if not self._is_dead(sign.stem, sign, clock)]
         finally:
             clock.unlink(missing_ok=True)
