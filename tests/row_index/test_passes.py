@@ -567,5 +567,5 @@ def test_place_of_the_parts_that_is_a_broken_link_is_a_named_error(target: str, 
     link = tmp_path / target
     link.parent.mkdir(exist_ok=True)
     link.symlink_to("nowhere")
-    with pytest.raises(SourceError, match="can't be written: .*; pass another path"):
+    with pytest.raises(SourceError, match=r"can't be written: .*; pass another path"):
         kept_pass._prepare(tmp_path / "index" / f"filter-{'f' * 16}.parts", "filter", {"data": "new"})
