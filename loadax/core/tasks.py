@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from math import inf
+from multiprocessing import current_process
 from queue import Empty, SimpleQueue
 from statistics import median
 from time import perf_counter
@@ -68,8 +69,14 @@ def checked_engine(value: Any) -> Engine | None:
     """Returns the value of `executor=`.
 
     Raises:
-        ArgumentError: When it is neither an executor nor a function.
+        ArgumentError: When it is neither an executor nor a function, or this is a worker that imports the main script.
     """
+    if value is not None and hasattr(current_process(), "_inheriting"):
+        raise ArgumentError(
+            "executor= in a worker process that imports the main script to find what it defines; put the code that "
+            'runs there under `if __name__ == "__main__":`',
+            argument="executor",
+        )
     if value is None or isinstance(value, Executor) or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, type) and issubclass(value, Executor):

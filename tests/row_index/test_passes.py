@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -23,8 +25,9 @@ from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.row_index.scan import row_work
-from loadax.sources.passes import parts, recipe
+from loadax.sources.passes import kept_pass, parts, recipe
 from loadax.sources.passes.parts import PartsFolder
+from loadax.writing.identity import spread
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
 
@@ -381,6 +384,7 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
 
 HIDE = """
 import sys
+import textwrap
 for name in [name for name in sys.modules if name.partition(".")[0] == "loadax"]:
     del sys.modules[name]
 sys.modules["loadax"] = None
@@ -463,3 +467,111 @@ def test_process_of_a_run_claims_its_share_for_its_executor(tmp_path: Path, monk
     monkeypatch.setattr("loadax.sources.passes.kept_pass.this_process", lambda: Process(0, 4))
     assert rows_of(data().filter(small, "v1", index=tmp_path, executor=lambda: Engine(1))) == SMALL
     assert (len(claims), max(claims)) == (63, 16)  # parts, a quarter of them
+
+
+def test_folders_that_only_look_like_those_of_a_pass_stay(tmp_path: Path) -> None:
+    mine, longer = tmp_path / "filter-mine.parts", tmp_path / f"filter-by-leaf-{'0' * 16}.parts"
+    for folder in (mine, longer):
+        folder.mkdir()
+        (folder / "notes.txt").touch()
+    data().filter(small, "v1", index=tmp_path)
+    assert files(mine) == files(longer) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("left", ["0" * 16, "f" * 16])
+def test_processes_that_delete_the_same_leftovers_at_once_do_not_disturb_each_other(left: str, tmp_path: Path) -> None:
+    path = tmp_path / f"filter-{'f' * 16}.parts"
+
+    def prepare(barrier: threading.Barrier) -> None:
+        barrier.wait()
+        with suppress(parts.ChangedError):
+            kept_pass._prepare(path, "filter", {"data": "new"})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(20):
+                old = tmp_path / f"filter-{left}.parts"
+                shutil.rmtree(tmp_path)
+                old.mkdir(parents=True)
+                for part in range(30):
+                    (old / f"{part}.npz").touch()
+                (old / "pass.json").write_text('{"data": "old"}')
+                barrier = threading.Barrier(4)
+                for prepared in [pool.submit(prepare, barrier) for _ in range(4)]:
+                    prepared.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_interrupted_pass_leaves_the_folder_to_another_process(tmp_path: Path) -> None:
+    def interrupts(_: Any) -> bool:
+        (folder,) = tmp_path.glob("*.parts")
+        (folder / "host.1.abc.alive").touch()
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        data().filter(interrupts, "v1", index=tmp_path, workers=1)
+    (folder,) = tmp_path.glob("*.parts")
+    assert files(folder) == ["host.1.abc.alive", "pass.json"]
+
+
+@pytest.mark.processes
+def test_script_without_a_guard_ends_with_the_advice(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    line = "data = loadax.from_source(range(100)).filter(keep, index='index', executor=pool)\nprint(len(data))\n"
+    head = """
+import loadax, multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+def keep(row):
+    return row % 2 == 0
+def pool():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+"""
+
+    def run(text: str) -> "subprocess.CompletedProcess[str]":
+        script.write_text(head + text)
+        command = [sys.executable, script.name]
+        path = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=HANG, check=False
+        )
+
+    stopped = run(line)
+    assert stopped.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in stopped.stderr
+    assert "WorkerError: the executor has lost tasks" in stopped.stderr
+    guarded = run('if __name__ == "__main__":\n' + textwrap.indent(line, "    "))
+    assert (guarded.stdout, guarded.returncode) == ("50\n", 0)
+
+
+def test_worker_reads_a_file_again_that_was_replaced_after_an_interrupted_pass(tmp_path: Path) -> None:
+    rows, file, index = 2000, tmp_path / "x.npy", tmp_path / "index"
+    np.save(file, np.zeros(rows, np.int64))
+    dies = tmp_path / "dies"
+    dies.touch()
+
+    def is_one(value: Any) -> bool:
+        if dies.exists():
+            raise KeyError("stop")
+        return bool(value == 1)
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(KeyError):
+            from_npy(file).filter(is_one, "v1", index=index, executor=pool)
+        dies.unlink()
+        changed = np.ones(rows, np.int64)
+        changed[spread(rows, 64)] = 0  # the rows by which loadax tells contents apart
+        np.save(tmp_path / "y.npy", changed)
+        (tmp_path / "y.npy").replace(file)
+        assert len(from_npy(file).filter(is_one, "v1", index=index, executor=pool)) == changed.sum()
+
+
+@pytest.mark.parametrize("target", ["index", f"index/filter-{'f' * 16}.parts"])
+def test_place_of_the_parts_that_is_a_broken_link_is_a_named_error(target: str, tmp_path: Path) -> None:
+    link = tmp_path / target
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to("nowhere")
+    with pytest.raises(SourceError, match=r"can't be written: .*; pass another path"):
+        kept_pass._prepare(tmp_path / "index" / f"filter-{'f' * 16}.parts", "filter", {"data": "new"})

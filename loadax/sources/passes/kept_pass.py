@@ -7,7 +7,6 @@ folder do the pass together.
 import hashlib
 import json
 import logging
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ _MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
 _FEW_PARTS, _MANY_PARTS = 64, 512
 _PART_ROWS = 1 << 17  # of a part of many rows
+_DIGITS = 16  # of the digest in the name of such a folder
 _DESCRIPTION = "pass.json"  # what the parts of a folder belong to
 
 _log = logging.getLogger("loadax")
@@ -249,7 +249,8 @@ def _advice(parts: PartsFolder) -> Iterator[None]:
     except BaseException as error:
         finished = sum(map(parts.has, range(parts.count)))
         if not finished:
-            parts.delete()
+            if not parts.others():
+                parts.delete()
             raise
         error.add_note(
             f"loadax: {finished} of {parts.count} parts are kept in {parts.path}; the same call with "
@@ -265,7 +266,7 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         ArgumentError: When another process computes the entry from other data, or by another function.
         ChangedError: When the parts have been merged meanwhile.
     """
-    for other in path.parent.glob(f"{name}-*.parts"):
+    for other in _folders(path.parent, name):
         described = _described(other)
         fields = [field for field, value in known.items() if differs(described.get(field), value, field)]
         if other == path and not (fields and described):
@@ -280,20 +281,26 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         text = "index %s has unfinished parts of another %s(), of which %s differs; they are deleted %s"
         _log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
         if other == path:
-            shutil.rmtree(path)
+            PartsFolder(path, name, 0, abs).delete()
     try:
         path.mkdir(parents=True, exist_ok=True)
         with whole_file(path / _DESCRIPTION) as out:
             out.write(json.dumps(dict(known), indent=1).encode())
     except OSError as error:
-        if path.parent.is_dir() and not path.exists():
+        is_usable = path.parent.is_dir() and not path.is_symlink() and not path.is_file()
+        if is_usable and isinstance(error, FileNotFoundError | FileExistsError):  # it was deleted, maybe made again
             raise ChangedError from error
         raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
 
 
+def _folders(folder: Path, name: str) -> Iterator[Path]:
+    """Yields the folders of the parts of passes with this name, and no folder of the user's or of another name."""
+    return folder.glob(f"{name}-{'[0-9a-f]' * _DIGITS}.parts")
+
+
 def _tidy(path: Path, name: str) -> None:
     """Deletes the parts of a pass that is complete, and those that others of its name have left behind."""
-    for other in path.parent.glob(f"{name}-*.parts"):
+    for other in _folders(path.parent, name):
         parts = PartsFolder(other, name, 0, abs)
         if other == path or not parts.others():
             parts.delete()
@@ -310,4 +317,4 @@ def _described(path: Path) -> dict[str, Any]:
 def _digest(known: Mapping[str, Any]) -> str:
     """Name of a pass among those of an entry. Times and places of files are compared apart: copies may have others."""
     text = json.dumps({field: value for field, value in known.items() if field != FILES}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -228,14 +228,16 @@ class PartsFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def others(self) -> list[str]:
-        """Names of the processes that take part, for one that does not."""
-        with suppress(OSError):
-            self._alive.touch()
-        try:
+        """Names of the other processes that take part."""
+        clock = self._alive.with_suffix(".look")  # a sign of life would mislead others that look
+        signs: list[Path] = []
+        with suppress(OSError):  # another process may delete the folder
+            clock.touch()
             signs = [sign for sign in self.path.glob("*.alive") if sign != self._alive]
-            return [sign.stem for sign in signs if not self._is_dead(sign.stem, sign)]
+        try:
+            return [sign.stem for sign in signs if not self._is_dead(sign.stem, sign, clock)]
         finally:
-            self._alive.unlink(missing_ok=True)
+            clock.unlink(missing_ok=True)
 
     def _file(self, part: int) -> Path:
         return self.path / f"{part}.npz"
@@ -250,7 +252,7 @@ class PartsFolder:
             self.done(part)
             return False
         owner = _owner(claim)
-        if owner is not None and self._is_dead(owner, claim) and _owner(claim) == owner:
+        if owner is not None and self._is_dead(owner, claim, self._alive) and _owner(claim) == owner:
             _log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
             claim.unlink(missing_ok=True)
         try:
@@ -270,14 +272,14 @@ class PartsFolder:
         self._claimed.discard(part)
         self._claim_of(part).unlink(missing_ok=True)
 
-    def _is_dead(self, name: str, claim: Path) -> bool:
-        """Whether a process with a claim has ended, or has given no sign of life for long."""
+    def _is_dead(self, name: str, claim: Path, clock: Path) -> bool:
+        """Whether a process with a claim has ended, or has given no sign of life for long. `clock`: a new file."""
         host, _, process = name.rpartition(".")[0].rpartition(".")
         if host == _HOST and process.isdecimal() and not _is_running(int(process)):
             return True
         for sign in (self.path / f"{name}.alive", claim):
             with suppress(FileNotFoundError):
-                return self._alive.stat().st_mtime - sign.lstat().st_mtime > _DEAD
+                return clock.stat().st_mtime - sign.lstat().st_mtime > _DEAD
         return True
 
     def _touch(self) -> None:

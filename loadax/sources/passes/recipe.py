@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -102,7 +103,7 @@ def run_part(recipe: str, part: int) -> Raised | float:
     try:
         began = perf_counter()
         with _loading:
-            work = _read(recipe)
+            work = _read(recipe, _stamp(recipe))
         parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
         if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
@@ -112,8 +113,16 @@ def run_part(recipe: str, part: int) -> Raised | float:
     return perf_counter() - began
 
 
+def _stamp(recipe: str) -> tuple[int, int] | None:
+    """What changes whenever a recipe is written: an equal one may map files that were replaced since."""
+    with suppress(OSError):
+        status = Path(recipe).stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
 @functools.lru_cache(1)
-def _read(recipe: str) -> Work:
+def _read(recipe: str, _stamp: tuple[int, int] | None) -> Work:
     try:
         with Path(recipe).open("rb") as file:
             header = json.loads(file.readline())
