@@ -97,7 +97,8 @@ class Destination:
                     argument="overwrite",
                 )
             self._compare(manifest, content, share)
-            if partial is not None:  # the process that finished it was stopped before the cleanup
+            # The process that finished it was stopped before the cleanup, or was of a version without these parts.
+            if partial is not None or (self.local is not None and self.kept_parts.exists()):
                 self._tidy()
             return False
         if partial is not None:

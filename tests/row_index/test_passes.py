@@ -129,6 +129,24 @@ def test_silent_process_of_another_host_is_dead_after_a_while(tmp_path: Path) ->
     assert files(tmp_path) == ["host.1.abc.alive"]
 
 
+@pytest.mark.parametrize("claim", ["host.1.abc", ""])
+def test_claim_in_a_copied_folder_is_dead_after_a_while(claim: str, tmp_path: Path) -> None:
+    (tmp_path / "0.claim").write_text(claim)
+    os.utime(tmp_path / "0.claim", (0, 0))
+    copied = PartsFolder(tmp_path, "filter", 1, abs)
+    with copied.joined():
+        assert copied.claim() == 0
+
+
+def test_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refused)
+    with pytest.raises(SourceError, match=r"0\.claim can't be made: .*not permitted; pass a folder on a file system"):
+        data().filter(small, index=tmp_path)
+
+
 def interrupted(index: Path, rows: int = 400, key: str = "v1") -> None:
     calls: list[int] = []
 

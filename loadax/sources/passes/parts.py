@@ -262,6 +262,8 @@ class PartsFolder:
             return False
         except FileNotFoundError:
             raise ChangedError from None
+        except OSError as error:
+            raise SourceError(f"{claim} can't be made: {error}; pass a folder on a file system with links") from error
         self._claimed.add(part)
         if self.has(part):  # another process has finished it between the two looks
             self.finish(part)
@@ -295,8 +297,9 @@ class PartsFolder:
 
 
 def _owner(path: Path) -> str | None:
+    """The process that a claim names; None: there is no claim. Copies of a folder may have files in place of links."""
     with suppress(FileNotFoundError):
-        return os.readlink(path)  # noqa: PTH115
+        return os.readlink(path) if path.is_symlink() else path.read_text()  # noqa: PTH115
     return None
 
 
