@@ -76,7 +76,7 @@ class ArrayLayout:
         """The entries of rows of a ragged leaf, one after the other, as blocks, of which the last ends in zeros."""
         total = sum(map(len, rows))
         blocks = np.zeros((self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype)
-        np.concatenate(rows, out=blocks.reshape(-1, *self.spec.shape)[:total])
+        np.concatenate(rows, out=blocks.reshape(blocks.shape[0] * self.chunk_rows, *self.spec.shape)[:total])
         return blocks
 
 

@@ -13,6 +13,7 @@ from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.spec import describe_spec, leaf_arrays, stack
+from loadax.core.tree import flatten
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
@@ -84,9 +85,17 @@ class Written:
     def read(self, positions: Integers) -> Tree:
         if self.stored is not None:
             return self.stored(positions)
-        if self.known.keys() & set(positions.tolist()):
-            return stack(self.examples(positions), self.spec, self._visits(positions).rows.tolist())
-        return self.reader.read_visits(self._visits(positions))
+        known = np.array([position in self.known for position in positions.tolist()], np.bool_)
+        if not known.any():
+            return self.reader.read_visits(self._visits(positions))
+        examples = self.examples(positions[known])
+        stacked = stack(examples, self.spec, self._visits(positions[known]).rows.tolist())
+        if known.all():
+            return stacked
+        places = np.flatnonzero(known) - np.arange(len(examples))  # among the rows to read
+        leaves, structure = flatten(self.reader.read_visits(self._visits(positions[~known])))
+        pairs = zip(leaves, flatten(stacked)[0], strict=True)
+        return structure.build(np.insert(leaf, places, own, axis=0) for leaf, own in pairs)
 
     def examples(self, positions: Integers) -> list[Tree]:
         """Reads the examples at `positions` (int64[n]), whose shapes may differ."""

@@ -52,7 +52,7 @@ def test_ragged_rows_read_back_equal(data: st.DataObject, tmp_path_factory: pyte
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=2, max_size=12).filter(lambda found: len(set(found)) > 1))
     if data.draw(st.booleans()):
         lengths = [0] * 5 + lengths  # an empty leading part
-    shapes = data.draw(st.lists(st.sampled_from([(), (2,)]), min_size=1, max_size=3))
+    shapes = data.draw(st.lists(st.sampled_from([(), (2,), (0,)]), min_size=1, max_size=3))
     alike, scalar = data.draw(st.booleans()), data.draw(st.booleans())
     rng = np.random.default_rng(len(lengths))
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
-from loadax.io import from_zarr
+from loadax.io import from_arrays, from_zarr
 from loadax.protocols import ArraySpec
 from loadax.writing.layout import plan_layout
+from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples
 from tests.servers.ranges import RangeServer
@@ -528,3 +529,22 @@ def test_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     write_zarr(TreeRows(made_up(np.int8, (5,))), os.path.join("a b", "c%20d"))  # noqa: PTH118
     assert len(stored(tmp_path / "a b" / "c%20d")[""]) == 5
+
+
+def test_rows_of_a_sample_are_read_in_their_places() -> None:
+    calls: list[int] = []
+
+    def mapped(example: dict[str, Any]) -> dict[str, Any]:
+        calls.append(int(example["x"][0]))
+        return {"y": {"double": example["x"] * 2}, "text": str(example["x"][0])}
+
+    data = from_arrays({"x": np.arange(300).reshape(100, 3)}).map(mapped)
+    rows = Written(data.reader, data.order)
+    rows.sample(9)
+    rows.spec  # noqa: B018 - maps a row
+    for positions in ([0], [5, 99, 0, 13, 12, 50, 1], list(range(100)), list(rows.known), [7, 7, 99, 99]):
+        calls.clear()
+        read = rows.read(np.array(positions))
+        np.testing.assert_array_equal(read["y"]["double"], 2 * np.arange(300).reshape(100, 3)[positions])
+        assert read["text"].tolist() == [str(3 * position) for position in positions]
+        assert calls == [3 * position for position in positions if position not in rows.known]

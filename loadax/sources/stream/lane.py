@@ -266,7 +266,8 @@ def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Itera
 def no_rows(lane: str, lanes: int, epoch: int = 0) -> SourceError:
     """The error for a lane without rows."""
     what = f"{lane} of {lanes} has no rows" + f" in epoch {epoch}" * bool(epoch)
-    return SourceError(f"{what}; pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…)")
+    remedy = "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…) or to_stream(lanes=…)"
+    return SourceError(f"{what}; {remedy}")
 
 
 def _copy(leaf: Any) -> Any:

@@ -63,7 +63,7 @@ class BlockArray:
         out = np.empty((len(blocks), self._size, *self.spec.shape), self.spec.dtype)
         self._stored.start(np.divmod(blocks, BLOCKS), all_columns(out.shape[1:]), out)()
         places = np.searchsorted(blocks, begins) * self._size + offsets % self._size
-        return take_parts(out.reshape(-1, *self.spec.shape), places, lengths)
+        return take_parts(out.reshape(len(blocks) * self._size, *self.spec.shape), places, lengths)
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """Files of entries of one part."""
