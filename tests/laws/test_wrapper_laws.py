@@ -287,7 +287,7 @@ def test_users_wrappers_are_walked_too(tmp_path: Path) -> None:
 
     inner = stored(tmp_path)
     source = as_source(Half(inner))
-    ((name, child, first, times),) = source.children
+    ((name, child, first, times, *_),) = source.children
     assert (name, child, first, times) == ("", inner, None, 0.5)
     replaced = source.map_children(lambda each: FaultySource(each.source, {6: OSError("gone")}))
     assert replaced.read(np.array([2])).tolist() == ROWS[[4]].tolist()
