@@ -34,6 +34,7 @@ from loadax.cli.source import add_source_options, find_opener, open_dataset
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.sources.formats import open_files
 from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.passes.file_index import ENTRY
 
@@ -66,8 +67,6 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.key is not None and options.filter is None and options.pack is None:
         raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
-    if options.executor is not None and options.records:
-        raise ArgumentError("--executor applies to --filter, --split-by and --pack; leave it out")
     dataset = _with_records(options) if options.records else open_dataset(options)
     scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
     if options.filter is not None:
@@ -100,6 +99,9 @@ def _with_records(options: argparse.Namespace) -> Dataset:
         raise ArgumentError(
             f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass their path"
         )
+    if options.executor is not None:  # which finds the records; opening the files then finds the index
+        own = {name: value for name, value in opener.arguments.items() if name == "cache"}
+        open_files(opener.function, opener.path, index=options.out, executor=options.executor, **own)
     return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
 
 
