@@ -158,15 +158,10 @@ def test_executor_of_every_pass(command: Command) -> None:
         assert command("index", *arguments, "--out", f"by {arguments[1]}", "--executor", "threads:2").code == 0
 
 
-def test_executor_finds_records(command: Command, caplog: pytest.LogCaptureFixture) -> None:
+def test_executor_finds_records(command: Command) -> None:
     Path("b.jsonl").write_bytes(b'{"x": 1}\n{"x": 2}\n')
     done = command("index", "b.jsonl", "--records", "--out", "i", "--executor", "threads:2")
     assert (done.code, done.out) == (0, "i: knows the records of 2 rows\n")
-    with caplog.at_level("INFO", "loadax"):
-        from_jsonl("b.jsonl", index="i")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"index {Path('i').absolute() / 'records.json'}: read"
-    ]
     command("index", "b.jsonl", "--records", "--out", "threads")
     assert {path.name: path.read_bytes() for path in Path("i").iterdir()} == {
         path.name: path.read_bytes() for path in Path("threads").iterdir()
