@@ -365,3 +365,12 @@ def test_ragged_rows_are_padded_and_located(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loader.host_batch(1)["length"], [len(text) for text in texts(20)[8:16]])
     row = next(row for row, text in enumerate(texts(20)) if row >= 8 and text)
     assert cached.source.locate(row)[0].file == str(tmp_path / "s/loadax.values/c/1/0/0")
+
+
+def test_variables_of_a_ragged_store(tmp_path: Path) -> None:
+    from_source([{"a": np.arange(row % 3), "b": np.arange(row % 3)} for row in range(9)]).cache(tmp_path / "s")
+    assert from_zarr(tmp_path / "s", variables="b")[2]["b"].tolist() == [0, 1]
+    with pytest.raises(SourceError, match=r"s is asked for no array by variables=\[\]; its arrays are \['a', 'b'\]"):
+        from_zarr(tmp_path / "s", variables=[])
+    with pytest.raises(SourceError, match=r"s has no zarr array 'c'; its arrays are \['a', 'b'\]"):
+        from_zarr(tmp_path / "s", variables=["c"])

@@ -122,9 +122,12 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     if not isinstance(found, RaggedArrays):
         return open_arrays(path, found, missing)
     names = [name for name in found.specs if name != LENGTHS]
-    chosen = [variables] if isinstance(variables, str) else entries("variables", variables or names, "names of arrays")
-    if wrong := [name for name in chosen if name not in names]:
-        raise SourceError(f"{found.location} has no zarr array {wrong[0]!r}; its arrays are {names}")
+    asked = names if variables is None else variables
+    chosen = [asked] if isinstance(asked, str) else entries("variables", asked, "names of arrays")
+    wrong = [name for name in chosen if name not in names]
+    if wrong or not chosen:
+        absent = f"has no zarr array {wrong[0]!r}" if wrong else f"is asked for no array by variables={asked!r}"
+        raise SourceError(f"{found.location} {absent}; its arrays are {names}", argument="variables")
     return open_ragged(found, flatten(BARE if names == [BARE] else dict.fromkeys(chosen, BARE))[1], missing)
 
 
