@@ -581,8 +581,8 @@ class Dataset:
         An unfinished store is continued; a store of other data or other maps is an error. Processes that share a local
         folder write it together, each part once, such as those of a JAX run. In such a run, a process whose folder is
         another one writes all rows for itself, which is logged. Shuffle and apply random maps afterwards.
-        If a store of ragged rows is finished, no row is mapped, and if one of packs without `index=` is, `pack` reads no
-        document.
+        If a store of ragged rows is finished, no row is mapped, and if one of packs without `index=` is, `pack` reads
+        no document.
 
         Rows may be ragged, such as the tokens of texts; see `write_zarr`. Their lengths are stored too, so `pack` after
         it reads nothing to plan: `texts.map(tokenize).cache("tokens").pack(2048)` tokenizes each text once.
