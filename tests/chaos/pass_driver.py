@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from loadax import Dataset, from_source
 from loadax.core import tasks
@@ -18,8 +19,8 @@ SILENCE = 3.0  # seconds, so that no test waits a minute for tasks that executor
 
 def kept_rows(rows: int, index: Path, log: Path | None, **options: object) -> Dataset:
     """Filters the numbers below `rows`."""
-    kept_pass._FEW_PARTS = rows
-    return from_source(range(rows)).filter(noting(index, log), "third", index=index, progress=False, **options)  # type: ignore[arg-type]
+    with patch.object(kept_pass, "_FEW_PARTS", rows):
+        return from_source(range(rows)).filter(noting(index, log), "third", index=index, progress=False, **options)  # type: ignore[arg-type]
 
 
 def noting(index: Path, log: Path | None) -> Callable[[int], bool]:

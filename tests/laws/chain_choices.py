@@ -63,7 +63,9 @@ class Tally:
     def refused(self, what: str, call: Callable[[], Any]) -> None:
         """Calls what has no meaning, which must be refused by an error of loadax's that says something."""
         try:
-            call()
+            made = call()
+            if isinstance(made, loadax.Dataset) and not made.is_stream:
+                len(made)  # packs are planned when they are first needed
         except LoadaxError as error:
             text = re.sub(r"'[^']*'|[\d.]+|\[.*\]", "#", str(error))
             assert len(text) > 20, text

@@ -580,6 +580,7 @@ def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*shifted by one entry")  # as those of from_tokens(targets=True) are
         dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
+        len(dataset)  # plans it
     documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
     rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
     like = next(each for each in documents if len(leaves(each)[0]))

@@ -8,6 +8,7 @@ hashes and permutations, which `tests/test_seeds.py` is about.
 import math
 from collections.abc import Iterator
 from itertools import count as numbers
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -67,8 +68,8 @@ def full(chain: Chain, rows: set[int] | None = None) -> bool:
     return any(len(value["tokens"] if isinstance(value, dict) else value) for value in values)
 
 
-def pack(chain: Chain, method: Literal["split", "best_fit", "first_fit"]) -> Chain:
-    return verbs.pack(chain, Packing(LENGTH, method, "error" if method == "split" else "cut", None))
+def pack(chain: Chain, method: Literal["split", "best_fit", "first_fit"], index: Path | None = None) -> Chain:
+    return verbs.pack(chain, Packing(LENGTH, method, "error" if method == "split" else "cut", None), index)
 
 
 class Run(NamedTuple):

@@ -32,7 +32,7 @@ def composed(folder: Path) -> Run:
     web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / "filter"), 3)
     web = shuffle_blocks(pack(web, "split"), 5, block=4, window=2, lanes=3)
     code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0, 0)
-    code = shuffle(exclude(pack(code, "best_fit"), [2, 9]), 6)
+    code = shuffle(exclude(pack(code, "best_fit", folder / "lengths"), [2, 9]), 6)
     books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, 0, folder / "groups"), 7)
     return Run(
         {"web": web, "code": code, "books": books},

@@ -177,7 +177,7 @@ def test_a_random_map_after_a_filter_draws_as_grain_does() -> None:
     data = loadax.from_grain(chain)
     assert [rows([data.read(range(5), epoch)]) for epoch in (0, 1)] == expected
     assert expected[0] != expected[1]
-    with pytest.raises(ArgumentError, match="a map before it is random"):
+    with pytest.raises(ArgumentError, match="call it before the random map"):
         data.filter(even)
 
 
@@ -437,7 +437,7 @@ def test_a_random_map_alone_leaves_rows_what_they_are() -> None:
     assert len(data.exclude([3])) == 31
     verbs: list[Callable[[], Any]] = [lambda: data.cache("nowhere"), lambda: data.filter(even), lambda: data.pack(4)]
     for verb in verbs:
-        with pytest.raises(ArgumentError, match=r"map .*is random"):
+        with pytest.raises(ArgumentError, match="random"):
             verb()
     with pytest.raises(ArgumentError):
         loadax.Dataloader(data, 8, keep_on_device=True)
