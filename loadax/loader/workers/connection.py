@@ -39,7 +39,7 @@ class Connection:
         """
         try:
             received = self._messages.recv_bytes()
-        except OSError as error:  # in the middle of a message
+        except (OSError, TypeError) as error:  # in the middle of a message; or closed by another thread meanwhile
             raise EOFError from error
         message, count = pickle.loads(received)  # noqa: S301 - both ends are loadax, and private
         return message, list(socket.recv_fds(self._socket, 1, count)[1]) if count else []

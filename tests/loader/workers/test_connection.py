@@ -72,3 +72,14 @@ def test_shut_frees_who_waits(ends: tuple[Connection, Connection]) -> None:
     ends[0].shutdown()
     ends[0].close()
     ends[0].shutdown()
+
+
+def test_end_that_another_thread_closes_is_gone(
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even between Python's check of its handle and its read."""
+    one, _ = ends
+    monkeypatch.setattr(one._messages, "_check_closed", lambda: None)
+    one.close()
+    with pytest.raises(EOFError):
+        one.receive()
