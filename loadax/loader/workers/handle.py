@@ -21,6 +21,8 @@ from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
 from loadax.sources.passes.remote_errors import RemoteError, unwrap
 
+_WAKING = 1.0  # seconds that threads have to wake up when their worker has ended
+
 # Hides accelerators from workers.
 _NO_ACCELERATORS = {
     "JAX_PLATFORMS": "cpu",
@@ -155,6 +157,8 @@ class WorkerHandle:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 code = self._process.wait()
+            # Threads that wait for an answer see the end first: a closed descriptor may soon be that of a new worker.
+            self._last_request.over.wait(_WAKING)
             self._connection.close()
             self._stacks.close()
         if code >= 0:
