@@ -33,12 +33,12 @@ def reader_of_columns(reader: Reader, columns: Any) -> Reader:
     kept = None if reader.maps else reader.source.keep_leaves(chosen)
     if kept is not None:
         return Reader(kept, (), reader.first)
-    return replace(reader, maps=(*reader.maps, Map(_Cut(chosen), False, 0, reader.traits.num_maps, None)))
+    return replace(reader, maps=(*reader.maps, Map(_ChosenLeaves(chosen), False, 0, reader.traits.num_maps, None)))
 
 
 @final
 @dataclass(frozen=True)
-class _Cut:
+class _ChosenLeaves:
     """Function of an example that returns some of its leaves, by name."""
 
     leaves: dict[str, int]
