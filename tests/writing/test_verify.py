@@ -228,6 +228,11 @@ def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert "87.5k/87.5k" in capfd.readouterr().err
 
 
+def _places(found: Verification) -> list[tuple[str, int, int]]:
+    """Where damages are. TensorStore words one damage in two ways, by which of its reads meets it first."""
+    return [(damage.array, damage.start, damage.stop) for damage in found.damages]
+
+
 def test_interrupted_check_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for damaged in sorted(path.rglob("c/1*"))[:2]:
         for file in [damaged, *damaged.rglob("*")]:
@@ -235,8 +240,8 @@ def test_interrupted_check_goes_on(path: Path, tmp_path: Path, monkeypatch: pyte
                 file.write_bytes(file.read_bytes()[:-9])
     monkeypatch.setattr(verify_module, "_PART_BYTES", 1)
     monkeypatch.setattr(verify_module, "_PARTS_AT_ONCE", 1)
-    found = verify(path)
-    assert found.damages
+    expected = _places(verify(path))
+    assert expected
     read, boxes, is_first = verify_module._read, list[object](), True
 
     def interrupted(array: Any, box: Any, batch: Any) -> Any:
@@ -251,12 +256,12 @@ def test_interrupted_check_goes_on(path: Path, tmp_path: Path, monkeypatch: pyte
     assert any("of 12 parts are kept in" in note for note in caught.value.__notes__)
     finished = len([*tmp_path.glob("i/*.parts/*.npz")])
     first, boxes[:], is_first = len(boxes), [], False
-    assert verify(path, tmp_path / "i") == found
+    assert _places(verify(path, tmp_path / "i")) == expected
     assert 0 < finished < first
     once, boxes[:] = len(boxes), []
-    assert verify(path, tmp_path / "i") == found
+    assert _places(verify(path, tmp_path / "i")) == expected
     assert boxes == []
     os.utime(path / "loadax.json", (0, 0))
     with ThreadPoolExecutor(2) as executor:
-        assert verify(path, tmp_path / "i", executor) == found
+        assert _places(verify(path, tmp_path / "i", executor)) == expected
     assert len(boxes) > once
