@@ -356,8 +356,19 @@ class Dataset:
             )
         return zipped([self, other], flatten((0, 1))[1])
 
-    def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
+    def windows(
+        self,
+        length: int,
+        stride: int = 1,
+        lead: int | None = None,
+        targets: int = 1,
+        every: int = 1,
+        seams: Literal["avoid", "cross"] = "avoid",
+    ) -> "Dataset":
         """Makes sliding windows of consecutive rows: an example is `length` rows, stacked along a new first dimension.
+
+        `stride`, `lead` and `every` count rows of this dataset, such as hours; `length` and `targets` count the rows
+        that an example holds. Only those are read. Rows that several windows of one read share are mapped once.
 
         Windows of a slice stay within it: `ds[:800].windows(4)` and `ds[800:].windows(4)` share no row.
 
@@ -365,12 +376,17 @@ class Dataset:
             length: Rows of a window.
             stride: Rows between the starts of consecutive windows.
             lead: For forecasts: examples become dicts of `inputs`, the window, and `targets`, rows that start `lead`
-                rows after the window's last row (1: the next one).
+                rows after the window's last row (1: the next one; `every`: the next one at that spacing).
             targets: Number of rows of `targets`.
+            every: Rows from one row of a window to the next, and from one target to the next: with 6, windows of hourly
+                data hold every sixth hour.
+            seams: What happens where one part of `concat` ends and the next begins. "avoid": no window or target
+                crosses such a seam, since there may be a gap in time, and the first window of each part begins with
+                it. "cross": rows are taken as if the parts were one.
 
         Raises:
-            ArgumentError: If a value can't be used, or it follows a verb other than a slice, since windows need
-                consecutive rows.
+            ArgumentError: If a value can't be used, or windows follow a verb that leaves rows out or reorders them,
+                such as `filter` and `shuffle`. Before them, slices, `concat`, `zip`, `map` and `map_batch` are allowed.
             SourceError: If there are too few rows for one window.
 
         Examples:
@@ -379,22 +395,24 @@ class Dataset:
             >>> hours = from_arrays({"t": np.arange(10)})
             >>> hours.windows(3, lead=2)[4]
             {'inputs': {'t': array([4, 5, 6])}, 'targets': {'t': array([8])}}
+            >>> hours.windows(3, every=2)[4]
+            {'t': array([4, 6, 8])}
         """
-        from loadax.sources.wrappers.windows import WindowSource
+        from loadax.sources.wrappers.windows import WindowOptions, WindowSource
 
-        self._check_random_access("windows()")
+        if self.is_stream:
+            raise StreamError("windows()", f"call windows({length}) before to_stream(), or make them in open_lane()")
         check_fixed_rows(self.order, "windows()")
-        rows = self.order.row_range
-        if rows is None or rows.step != 1 or self.maps:
-            raise ArgumentError(f"windows() needs consecutive rows of one source; {self._window_remedy(length)}")
-        sizes = integer("length", length, 1), integer("stride", stride, 1)
+        if self.order.runs is None:
+            raise ArgumentError(f"windows() needs consecutive rows; {self._window_remedy(length)}")
+        length, stride, every = integer("length", length, 1), integer("stride", stride, 1), integer("every", every, 1)
         ahead = None if lead is None else integer("lead", lead)
-        if ahead is not None and ahead < 2 - sizes[0]:
-            raise ArgumentError(
-                f"lead={ahead}: the first target would be before the window; pass {2 - sizes[0]} or more"
-            )
-        within = rows.start, rows.stop
-        source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, integer("targets", targets, 1))
+        least = 1 - (length - 1) * every
+        if ahead is not None and ahead < least:
+            raise ArgumentError(f"lead={ahead}: the first target would be before the window; pass {least} or more")
+        choice("seams", seams, ["avoid", "cross"], "'avoid', or 'cross' for windows over the seams of concat()")
+        options = WindowOptions(length, stride, ahead, integer("targets", targets, 1), every, seams)
+        source = WindowSource(self.reader, self.reader.spec, self.order, options)
         return Dataset(source, Sequential(len(source)))
 
     def pack(
@@ -1039,11 +1057,17 @@ class Dataset:
         return tuple(LaneVerb(text, facts) for text, facts in zip(self.verbs, described, strict=True))
 
     def _window_remedy(self, length: Any) -> str:
-        if self.maps:
-            return f"map the windows, not their rows: windows({length}).map(fn)"
-        if isinstance(self.order, Concatenated):
-            return f"make windows of each part, of which none crosses two: concat([part.windows({length}), …])"
-        return f"call windows({length}) first, then shuffle, split or repeat the windows"
+        *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
+        if isinstance(order, Mixed):
+            return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
+        verb = order.text()[-1]
+        within = ", in every part of concat()" * any(
+            isinstance(below, Concatenated) for below in depth_first(self.order)
+        )
+        remedy = f"call windows({length}) before {verb}, not after it{within}"
+        return (
+            remedy if order.varies else f"{remedy}; or call cache(folder) right after {verb}: its rows are consecutive"
+        )
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select

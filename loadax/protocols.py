@@ -217,6 +217,15 @@ class Order(Protocol):
         ...
 
     @property
+    def runs(self) -> Integers | None:
+        """First positions of runs of ascending, evenly spaced rows, the same in every epoch; None: rows form no runs.
+
+        int64[n], ascending from 0, and empty for an empty order. Where a run ends and the next begins is a seam, such
+        as between the parts of `concat`.
+        """
+        ...
+
+    @property
     def shuffle(self) -> Shuffle | None:
         """How this verb shuffles its parent's positions; None: not at all."""
         ...

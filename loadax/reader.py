@@ -31,7 +31,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
@@ -215,6 +215,42 @@ class Reader:
         except RAISED as error:
             blame(error, "the source", f"loadax: reading {rows_text(rows)}")
             raise
+
+    def mapped_columns(self, visits: Visits, boxes: Boxes) -> list[NDArray[Any]]:
+        """Reads columns of every leaf, and applies the maps, all elementwise; see `BaseSource.read_into`.
+
+        Values of leaves without a box have no meaning.
+        """
+        out: list[NDArray[Any] | None] = []
+        values = []
+        for box, spec in zip(boxes, self._source_spec[0], strict=True):
+            columns = [(0, 1)] * len(spec.shape) if box is None else box
+            values.append(np.ones((len(visits.rows), *(stop - start for start, stop in columns)), spec.dtype))
+            out.append(None if box is None else values[-1])
+        self.source.read_into(visits.rows, boxes, out)
+        return self.apply_elementwise(values, visits)
+
+    def apply_elementwise(self, columns: Sequence[NDArray[Any]], visits: Visits) -> list[NDArray[Any]]:
+        """Applies the maps, all elementwise, to some columns of every leaf."""
+        leaves, expected = list(columns), self._source_spec[1]
+        for transform, spec in zip(self.maps, self.specs[1:], strict=True):
+            assert isinstance(transform, BatchMap)
+            shapes, name = [leaf.shape for leaf in leaves], name_of(transform.function)
+            results, structure = flatten(transform.raw(expected.build(leaves), visits))
+            if structure != expected:
+                raise LeafError(f"map_batch {name} returned the leaves {structure.paths}, expected {expected.paths}")
+            leaves = []
+            for path, leaf, shape, wanted in zip(structure.paths, results, shapes, flatten_spec(spec)[0], strict=True):
+                array = as_array(leaf, f"map_batch {name}: leaf {path or 'of the batch'}")
+                wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
+                if array.shape != shape or wrong_dtype:
+                    raise LeafError(
+                        f"map_batch {name} returned leaf {path or 'of the batch'} as "
+                        f"{array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
+                        "an elementwise map keeps every shape; use elementwise=False for one that does not"
+                    )
+                leaves.append(array)
+        return leaves
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
         """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""

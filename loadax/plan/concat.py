@@ -32,6 +32,17 @@ class Concatenated(BaseOrder):
     def varies(self) -> bool:
         return any(part.varies for part in self.parts)
 
+    @property
+    def runs(self) -> Integers | None:
+        runs, begin = [], 0
+        for part in self.parts:
+            starts = part.runs
+            if starts is None:
+                return None
+            runs.append(starts + begin)
+            begin += part.size
+        return np.concatenate(runs)
+
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         ends = np.cumsum([part.size for part in self.parts])
         owner = np.searchsorted(ends, positions, side="right")

@@ -29,6 +29,11 @@ class BaseOrder:
         return None
 
     @property
+    def runs(self) -> Integers | None:
+        rows = self.row_range
+        return None if rows is None or rows.step < 0 else np.arange(min(1, len(rows)))
+
+    @property
     def shuffle(self) -> Shuffle | None:
         return None
 

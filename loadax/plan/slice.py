@@ -26,6 +26,14 @@ class Sliced(VerbOrder):
         start, step = rows.start + self.start * rows.step, self.step * rows.step
         return range(start, start + self.size * step, step)
 
+    @property
+    def runs(self) -> Integers | None:
+        single, starts = super().runs, self.parent.runs
+        if single is not None or starts is None or self.step < 0:
+            return single
+        first = np.unique(np.maximum(-(-(starts - self.start) // self.step), 0))  # at or after each start
+        return first[first < self.size]
+
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.start + positions * self.step)
 

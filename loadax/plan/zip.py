@@ -47,6 +47,13 @@ class Zipped(BaseOrder):
     def row_range(self) -> range | None:
         return None if self.varies else range(self.size)
 
+    @property
+    def runs(self) -> Integers | None:
+        """Runs between the seams of all parts that form runs."""
+        single = super().runs
+        seams = [starts for part in self.parts if (starts := part.runs) is not None]
+        return None if single is None else np.unique(np.concatenate([single, *seams]))
+
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
 

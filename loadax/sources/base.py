@@ -39,9 +39,9 @@ class Child(NamedTuple):
     maps: Sequence[Any] = ()
 
 
-def run_rows(first: Integers, count: int) -> Integers:
-    """The rows of runs of `count` rows, one run after the other."""
-    return (first[:, None] + np.arange(count)).reshape(-1)
+def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
+    """The rows of runs of `count` rows, `every` rows apart, one run after the other."""
+    return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
 
 Attributes = Mapping[str, Mapping[str, Any]]
@@ -148,19 +148,19 @@ class BaseSource(ABC):
                 index: Any = (slice(None), *(slice(*column) for column in columns))
                 destination[...] = np.asarray(leaf)[index]
 
-    def read_runs(self, first: Visits, count: int) -> Tree:
-        """Reads the `count` rows from each of `first` on: a tree of arrays of shape `[n, count, ...]`."""
-        batch = self.read_visits(Visits(run_rows(first.rows, count), np.repeat(first.epochs, count)))
-        return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
+    def read_runs_into(
+        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]
+    ) -> None:
+        """Reads columns of `count` rows, `every` rows apart, from each of `first` on; see `read_into`.
 
-    def read_runs_into(self, first: Integers, count: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
-        """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
+        Destinations have the shape `[n, count, ...]`.
+        """
         flat = [
             # Not every view can be reshaped without a copy.
             None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
             for destination in out
         ]
-        self.read_into(run_rows(first, count), boxes, flat)
+        self.read_into(run_rows(first, count, every), boxes, flat)
         for values, destination in zip(flat, out, strict=True):
             if values is not None and destination is not None and not np.may_share_memory(values, destination):
                 destination[...] = values.reshape(destination.shape)

@@ -14,6 +14,7 @@ import loadax.sources
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
+from loadax.plan.slice import Sliced
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.adapt import as_source
@@ -22,7 +23,7 @@ from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.crop import CroppedSource
-from loadax.sources.wrappers.windows import WindowSource
+from loadax.sources.wrappers.windows import WindowOptions, WindowSource
 from loadax.testing import FaultySource, check_source
 from loadax.writing.identity import identify
 from tests.sources.chunked import ChunkedSource
@@ -161,7 +162,8 @@ def twice(source: BaseSource) -> BaseSource:
 
 
 def windows(source: BaseSource) -> BaseSource:
-    return WindowSource(source, spec_of(source), (1, len(source)), 3, 1, None, 1)
+    rows = Sliced(Sequential(len(source)), 1, 1, len(source) - 1)
+    return WindowSource(reader(source), spec_of(source), rows, WindowOptions(3))
 
 
 def cropped(source: BaseSource) -> BaseSource:

@@ -9,19 +9,16 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.casting import check_cast
-from loadax.core.formatting import name_of
-from loadax.core.spec import as_array, flatten_spec
+from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
-from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
 from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Failure, Timing
-from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
+from loadax.protocols import Columns, Integers, LeafArrays, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
-from loadax.transforms import BatchMap
 
 _IndexedTile: TypeAlias = tuple[int, ColumnTile]  # with its index among the tiles of the layout
 
@@ -253,34 +250,11 @@ class Assembler:
             # A leaf with fewer tiles than others is passed again, and its second result ignored.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
-                results = self._apply_elementwise(self._structure.build(chosen), view.visits)
+                results = self._reader.apply_elementwise(chosen, view.visits)
             with clock("assemble"):
                 for entries, value in zip(groups, results, strict=True):
                     if turn < len(entries):
                         view.deliver(*entries[turn], value)
-
-    def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
-        for batch_map, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
-            shapes = [leaf.shape for leaf in flatten(batch)[0]]
-            assert isinstance(batch_map, BatchMap)
-            batch = batch_map.raw(batch, visits)
-            leaves, structure = flatten(batch)
-            if structure != self._structure:
-                expected = self._structure.paths
-                raise LeafError(
-                    f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, "
-                    f"expected {expected}"
-                )
-            for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
-                array = as_array(leaf, f"map_batch {name_of(batch_map.function)}: leaf {path or 'of the batch'}")
-                wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
-                if array.shape != shape or wrong_dtype:
-                    raise LeafError(
-                        f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
-                        f"as {array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
-                        "an elementwise map keeps every shape; use elementwise=False for one that does not"
-                    )
-        return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
     def _read(self, view: _PieceView, tiles: list[_IndexedTile], targets: LeafArrays) -> list[NDArray[Any]]:
         """Calls `read_into` once, for tiles of different leaves that need the same rows."""

@@ -1,131 +1,247 @@
-"""WindowSource: sliding windows over the rows of another source."""
+"""WindowSource: sliding windows over the rows of a dataset."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec, normalise_spec
+from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.io.locations import joined
+from loadax.sources.wrappers.concat import PartReader
+
+
+class WindowOptions(NamedTuple):
+    """Rows of a window; see `Dataset.windows`.
+
+    Args:
+        length: Rows of the window: the first dimension of every leaf of an example.
+        stride: Positions from the begin of one window to the begin of the next.
+        lead: Positions from the window's last row to the first target row: an example is then a dict of `inputs` (the
+            window) and `targets`. None: an example is a window.
+        targets: Number of target rows.
+        every: Positions from one row of a window to the next, and from one target to the next.
+        seams: Whether windows may contain rows of several runs.
+    """
+
+    length: int
+    stride: int = 1
+    lead: int | None = None
+    targets: int = 1
+    every: int = 1
+    seams: Literal["avoid", "cross"] = "avoid"
+
+    @property
+    def offsets(self) -> list[range]:
+        """Positions of the rows, relative to the window's begin: of the window, and of its targets, if it has any."""
+        inputs = range(0, self.length * self.every, self.every)
+        if self.lead is None:
+            return [inputs]
+        first = inputs[-1] + self.lead
+        return [inputs, range(first, first + self.targets * self.every, self.every)]
+
+    def __str__(self) -> str:
+        shown = f"length={self.length}, stride={self.stride}"
+        shown += "" if self.lead is None else f", lead={self.lead}, targets={self.targets}"
+        shown += f", every={self.every}" if self.every > 1 else ""
+        return shown + (f", seams={self.seams!r}" if self.seams == "cross" else "")
 
 
 @final
 class WindowSource(BaseSource):
-    """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`.
+    """Windows over the rows at the positions of an order, which form runs; the first window of a run begins with it.
 
-    A column box may also slice the window's dimension.
+    A column box may also slice the window's dimension. Rows that several windows of one read contain are mapped once.
 
     Args:
-        source: Source of the rows.
+        reader: Reader of the rows.
         spec: Spec of one row.
-        within: Rows that windows may contain, `(begin, end)`.
-        length: Rows per window: the first dimension of every leaf of an example.
-        stride: Rows from the start of one window to the start of the next.
-        lead: Rows from the window's last row to the first target row: an example is then a dict of `inputs` (the
-            window) and `targets`. None: an example is a window.
-        targets: Number of target rows.
+        order: Order of the rows, with `runs`.
+        options: Rows of a window.
 
     Raises:
-        SourceError: When there are too few rows for one window.
+        SourceError: When no run has enough rows for a window.
     """
 
     spec: Tree = None
 
-    def __init__(
-        self,
-        source: BaseSource,
-        spec: Tree,
-        within: tuple[int, int],
-        length: int,
-        stride: int,
-        lead: int | None,
-        targets: int,
-    ):
-        self._source = source
-        self.traits = source.traits._replace(reads_examples=False, reads_parts=False, kept_chunks=0, attributes={})
-        self._within = within
+    def __init__(self, reader: PartReader, spec: Tree, order: Order, options: WindowOptions):
+        self._reader, self._order, self._options = reader, order, options
+        self.traits = reader.traits._replace(
+            reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
+        )
         self._row_spec = normalise_spec(spec, "spec")
-        self._specs, self._structure = flatten_spec(self._row_spec)
-        self._arguments = length, stride, lead, targets
-        # (first row relative to the window's begin, number of rows) of inputs and targets.
-        self._parts = [(0, length)] if lead is None else [(0, length), (length - 1 + lead, targets)]
-        span = max(first + count for first, count in self._parts)
-        available = within[1] - within[0]
-        self._length = (available - span) // stride + 1 if available >= span else 0
+        self._specs, structure = flatten_spec(self._row_spec)
+        self._offsets = options.offsets
+        runs = order.runs
+        assert runs is not None, "Dataset.windows() refuses other orders"
+        begins = runs if options.seams == "avoid" else runs[:1]
+        span = 1 + max(offsets[-1] for offsets in self._offsets)
+        sizes = np.diff(begins, append=order.size)
+        counts = np.maximum((sizes - span) // options.stride + 1, 0)
+        self._ends = np.cumsum(counts)
+        self._firsts = begins - (self._ends - counts) * options.stride  # begin of window 0, if all were in this run
+        self._length = int(counts.sum())
         if self._length == 0:
+            several = len(begins) > 1
+            remedy = "a smaller length" + ", or seams='cross'" * (several and order.size >= span)
             raise SourceError(
-                f"a window needs {span} rows ({self._shown}), but there are only {available}; pass a smaller length"
+                f"a window needs {span} rows ({options}), but there are only {sizes.max(initial=0)}"
+                f"{' between two seams' * several}; pass {remedy}"
             )
-        self._stride = stride
         built = [
-            self._structure.build(ArraySpec((count, *leaf.shape), leaf.dtype) for leaf in self._specs)
-            for _, count in self._parts
+            structure.build(ArraySpec((len(offsets), *leaf.shape), leaf.dtype) for leaf in self._specs)
+            for offsets in self._offsets
         ]
-        self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
+        self.spec = self._example(built)
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
-        return f"windows ({self._shown}) of {self._source!r}"
-
-    @property
-    def _shown(self) -> str:
-        length, stride, lead, targets = self._arguments
-        return f"length={length}, stride={stride}" + ("" if lead is None else f", lead={lead}, targets={targets}")
+        maps = "".join(f".{transform.text()}" for transform in self._reader.maps)
+        return f"windows ({self._options}) of {self._reader.source!r}{maps}"
 
     @property
     def children(self) -> Sequence[Child]:
-        times = sum(count for _, count in self._parts) / self._stride
-        return (Child("", self._source, None, max(1.0, times)),)
+        times = sum(map(len, self._offsets)) / self._options.stride
+        return (Child("", self._reader.source, None, max(1.0, times), self._reader.maps),)
 
     def map_children(self, wrap: MapChild) -> "WindowSource":
-        return WindowSource(wrap(self.children[0]), self._row_spec, self._within, *self._arguments)
+        reader = self._reader.with_source(wrap(self.children[0]))
+        return WindowSource(reader, self._row_spec, self._order, self._options)
 
     def describe(self) -> list[Any]:
-        return self._source.describe()
+        _, stride, _, _, every, _ = self._options
+        rows, num_runs = self._order.row_range, len(self._ends)
+        if every == num_runs == 1 and rows is not None and rows.step == 1 and not self._reader.maps:
+            return self._reader.describe()  # as states have it that were saved before there were other windows
+        offsets = [[offsets.start, len(offsets)] for offsets in self._offsets]
+        return [["windows", offsets, every, stride, num_runs, self._order.describe(), self._reader.describe()]]
 
     @property
     def chunks(self) -> Integers | range | None:
         """First windows per chunk: windows that begin in one chunk are read together."""
-        starts = self._source.chunks
+        starts = self._reader.source.chunks
         if starts is None:
             return None
-        if isinstance(starts, range) and starts.step % self._stride == 0 and self._within[0] % starts.step == 0:
-            return range(0, self._length, starts.step // self._stride) if starts.step > self._stride else None
-        first = np.unique(np.maximum(-(-(np.asarray(starts, np.int64) - self._within[0]) // self._stride), 0))
+        rows = self._order.row_range
+        if isinstance(starts, range) and rows is not None and len(self._ends) == 1:
+            apart = rows.step * self._options.stride
+            if starts.step % apart == 0 and rows.start % starts.step == 0:
+                return range(0, self._length, starts.step // apart) if starts.step > apart else None
+        # First windows whose first rows are in or after each chunk, by bisection.
+        bounds = np.asarray(starts, np.int64)
+        low, high = np.zeros_like(bounds), np.full_like(bounds, self._length)
+        while (low < high).any():
+            middle = (low + high) // 2
+            begins = self._begins(np.minimum(middle, self._length - 1))
+            before = self._order.visits(np.zeros_like(begins), begins).rows < bounds
+            low, high = np.where(before & (low < high), middle + 1, low), np.where(before, high, middle)
+        first = np.unique(low)
         first = first[first < self._length]
         return None if len(first) == self._length else first
 
     def locate(self, row: int) -> list[Location]:
         """Files of the rows of a window, as far as they are known."""
-        begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
-        rows = sorted({begin + first + offset for first, count in self._parts for offset in range(count)})
-        return joined(location for inner in rows for location in self._source.locate(inner))
+        visits, _ = self._shared(np.array([row]), np.zeros(1, np.int64), self._offsets)
+        return joined(location for inner in visits.rows.tolist() for location in self._reader.source.locate(inner))
 
     def read_visits(self, visits: Visits) -> Tree:
-        begins = self._within[0] + check_rows(visits.rows, self._length) * self._stride
-        built = [self._source.read_runs(Visits(begins + first, visits.epochs), count) for first, count in self._parts]
-        return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
+        if self.traits.reads_columns and not self.traits.random:
+            return read_columns(self, visits.rows)
+        shared, places = self._shared(visits.rows, visits.epochs, self._offsets)
+        batch = map_leaves(np.asarray, self._reader.read_visits(shared))
+        return self._example([map_leaves(itemgetter(at), batch) for at in places])
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        begins = self._within[0] + check_rows(rows, self._length) * self._stride
-        for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
-            # Leaves that need the same rows of the window, usually all of them, are read together.
-            for low, high in sorted({box[0] for box in part_boxes if box is not None}):
-                wanted = [box if box is not None and box[0] == (low, high) else None for box in part_boxes]
-                self._source.read_runs_into(
-                    begins + (first + low),
-                    high - low,
-                    [None if box is None else box[1:] for box in wanted],
-                    [None if box is None else destination for box, destination in zip(wanted, part, strict=True)],
-                )
-
-    def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+        if not self.traits.reads_columns:
+            super().read_into(rows, boxes, out)
+            return
+        # Leaves that need the same rows of the window, usually all of them, are read together.
+        groups: dict[tuple[tuple[int, range], ...], list[int]] = {}
         count = len(self._specs)
-        return [leaves[low : low + count] for low in range(0, len(leaves), count)]
+        for leaf in range(count):
+            asked = [
+                (part, self._offsets[part][slice(*box[0])], box[1:])
+                for part, box in enumerate(boxes[leaf::count])
+                if box is not None
+            ]
+            for columns in {columns for _, _, columns in asked}:
+                key = tuple((part, offsets) for part, offsets, its_columns in asked if its_columns == columns)
+                groups.setdefault(key, []).append(leaf)
+        for key, leaves in groups.items():
+            self._read_group(rows, key, leaves, boxes, out)
+
+    def _read_group(
+        self,
+        windows: Integers,
+        group: Sequence[tuple[int, range]],
+        leaves: Sequence[int],
+        boxes: Sequence[Columns | None],
+        out: Sequence[NDArray[Any] | None],
+    ) -> None:
+        """Reads leaves of windows that need the same rows.
+
+        Args:
+            windows: The windows, int64[n].
+            group: Parts of an example, each with the offsets of its rows that are needed.
+            leaves: Leaves of a row, with the same columns in all of these parts.
+            boxes: Column boxes of all leaves of an example.
+            out: Destinations of all leaves of an example.
+        """
+        count, all_offsets = len(self._specs), [offsets for _, offsets in group]
+        first = group[0][0] * count
+        columns = [box[1:] if leaf in leaves and (box := boxes[first + leaf]) else None for leaf in range(count)]
+        rows = self._direct_rows(all_offsets)
+        if rows is not None:
+            begins = rows.start + self._begins(windows) * rows.step
+            for part, offsets in group:
+                targets = [out[part * count + leaf] if leaf in leaves else None for leaf in range(count)]
+                self._reader.source.read_runs_into(
+                    begins + offsets.start * rows.step, len(offsets), offsets.step * rows.step, columns, targets
+                )
+            return
+        shared, places = self._shared(windows, np.zeros(len(windows), np.int64), all_offsets)
+        values = self._reader.mapped_columns(shared, columns)
+        for (part, _), at in zip(group, places, strict=True):
+            for leaf in leaves:
+                destination = out[part * count + leaf]
+                assert destination is not None
+                destination[...] = values[leaf][at]
+
+    def _begins(self, windows: Integers) -> Integers:
+        """Positions at which windows begin."""
+        windows = check_rows(windows, self._length)
+        return self._firsts[np.searchsorted(self._ends, windows, side="right")] + windows * self._options.stride
+
+    def _direct_rows(self, all_offsets: Sequence[range]) -> range | None:
+        """Rows at all positions, if rows that are needed several times are best read as often; None otherwise.
+
+        Rows are shared where user code makes them, and if a chunk would be decoded by two reads.
+        """
+        source = self._reader.source
+        if self._reader.traits.runs_python or (len(all_offsets) > 1 and source.chunks is not None):
+            return None
+        return self._order.row_range
+
+    def _shared(
+        self, windows: Integers, epochs: Integers, all_offsets: Sequence[range]
+    ) -> tuple[Visits, list[Integers]]:
+        """Visits of the rows of windows, each once, and where to find the rows of each part: int64[n, offsets]."""
+        offsets = np.concatenate(all_offsets)
+        positions = self._begins(windows)[:, None] + offsets
+        rows, its_epochs = self._order.visits(np.repeat(epochs, len(offsets)), positions.reshape(-1))
+        keys = np.unique(its_epochs, return_inverse=True)[1] * len(self._reader.source) + rows
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        ends = np.cumsum([len(each) for each in all_offsets])
+        return Visits(rows[first], its_epochs[first]), np.split(inverse.reshape(positions.shape), ends[:-1], axis=1)
+
+    def _example(self, parts: Sequence[Tree]) -> Tree:
+        return parts[0] if len(parts) == 1 else {"inputs": parts[0], "targets": parts[1]}
