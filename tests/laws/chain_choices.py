@@ -237,12 +237,12 @@ class Choices:
 
     def windows(self, chain: Chain) -> Chain:
         length, stride, targets = self.random.randint(1, 4), self.random.randint(1, 3), self.random.randint(1, 2)
-        lead = self.random.choice([None, None, 2 - length, 0 if length > 1 else 1, 1, 2])
-        if chain.stride != 1 or chain.mapped or len(chain) < verbs.window_span(length, lead, targets):
-            return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(length, stride, lead, targets))
-        # Windows of a zip with random parts differ in each epoch, which is not in the oracle.
-        known = chain.alike(*EPOCHS) and not chain.random
-        return verbs.windows(chain, length, stride, lead, targets) if known else chain
+        every = self.random.choice([1, 1, 2, 3])
+        lead = self.random.choice([None, None, 1 - (length - 1) * every, 0 if length > 1 else 1, 1, 2])
+        chosen = verbs.Windows(length, stride, lead, targets, every, self.random.choice(["avoid", "avoid", "cross"]))
+        if chain.runs is None or not verbs.window_begins(chain, chosen):
+            return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(**chosen._asdict()))
+        return verbs.windows(chain, chosen) if chain.alike(*EPOCHS) else chain
 
     def pack(self, chain: Chain) -> Chain:
         if not self._documents(chain) and len(chain) and self.random.random() < 0.6:

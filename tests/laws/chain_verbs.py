@@ -66,9 +66,10 @@ class Chain:
     """
     stride: int | None = 1
     """Rows from one position to the next; None behind any verb but slices."""
+    runs: tuple[Any, ...] | None = None
+    """The run of each position: rows of one run are consecutive. None: rows are in another order."""
     maps: int = 0
     """How many maps a row went through since it was read, packs among them: the place of the next one in the chain."""
-    mapped: bool = False
     batch_mapped: bool = False
     random: bool = False
     varies: bool = False
@@ -101,19 +102,26 @@ class Chain:
 
     def then(self, verb: str, dataset: Dataset, epoch: Epoch, **changes: Any) -> "Chain":
         """The chain with one more verb."""
+        if "stride" in changes:
+            changes.setdefault("runs", None)
         return replace(self, dataset=dataset, epoch=remembered(epoch), story=(*self.story, verb), **changes)
 
 
 def anew(chain: Chain, verb: str, dataset: Dataset, rows: Sequence[Row], maps: int) -> Chain:
     """Rows of a new source, made of those of a chain."""
-    return Chain(dataset, as_they_lie(rows), len(rows), rows[0], (*chain.story, verb), unlike=chain.unlike, maps=maps)
+    story = (*chain.story, verb)
+    runs = (0,) * len(rows)
+    return Chain(dataset, as_they_lie(rows), len(rows), rows[0], story, unlike=chain.unlike, maps=maps, runs=runs)
 
 
 def opened(given: Given) -> Chain:
     rows = given.rows
     story = (f"{given.kind} ({len(rows)})",)
     unlike = len(set(map(form, rows))) > 1
-    return Chain(given.dataset, as_they_lie(rows), len(rows), rows[0], story, given.one_by_one, unlike=unlike)
+    runs = (0,) * len(rows)
+    return Chain(
+        given.dataset, as_they_lie(rows), len(rows), rows[0], story, given.one_by_one, unlike=unlike, runs=runs
+    )
 
 
 def as_they_lie(rows: Sequence[Row]) -> Epoch:
@@ -194,13 +202,18 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
         found = [visit for visit in chain.epoch(number, ())[start:stop:step] if all(each(visit.row) for each in keep)]
         return found if step in (None, 1) else [visit._replace(lane=None) for visit in found]
 
+    stride = None if chain.stride is None else chain.stride * (step or 1)
+    runs = None if chain.runs is None or (step or 1) < 0 else chain.runs[start:stop:step]
+    if stride is not None and stride > 0:
+        runs = (0,) * len(chain.values()[start:stop:step])
     text = ":".join("" if each is None else str(each) for each in (start, stop, step))
     return chain.then(
         f"[{text}]",
         chain.dataset[start:stop:step],
         epoch,
         splittable=not chain.varies,
-        stride=None if chain.stride is None else chain.stride * (1 if step is None else step),
+        stride=stride,
+        runs=runs,
     )
 
 
@@ -378,9 +391,7 @@ def _mapped(chain: Chain, verb: str, dataset: Dataset, made: Callable[[Visit], R
         return [visit._replace(value=owned(made(visit))) for visit in chain.epoch(number, keep)]
 
     like = owned(made(Visit(0, 0, chain.like)))
-    return chain.then(
-        verb, dataset, epoch, like=like, one_by_one=True, differs=False, mapped=True, maps=chain.maps + 1, stride=None
-    )
+    return chain.then(verb, dataset, epoch, like=like, one_by_one=True, differs=False, maps=chain.maps + 1)
 
 
 def map_batch(chain: Chain, function: Function, by_row: Function, name: str, **arguments: Any) -> Chain:
@@ -419,7 +430,9 @@ def join(parts: Sequence[Chain]) -> Chain:
             for visit in part.epoch(number, tuple(moved(each, first) for each in keep))
         ]
 
-    return _joined(parts, "concat", loadax.concat([part.dataset for part in parts]), epoch)
+    chain = _joined(parts, "concat", loadax.concat([part.dataset for part in parts]), epoch)
+    runs = [None if part.runs is None else [(number, run) for run in part.runs] for number, part in enumerate(parts)]
+    return replace(chain, runs=None if None in runs else tuple(run for part in runs for run in part or ()))
 
 
 FAR, FAR_EPOCHS = 1 << 40, 1 << 21
@@ -537,9 +550,17 @@ def zipped(parts: Sequence[Chain], make: Callable[[Sequence[Any]], Any]) -> Chai
         like=make([part.like for part in parts]),
         differs=any(part.differs for part in parts),
         stride=None if varies else 1,
+        runs=_side_by_side(parts),
         random=chain.random or varies,
         splittable=not varies,
     )
+
+
+def _side_by_side(parts: Sequence[Chain]) -> tuple[Any, ...] | None:
+    """Runs of zipped rows, which end where those of a part end; parts in another order have one."""
+    if any(part.varies for part in parts):
+        return None
+    return tuple(zip(*(part.runs or (0,) * len(parts[0]) for part in parts), strict=True))
 
 
 def joined_differ(parts: Sequence[Chain]) -> bool:
@@ -547,23 +568,51 @@ def joined_differ(parts: Sequence[Chain]) -> bool:
     return any(part.differs for part in parts) or len({form(part.first) for part in parts}) > 1
 
 
-def windows(chain: Chain, length: int, stride: int, lead: int | None, targets: int) -> Chain:
-    dataset = chain.dataset.windows(length, stride, lead, targets)
-    rows = chain.values()
-    found: list[Row] = []
-    start = 0
-    while start + window_span(length, lead, targets) <= len(rows):
-        window = stacked(rows[start : start + length])
-        if lead is not None:
-            first = start + length - 1 + lead
-            window = {"inputs": window, "targets": stacked(rows[first : first + targets])}
-        found.append(window)
-        start += stride
-    return anew(chain, f".windows({length}, {stride}, {lead}, {targets})", dataset, found, chain.maps)
+class Windows(NamedTuple):
+    length: int
+    stride: int = 1
+    lead: int | None = None
+    targets: int = 1
+    every: int = 1
+    seams: Literal["avoid", "cross"] = "avoid"
 
 
-def window_span(length: int, lead: int | None, targets: int) -> int:
-    return length if lead is None else max(length, length - 1 + lead + targets)
+def windows(chain: Chain, chosen: Windows) -> Chain:
+    begins = window_begins(chain, chosen)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        rows = chain.values(number)
+        found = []
+        for row, begin in enumerate(begins):
+            inputs, targets = (stacked([rows[each] for each in part]) for part in window_rows(begin, chosen))
+            value = inputs if chosen.lead is None else {"inputs": inputs, "targets": targets}
+            found.append(Visit(row, number, value))
+        return [visit for visit in found if all(each(visit.row) for each in keep)]
+
+    dataset = chain.dataset.windows(**chosen._asdict())
+    made = anew(chain, f".windows({chosen})", dataset, [visit.value for visit in epoch(0, ())], chain.maps)
+    return replace(made, epoch=remembered(epoch), random=chain.random)
+
+
+def window_begins(chain: Chain, chosen: Windows) -> list[int]:
+    """Positions at which windows begin."""
+    assert chain.runs is not None
+    runs = chain.runs if chosen.seams == "avoid" else (0,) * len(chain)
+    begins: list[int] = []
+    for begin, run in enumerate(runs):
+        rows = [row for part in window_rows(begin, chosen) for row in part]
+        in_turn = (begin - runs.index(run)) % chosen.stride == 0
+        if in_turn and all(row < len(runs) and runs[row] == run for row in rows):
+            begins.append(begin)
+    return begins
+
+
+def window_rows(begin: int, chosen: Windows) -> tuple[list[int], list[int]]:
+    """Positions of a window and of its targets."""
+    rows = [begin + turn * chosen.every for turn in range(chosen.length)]
+    if chosen.lead is None:
+        return rows, rows[:1]
+    return rows, [rows[-1] + chosen.lead + turn * chosen.every for turn in range(chosen.targets)]
 
 
 class Packing(NamedTuple):

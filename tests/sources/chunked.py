@@ -51,6 +51,11 @@ class ChunkedSource:
         self._count(rows, boxes)
         self._inner.read_into(rows, boxes, out)
 
+    def forget(self) -> None:
+        """Counts from 0."""
+        for counts in (self.counts, *self.elements):
+            counts[...] = 0
+
     def _count(self, rows: Integers, boxes: list[Columns | None]) -> None:
         with self._lock:
             self.reads += 1
