@@ -1,6 +1,7 @@
 """Sliding windows: slices of the rows, and nothing read that no slice needs."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ ROWS = 40
 FIELD = np.arange(ROWS * 6, dtype=np.float32).reshape(ROWS, 2, 3)
 HOUR = np.arange(ROWS, dtype=np.int32)
 TREE = {"field": FIELD, "hour": HOUR}
+
+
+def negative(batch: Any) -> Any:
+    return {name: -values for name, values in batch.items()}
 
 
 def negative(batch: Any) -> Any:
@@ -334,7 +339,7 @@ class TestZarr:
         years = concat([from_zarr(tmp_path / f"{year}.zarr") for year in range(2)])
         windows = years.map(twice).windows(3, lead=1, every=2)
         begins = [*range(10), *range(15, 35)]
-        assert [begins[first] for first in windows.source.chunks] == [0, 5, 15, 20, 25, 30]
+        assert [begins[first] for first in np.asarray(windows.source.chunks)] == [0, 5, 15, 20, 25, 30]
         loader = Dataloader(
             windows.shuffle(1, block="chunks", window=1, lanes=2),
             8,
@@ -353,11 +358,11 @@ class TestZarr:
         record = loader.trace(place.step)[place.position]
         assert (place.step, record.row) == (1, row)
         assert record.where is not None
-        assert {Path(location.file).parts[-4] for location in record.where} == {"1.zarr"}
+        assert all("1.zarr" in Path(location.file).parts for location in record.where)
         assert "of concatenation of 2.map(twice)" in str(loader.explain(2))
 
 
-STATES = {
+STATES: dict[str, Callable[[], Dataset]] = {
     "rows": lambda: from_arrays(HOUR)[:30].windows(3),
     "spaced": lambda: from_arrays(HOUR)[:32].windows(3, every=2),
     "every second": lambda: from_arrays(np.arange(60))[::2].windows(3),
