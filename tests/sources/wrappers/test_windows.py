@@ -34,10 +34,6 @@ def negative(batch: Any) -> Any:
     return {name: -values for name, values in batch.items()}
 
 
-def negative(batch: Any) -> Any:
-    return {name: -values for name, values in batch.items()}
-
-
 def counting(into: bool = True, chunks: Any = None) -> ChunkedSource:
     return ChunkedSource(TREE, chunks, into)
 
@@ -359,7 +355,7 @@ class TestZarr:
         assert (place.step, record.row) == (1, row)
         assert record.where is not None
         assert all("1.zarr" in Path(location.file).parts for location in record.where)
-        assert "of concatenation of 2.map(twice)" in str(loader.explain(2))
+        assert "every=2) of concatenation of 2.map(twice" in str(loader.explain(2))
 
 
 STATES: dict[str, Callable[[], Dataset]] = {
