@@ -225,7 +225,8 @@ class Reader:
         values = []
         for box, spec in zip(boxes, self._source_spec[0], strict=True):
             columns = [(0, 1)] * len(spec.shape) if box is None else box
-            values.append(np.ones((len(visits.rows), *(stop - start for start, stop in columns)), spec.dtype))
+            shape = len(visits.rows), *(stop - start for start, stop in columns)
+            values.append((np.ones if box is None else np.empty)(shape, spec.dtype))
             out.append(None if box is None else values[-1])
         self.source.read_into(visits.rows, boxes, out)
         return self.apply_elementwise(values, visits)

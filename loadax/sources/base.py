@@ -148,13 +148,15 @@ class BaseSource(ABC):
                 index: Any = (slice(None), *(slice(*column) for column in columns))
                 destination[...] = np.asarray(leaf)[index]
 
+    def read_runs(self, first: Visits, count: int, every: int) -> Tree:
+        """Reads `count` rows, `every` rows apart, from each of `first` on: arrays of shape `[n, count, ...]`."""
+        batch = self.read_visits(Visits(run_rows(first.rows, count, every), np.repeat(first.epochs, count)))
+        return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
+
     def read_runs_into(
         self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]
     ) -> None:
-        """Reads columns of `count` rows, `every` rows apart, from each of `first` on; see `read_into`.
-
-        Destinations have the shape `[n, count, ...]`.
-        """
+        """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
         flat = [
             # Not every view can be reshaped without a copy.
             None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
-from loadax.sources.checks import check_rows, read_columns
+from loadax.sources.checks import check_rows
 from loadax.sources.io.locations import joined
 from loadax.sources.wrappers.concat import PartReader
+
+Outputs = Sequence[NDArray[Any] | None]
 
 
 class WindowOptions(NamedTuple):
@@ -154,13 +156,19 @@ class WindowSource(BaseSource):
         return joined(location for inner in visits.rows.tolist() for location in self._reader.source.locate(inner))
 
     def read_visits(self, visits: Visits) -> Tree:
-        if self.traits.reads_columns and not self.traits.random:
-            return read_columns(self, visits.rows)
+        rows = self._direct_rows(self._offsets)
+        if rows is not None:
+            begins, every = rows.start + self._begins(visits.rows) * rows.step, rows.step * self._options.every
+            firsts = [Visits(begins + offsets.start * rows.step, visits.epochs) for offsets in self._offsets]
+            read = self._reader.source.read_runs
+            return self._example(
+                [read(first, len(offsets), every) for first, offsets in zip(firsts, self._offsets, strict=True)]
+            )
         shared, places = self._shared(visits.rows, visits.epochs, self._offsets)
         batch = map_leaves(np.asarray, self._reader.read_visits(shared))
         return self._example([map_leaves(itemgetter(at), batch) for at in places])
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
@@ -180,12 +188,7 @@ class WindowSource(BaseSource):
             self._read_group(rows, key, leaves, boxes, out)
 
     def _read_group(
-        self,
-        windows: Integers,
-        group: Sequence[tuple[int, range]],
-        leaves: Sequence[int],
-        boxes: Sequence[Columns | None],
-        out: Sequence[NDArray[Any] | None],
+        self, windows: Integers, group: Sequence[tuple[int, range]], leaves: Sequence[int], boxes: Boxes, out: Outputs
     ) -> None:
         """Reads leaves of windows that need the same rows.
 
@@ -214,7 +217,7 @@ class WindowSource(BaseSource):
             for leaf in leaves:
                 destination = out[part * count + leaf]
                 assert destination is not None
-                destination[...] = values[leaf][at]
+                np.take(values[leaf], at, 0, destination, "wrap")  # other modes copy it twice
 
     def _begins(self, windows: Integers) -> Integers:
         """Positions at which windows begin."""
