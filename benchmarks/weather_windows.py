@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--hours", type=int, default=2400)
-    parser.add_argument("--chunk", type=int, default=8, help="hours of a chunk")
+    parser.add_argument("--chunk", type=int, default=8, help="hours of a chunk, at most 16")
     parser.add_argument("--buffer", type=int, default=64, help="MiB that the reader's buffer holds")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
