@@ -3,7 +3,7 @@
 # ruff: noqa: SLF001 - a chain works with the parts of its loaders
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -75,22 +75,22 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
 
 @final
 class LoaderChain:
-    """Loaders one after the other as one, made by `loadax.chain`. It has what a `Dataloader` has.
+    """Loaders one after the other as one, made by `loadax.chain`, with the members of a `Dataloader`.
 
-    Steps count over all phases, and so do epochs. States hold one state for each phase that has begun, so that phases
-    that have not begun may change, and further loaders may be added at the end. The chain of a loader and further ones
-    also continues from that loader's own states.
+    Steps and epochs count over all phases; `it.phase` is the index of the next batch's loader. A state holds one state
+    for each phase that has begun: these must match where it is restored, while later ones may change, and loaders may
+    be added at the end. In the first phase, it is the state of that loader alone.
 
-    Args:
-        loaders: The loader of each phase, as `loaders`.
+    Attributes:
+        loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `certificate()`, ….
     """
 
     def __init__(self, loaders: tuple[Dataloader, ...]):
         self.loaders = loaders
         self._phases = Phases([(loader._plan, loader._order) for loader in loaders])
         self._used_up = threading.Event()
-        self.ledger: Ledger | None = None
         # Counters of the latest iterator, for monitoring from outside the training loop.
+        self.ledger: Ledger | None = None
 
     def __reduce__(self) -> Any:
         return LoaderChain, (self.loaders,)
@@ -133,40 +133,34 @@ class LoaderChain:
         firsts = zip(self.first_steps, self.loaders, strict=True)
         return {first + step: spec for first, loader in firsts for step, spec in loader.specs.items()}
 
-    def _at(self, step: Any) -> tuple[Dataloader, int]:
-        """The loader of a step, and the step in it."""
+    def _of(self, step: Any, function: Callable[[Dataloader, int], Any]) -> Any:
+        """What a function returns of the loader of a step, and the step in it."""
         phase, local = self._phases.check(integer("step", step, most=None))
-        return self.loaders[phase], local
+        return function(self.loaders[phase], local)
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
-        loader, step = self._at(step)
-        return loader[step]
+        return self._of(step, Dataloader.__getitem__)
 
     def rows(self, step: int) -> Integers:
         """Row ids of a step in the dataset of its loader, see `Dataloader.rows`."""
-        loader, step = self._at(step)
-        return loader.rows(step)
+        return self._of(step, Dataloader.rows)
 
     def local_rows(self, step: int) -> Integers:
         """Row ids that this process reads for the step, see `Dataloader.local_rows`."""
-        loader, step = self._at(step)
-        return loader.local_rows(step)
+        return self._of(step, Dataloader.local_rows)
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` as NumPy arrays, see `Dataloader.host_batch`."""
-        loader, step = self._at(step)
-        return loader.host_batch(step)
+        return self._of(step, Dataloader.host_batch)
 
     def host(self, step: int) -> HostRows:
         """Reads the host leaves of a step, see `Dataloader.host`."""
-        loader, local = self._at(step)
-        return replace(loader.host(local), step=integer("step", step))
+        return replace(self._of(step, Dataloader.host), step=int(step))
 
     def trace(self, step: int, positions: Any = None) -> Trace:
         """The origin of a step's records, see `Dataloader.trace`."""
-        loader, local = self._at(step)
-        return replace(loader.trace(local, positions), step=integer("step", step))
+        return replace(self._of(step, lambda loader, local: loader.trace(local, positions)), step=int(step))
 
     def find(self, row: int, dataset: str | None = None, *, phase: int, **search: Any) -> list[StepPosition]:
         """Finds the steps and batch positions at which a phase reads a record.
@@ -178,9 +172,8 @@ class LoaderChain:
             search: `epochs=` or `steps=` of `Dataloader.find`, counted in that phase.
         """
         phase = integer("phase", phase, 0, self._phases.last)
-        first = self.first_steps[phase]
         found = self.loaders[phase].find(row, dataset, **search)
-        return [StepPosition(first + step, position) for step, position in found]
+        return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
 
     def __iter__(self) -> DataIterator:
         if self._used_up.is_set():

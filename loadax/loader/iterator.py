@@ -125,7 +125,7 @@ class DataIterator:
         first = self._phases.next_first(self._step)
         if first is None or first - self._step > _EARLY or not stretch.open:
             return
-        if self._following is None:
+        if self._following is None or self._following.first != first:
             guard = self._guard(first)
             self._following = self._made(first, guard)
             self._following.start()
@@ -143,9 +143,9 @@ class DataIterator:
         before.close()
 
     def _drop_next_phase(self) -> None:
-        if self._following is not None:
-            self._following.close()
-        self._following = None
+        following, self._following = self._following, None
+        if following is not None and following.first != self._stretch.first:  # a Ctrl-C may have left it here
+            following.close()
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute

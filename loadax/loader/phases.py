@@ -10,8 +10,8 @@ from loadax.errors import RowIndexError, StateError
 from loadax.loader.state import VERSION, OrderHash, make_state, plain_step, step_of
 from loadax.plan.batches import BatchPlan
 
-KEY = "phases"
 # Key of the states of the phases in the state of a chain.
+KEY = "phases"
 
 
 @final
@@ -30,7 +30,7 @@ class Phases:
         self._first_epochs = [*accumulate((plan.num_epochs or 0 for plan in self._plans[:-1]), initial=0)]
         self._end = self.first_steps[-1] + self._plans[-1].end
         steps = self._plans[-1].num_steps
-        self.num_steps = None if steps is None else self._end
+        self.num_steps = None if steps is None else self.first_steps[-1] + steps
 
     def locate(self, step: int) -> tuple[int, int]:
         """The phase of a step, and the step counted in that phase. The end of the run is in the last one."""
