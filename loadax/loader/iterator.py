@@ -127,20 +127,21 @@ class DataIterator:
             return
         if self._following is None or self._following.first != first:
             guard = self._guard(first)
-            self._following = self._made(first, guard)
-            self._following.start()
+            following = self._made(first, guard)
+            following.start()
             if guard.hosts is not None:
                 guard.watch.start()
+            self._following = following  # after a Ctrl-C, there is none
         self._following.leave_memory(stretch.scheduler.bytes_of(first - self._step))
 
     def _follow(self, before: Stretch, following: Stretch) -> None:
         """Goes on with the next phase, which is read ahead."""
         self._interrupted, before.replaced_at = True, self._step
+        before.close()
         following.monitor.follow(before.monitor)
         following.leave_memory(0)
         self._stretch, self._following = following, None
         self._opened()
-        before.close()
 
     def _drop_next_phase(self) -> None:
         following, self._following = self._following, None
