@@ -112,12 +112,9 @@ class DataIterator:
             before.replaced_at = self._step
         if self._streams is not None:
             self._streams.consumed = self._step
-        self._stretch = self._made(self._step, guard, before, earlier)
-        self._stretch.start()
-        self._opened()
-
-    def _opened(self) -> None:
-        self.ledger.monitor, self.ledger.first = self._stretch.monitor, self._stretch.first
+        self._stretch = stretch = self._made(self._step, guard, before, earlier)
+        self.ledger.monitor, self.ledger.first = stretch.monitor, stretch.first
+        stretch.start()
         self._interrupted = False
 
     def _read_next_phase(self, stretch: Stretch) -> None:
@@ -125,14 +122,16 @@ class DataIterator:
         first = self._phases.next_first(self._step)
         if first is None or first - self._step > _EARLY or not stretch.open:
             return
-        if self._following is None or self._following.first != first:
-            guard = self._guard(first)
-            following = self._made(first, guard)
-            following.start()
-            if guard.hosts is not None:
-                guard.watch.start()
-            self._following = following  # after a Ctrl-C, there is none
-        self._following.leave_memory(stretch.scheduler.bytes_of(first - self._step))
+        following, used = self._following, stretch.scheduler.bytes_of(first - self._step)
+        if following is not None and following.first == first:
+            following.leave_memory(used)
+            return
+        following = self._made(first, self._guard(first))
+        following.leave_memory(used)
+        following.start()
+        if following.guard.hosts is not None:
+            following.guard.watch.start()
+        self._following = following  # after a Ctrl-C, there is none
 
     def _follow(self, before: Stretch, following: Stretch) -> None:
         """Goes on with the next phase, which is read ahead."""
@@ -141,7 +140,7 @@ class DataIterator:
         following.monitor.follow(before.monitor)
         following.leave_memory(0)
         self._stretch, self._following = following, None
-        self._opened()
+        self.ledger.monitor, self.ledger.first, self._interrupted = following.monitor, following.first, False
 
     def _drop_next_phase(self) -> None:
         following, self._following = self._following, None

@@ -23,9 +23,7 @@ class Phases:
     """
 
     def __init__(self, runs: Sequence[tuple[BatchPlan, OrderHash]]):
-        self._runs = runs
-        self._plans = [plan for plan, _ in runs]
-        self.last = len(runs) - 1
+        self._runs, self._plans, self.last = runs, [plan for plan, _ in runs], len(runs) - 1
         self.first_steps = tuple(accumulate((plan.num_steps or 0 for plan in self._plans[:-1]), initial=0))
         self._first_epochs = [*accumulate((plan.num_epochs or 0 for plan in self._plans[:-1]), initial=0)]
         self._end = self.first_steps[-1] + self._plans[-1].end

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+import loadax
 from loadax import Dataloader
 from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
@@ -235,6 +236,32 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     _check_told(plain, run, step, random)
     _check_hosts(chain, run, step, devices, remainder)
     _check_skips(plain, run, random)
+    parts = [(plain, run)]
+    for _ in range(random.randint(1, 2)):
+        size_of_another, epochs = devices * random.randint(1, max(1, min(6, size // devices))), random.randint(1, 2)
+        another = Run(chain, size_of_another, epochs, remainder)
+        options = {"num_epochs": epochs, "remainder": remainder, "num_workers": random.choice([0, 1])}
+        parts.append((Dataloader(chain.dataset, size_of_another, mesh=mesh, **options), another))
+    random.shuffle(parts)
+    tally.checks["chained loaders"] += 1
+    _check_chained(parts, mesh, random)
+
+
+def _check_chained(parts: list[tuple[Dataloader, Run]], mesh: Mesh, random: Random) -> None:
+    """Loaders one after the other: all rows, and batches around a seam, from a state that was saved before it."""
+    chained = loadax.chain([loader for loader, _ in parts])
+    steps = [(run, step) for _, run in parts for step in range(len(run.steps))]
+    assert [chained.rows(step).tolist() for step in range(len(chained))] == [run.rows(step) for run, step in steps]
+    seam = random.choice(chained.first_steps[1:])
+    begin = max(0, seam - random.randint(0, 2))
+    with chained.iterate(begin) as batches:
+        state = json.loads(json.dumps(batches.get_state()))
+    moved = mesh_of(random.choice([1, mesh.size]))
+    with chained.iterate(state) as batches:
+        batches.move_to(moved)
+        for (run, step), batch in zip(steps[begin : seam + 2], batches, strict=False):
+            assert_placed(batch, run.batch(step), moved)
+        assert batches.step >= min(seam + 2, len(steps))
 
 
 def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:
