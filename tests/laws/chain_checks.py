@@ -236,19 +236,20 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     _check_told(plain, run, step, random)
     _check_hosts(chain, run, step, devices, remainder)
     _check_skips(plain, run, random)
-    parts = [(plain, run)]
+    if random.random() < 0.5:
+        tally.checks["chained loaders"] += 1
+        _check_chained(chain, (plain, run), mesh, remainder, random)
+
+
+def _check_chained(chain: Chain, one: tuple[Dataloader, Run], mesh: Mesh, remainder: Any, random: Random) -> None:
+    """Two or three loaders one after the other: all rows, and batches around a seam, from a state before it."""
+    parts, devices = [one], mesh.size
     for _ in range(random.randint(1, 2)):
-        size_of_another, epochs = devices * random.randint(1, max(1, min(6, size // devices))), random.randint(1, 2)
-        another = Run(chain, size_of_another, epochs, remainder)
-        options = {"num_epochs": epochs, "remainder": remainder, "num_workers": random.choice([0, 1])}
-        parts.append((Dataloader(chain.dataset, size_of_another, mesh=mesh, **options), another))
+        size, epochs = devices * random.randint(1, max(1, min(6, len(chain) // devices))), random.randint(1, 2)
+        options: dict[str, Any] = {"num_epochs": epochs, "remainder": remainder, "num_workers": random.choice([0, 1])}
+        loader = Dataloader(chain.dataset, size, mesh=mesh, **options)
+        parts.append((loader, Run(chain, size, epochs, remainder)))
     random.shuffle(parts)
-    tally.checks["chained loaders"] += 1
-    _check_chained(parts, mesh, random)
-
-
-def _check_chained(parts: list[tuple[Dataloader, Run]], mesh: Mesh, random: Random) -> None:
-    """Loaders one after the other: all rows, and batches around a seam, from a state that was saved before it."""
     chained = loadax.chain([loader for loader, _ in parts])
     steps = [(run, step) for _, run in parts for step in range(len(run.steps))]
     assert [chained.rows(step).tolist() for step in range(len(chained))] == [run.rows(step) for run, step in steps]

@@ -329,7 +329,8 @@ def test_interrupt_where_the_next_phase_begins_loses_no_batch(
     where: str, ahead: bool, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadax.loader.iterator._EARLY", 64 if ahead else -1)
-    original, left, served = getattr(ThreadPool, where), [1, 1], []
+    original, left = getattr(ThreadPool, where), [1, 1]
+    served: list[Any] = []
 
     def interrupted(pool: ThreadPool, *arguments: Any) -> Any:
         if left and len(served) >= 4:
