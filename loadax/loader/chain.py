@@ -171,8 +171,7 @@ class LoaderChain:
             phase: Index of the loader, since row ids are those of its dataset.
             search: `epochs=` or `steps=` of `Dataloader.find`, counted in that phase.
         """
-        phase = integer("phase", phase, 0, self._phases.last)
-        found = self.loaders[phase].find(row, dataset, **search)
+        found = self.loaders[integer("phase", phase, 0, self._phases.last)].find(row, dataset, **search)
         return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
 
     def __iter__(self) -> DataIterator:

@@ -213,7 +213,8 @@ class DataIterator:
                 self._open_next(before, None)
             elif self._step == before.end and before.open:
                 self._open_next(before, before.monitor)
-            self._read_next_phase(self._stretch)
+            if self._phases.last:
+                self._read_next_phase(self._stretch)
             return self._stretch
 
     def _open_next(self, before: Stretch, earlier: RunMonitor | None) -> None:

@@ -43,8 +43,7 @@ class Phases:
 
     def next_first(self, step: int) -> int | None:
         """First step of the phase after that of a step. None: it is the last."""
-        following = bisect_right(self.first_steps, step)
-        return None if following > self.last else self.first_steps[following]
+        return next((first for first in self.first_steps if first > step), None)
 
     def epoch_of(self, step: int) -> int:
         """Epoch of a step, counted over all phases."""
