@@ -51,7 +51,7 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
     for index, loader in enumerate(entries("loaders", loaders, "Dataloaders")):
         if not isinstance(loader, Dataloader | LoaderChain):
             raise ArgumentError(
-                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders: chain([Dataloader(data, batch_size=8), …])"
+                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or join datasets: concat([data, other])"
             )
         flat += [loader] if isinstance(loader, Dataloader) else loader.loaders
     if not flat:

@@ -209,7 +209,7 @@ def test_last_loader_may_be_endless(expected: list[Any]) -> None:
     [
         (list, ArgumentError, r"chain\(\) got no loaders; pass at least one"),
         (lambda: 3, ArgumentError, "loaders=3: pass a list of Dataloaders"),
-        (lambda: [DATA], ArgumentError, r"loaders\[0\] is .*Dataset; pass Dataloaders: chain\(\[Dataloader\(data, ba"),
+        (lambda: [DATA], ArgumentError, r"loaders\[0\] is .*Dataset; pass Dataloaders, or join datasets: concat\(\["),
         (
             lambda: loaders(last=None)[::-1],
             ArgumentError,
@@ -230,6 +230,16 @@ def test_last_loader_may_be_endless(expected: list[Any]) -> None:
 def test_what_cannot_be_chained_is_refused(given: Callable[[], Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         chain(given())
+
+
+def test_advice_of_refusals_works(expected: list[Any]) -> None:
+    assert len(loadax.concat([DATA, DATA])) == 128
+    run = chain([*loaders()[:2], *loaders(last=None)[2:]])  # the infinite one last
+    check(islice(run, 13), expected)
+    shared: dict[str, Any] = {"shard_index": 0, "shard_count": 2}
+    parts = chain([Dataloader(ROWS, 8, **shared), Dataloader(ROWS, 16, **shared)])
+    assert [len(parts.local_rows(step)) for step in (0, 8)] == [4, 8]
+    assert [len(batch) for batch in parts.host_batches(7)] == [4, 8, 8, 8, 8]
 
 
 def test_move_to_moves_the_present_and_later_phases(expected: list[Any]) -> None:
@@ -299,6 +309,9 @@ def test_next_phase_is_read_before_the_last_batches_are_taken() -> None:
         assert (batches.step, batches.phase) == (1, 0)
         list(batches)
     assert source.counts.sum() <= 64 + 1
+    batches = run.iterate()
+    next(batches)
+    del batches  # with both phases open
     assert threads_end()
 
 
