@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         from_zarr,
         write_zarr,
     )
+    from loadax.loader.chain import LoaderChain, chain
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.epoch import Epoch
@@ -59,11 +60,13 @@ _HOME = {  # of names that are not in `loadax.io`
     "Headroom": "loadax.loader.headroom",
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
+    "LoaderChain": "loadax.loader.chain",
     "MaskErrors": "loadax.loader.mask_errors",
     "Replay": "loadax.loader.headroom",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
     "Stats": "loadax.loader.metrics.stats",
+    "chain": "loadax.loader.chain",
     "concat": "loadax.combine",
     "mix": "loadax.combine",
     "progress": "loadax.interop.progress",
@@ -81,12 +84,14 @@ __all__ = [
     "Headroom",
     "HostRows",
     "LoadaxError",
+    "LoaderChain",
     "MaskErrors",
     "Replay",
     "Report",
     "Source",
     "Stats",
     "as_dataset",
+    "chain",
     "concat",
     "errors",
     "from_array_record",

@@ -75,6 +75,8 @@ TOPICS = {
         "A `Dataloader` turns a dataset into batches on a mesh; its iterators hold the state of a run.",
         (
             "loadax.Dataloader",
+            "loadax.chain",
+            "loadax.LoaderChain",
             "loadax.DataIterator",
             "loadax.Epoch",
             "loadax.HostRows",

@@ -81,7 +81,7 @@ _MODULE = {
     "from_image_folder from_folder": "loadax.from_images(path)",
     "from_dict from_tensor_slices from_numpy": "loadax.from_arrays({'x': x})",
     "from_list": "loadax.from_source([{'x': 1}, {'x': 2}])",
-    "concatenate chain": "loadax.concat([data, other])",
+    "concatenate": "loadax.concat([data, other])",
     "interleave mixture interleave_datasets": "loadax.mix([data, other], [3, 1])",
 }
 

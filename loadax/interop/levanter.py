@@ -9,6 +9,7 @@ import numpy as np
 
 from loadax.errors import RowIndexError, UnsupportedError
 from loadax.io import as_dataset
+from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
 
@@ -23,7 +24,7 @@ except ModuleNotFoundError as error:
 _Axes = Any  # a pytree like a batch, or a prefix of it, of tuples of `haliax.Axis`; None: not named
 
 
-def batches(loader: Dataloader, axes: _Axes, start: Any = 0) -> Iterator[Tree]:
+def batches(loader: Dataloader | LoaderChain, axes: _Axes, start: Any = 0) -> Iterator[Tree]:
     """Iterates over a loader for `trainer.training_steps` or `trainer.train`: leaves are `haliax.NamedArray`s.
 
     Args:

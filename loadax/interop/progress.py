@@ -6,6 +6,7 @@ from typing import Any, final
 
 from loadax.core.formatting import percent_text
 from loadax.errors import ArgumentError
+from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
 
@@ -31,7 +32,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
         >>> for batch in progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True):
         ...     pass
     """
-    if isinstance(loader, Dataloader):
+    if isinstance(loader, Dataloader | LoaderChain):
         return LoaderProgress(loader.iterate(0 if start is None else start), options)
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
         raise ArgumentError(

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
+from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import STAGES, Stats
 
@@ -59,7 +60,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
 
 
 def _stats_provider(batches: Any) -> Callable[[], Any]:
-    if isinstance(batches, Dataloader):
+    if isinstance(batches, Dataloader | LoaderChain):
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
     if ledger is not None:

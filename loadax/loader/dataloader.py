@@ -37,8 +37,9 @@ from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
+from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
-from loadax.loader.state import OrderHash, step_of
+from loadax.loader.state import OrderHash
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
@@ -207,6 +208,7 @@ class Dataloader:
                 self._shard(segment.first)
 
     def _begin_runs(self) -> None:
+        self._phases = Phases([(self._plan, self._order)])
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
         self._runs = LoaderRuns()
@@ -310,6 +312,11 @@ class Dataloader:
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
             [['a', 'b'], ['a', 'b']]
         """
+        batches = DataIterator([self._host_target()], self._phases, self._used_up, 0 if start is None else start)
+        self._ledger = batches.ledger
+        return batches
+
+    def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()
         # Other threads, and later steps, have the rows of the mesh that is current now.
         mesh = self._mesh_here() if self._pipeline.options.shard is not None else resolve_mesh(self._mesh_here())
@@ -320,10 +327,7 @@ class Dataloader:
         def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
             return run_hosts(self._runs, self._order, pipeline, mesh, *run)
 
-        target = Target(pipeline, shard, None, True, hosts)
-        batches = DataIterator(target, self._order, self._used_up, 0 if start is None else start)
-        self._ledger = batches.ledger
-        return batches
+        return Target(pipeline, shard, None, True, hosts)
 
     def host(self, step: int) -> HostRows:
         """Reads the host leaves of a step, for the rows of `local_rows(step)`.
@@ -370,17 +374,22 @@ class Dataloader:
         return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
+        if self._used_up.is_set():
+            self._warn_of_repetition()
+        return self.iterate()
+
+    def _warn_of_repetition(self) -> None:
+        """Warns once that a run which is not in the order of the data begins again."""
         varies = self.dataset.order.varies or self.dataset.reader.traits.random
-        if self._used_up.is_set() and not self._warned and varies:
+        if not self._warned and varies:
             self._warned = True
             warnings.warn(
                 "iter(loader) starts at step 0 again, so it repeats the batches of the first pass in the same order; "
                 "for more epochs, pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. "
                 "To repeat the same batches on purpose, as for evaluation, use loader.iterate(), which does not warn",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -391,7 +400,7 @@ class Dataloader:
         Raises:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
-        step = step_of(self._plan, self._order, 0 if start is None else start)
+        step = self._phases.start_of(0 if start is None else start)
         mesh = self._placing_mesh()
         batches = self._take_warm(mesh, step) or self._begin(mesh, start)
         self._ledger = batches.ledger
@@ -435,9 +444,11 @@ class Dataloader:
         return mesh
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
+        return DataIterator([self._target(mesh)], self._phases, self._used_up, 0 if start is None else start)
+
+    def _target(self, mesh: Mesh) -> Target:
         shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
-        target = Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
-        return DataIterator(target, self._order, self._used_up, 0 if start is None else start)
+        return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
 
     @property
     def ledger(self) -> Ledger | None:

@@ -1,10 +1,12 @@
-"""DataIterator: step, state and moves of an iterator over batches. What is open meanwhile is a `Stretch`."""
+"""DataIterator: step, state and moves of an iterator over batches. What is open meanwhile is a `Stretch`.
+
+It goes through the phases of a chain of loaders; of a single loader there is one.
+"""
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,37 +21,40 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
+from loadax.loader.phases import Phases
 from loadax.loader.reports.bottleneck import Report, loader_info, report
 from loadax.loader.reports.timeline_plot import write_timeline
-from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
 from loadax.loader.stretch import Ledger, RunGuard, Stretch, Target
-from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
-from loadax.sharding.mesh import current_mesh, resolve_mesh
+from loadax.sharding.mesh import current_mesh
+
+_EARLY = 64  # last steps of a phase, the same on all hosts, during which the next one is read ahead
 
 
 @final
 class DataIterator:
     """Yields the batches of a `Dataloader`, one per step.
 
-    Made by `iter(loader)` and `loader.iterate`, whose batches are placed, and by `loader.host_batches`.
+    Made by `iter(loader)` and `loader.iterate`, whose batches are placed, and by `loader.host_batches`; also of a chain
+    of loaders. The next loader of a chain is read ahead before the present one ends, within its `prefetch_bytes`.
 
     Its threads end when it is exhausted, closed or garbage-collected.
 
     Args:
-        target: Where its batches go.
-        order: Hash of the order, for states.
+        targets: Where the batches of each phase go.
+        phases: Steps and states of the phases.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
     """
 
-    def __init__(self, target: Target, order: OrderHash, used_up: threading.Event, start: Any):
-        self._target, self._order, self._used_up = target, order, used_up
-        self._step, self._streams = step_of(self._plan, order, start), target.pipeline.stream_run(lane_states(start))
+    def __init__(self, targets: Sequence[Target], phases: Phases, used_up: threading.Event, start: Any):
+        self._targets, self._phases, self._used_up = targets, phases, used_up
+        self._step, self._streams = phases.start_of(start), targets[0].pipeline.stream_run(lane_states(start))
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
+        self._following: Stretch | None = None  # of the next phase, once it is read ahead
         # Of several threads that share this iterator, one switches to the next stretch. Reentrant: a Ctrl-C may leave
         # it held.
         self._lock = threading.RLock()
@@ -58,11 +63,24 @@ class DataIterator:
         self._begin(None)
 
     @property
-    def _plan(self) -> BatchPlan:
-        return self._target.pipeline.plan
+    def _target(self) -> Target:
+        return self._targets[self.phase]
 
-    def _guard(self) -> RunGuard:
-        return RunGuard(self, self._target, self._step, self._streams, self.ledger)
+    def _guard(self, step: int) -> RunGuard:
+        phase, local = self._phases.locate(step)
+        return RunGuard(self, self._targets[phase], local, self._streams, self.ledger)
+
+    def _made(
+        self, step: int, guard: RunGuard, before: Stretch | None = None, earlier: RunMonitor | None = None
+    ) -> Stretch:
+        """What reads from a step on; see `_open`."""
+        phase, local = self._phases.locate(step)
+        first, target = self._phases.first_steps[phase], self._targets[phase]
+        if before is not None and before.first != first:  # this phase has its own workers
+            before.leave()
+            before.executor.close()
+            before = None
+        return Stretch(self, target, first, local, self._streams, guard, before, earlier)
 
     def _begin(self, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
         """Begins a run at the current step, with the other hosts.
@@ -71,13 +89,13 @@ class DataIterator:
             before: Stretch that this replaces.
             earlier: As in `_open`.
         """
-        guard = self._guard() if before is None else self._replaced_guard(before)
+        guard = self._guard(self._step) if before is None else self._replaced_guard(before)
         self._open(guard, before, earlier)
         if guard.hosts is not None:
             guard.watch.start()  # the others may be waiting for this one
 
     def _replaced_guard(self, stretch: Stretch) -> RunGuard:
-        closing, stretch.guard = stretch.guard, self._guard()
+        closing, stretch.guard = stretch.guard, self._guard(self._step)
         closing.close()
         return stretch.guard
 
@@ -94,10 +112,40 @@ class DataIterator:
             before.replaced_at = self._step
         if self._streams is not None:
             self._streams.consumed = self._step
-        self._stretch = Stretch(self, self._target, self._step, self._streams, guard, before, earlier)
-        self.ledger.monitor = self._stretch.monitor
-        self._stretch.start()
+        self._stretch = stretch = self._made(self._step, guard, before, earlier)
+        self.ledger.monitor, self.ledger.first = stretch.monitor, stretch.first
+        stretch.start()
         self._interrupted = False
+
+    def _read_next_phase(self, stretch: Stretch) -> None:
+        """Reads the next phase ahead, if the present one is about to end, in what this leaves of the memory."""
+        first = self._phases.next_first(self._step)
+        if first is None or first - self._step > _EARLY or not stretch.open:
+            return
+        following, used = self._following, stretch.scheduler.bytes_of(first - self._step)
+        if following is not None and following.first == first:
+            following.leave_memory(used)
+            return
+        following = self._made(first, self._guard(first))
+        following.leave_memory(used)
+        following.start()
+        if following.guard.hosts is not None:
+            following.guard.watch.start()
+        self._following = following  # after a Ctrl-C, there is none
+
+    def _follow(self, before: Stretch, following: Stretch) -> None:
+        """Goes on with the next phase, which is read ahead."""
+        self._interrupted, before.replaced_at = True, self._step
+        before.close()
+        following.monitor.follow(before.monitor)
+        following.leave_memory(0)
+        self._stretch, self._following = following, None
+        self.ledger.monitor, self.ledger.first, self._interrupted = following.monitor, following.first, False
+
+    def _drop_next_phase(self) -> None:
+        following, self._following = self._following, None
+        if following is not None and following.first != self._stretch.first:  # a Ctrl-C may have left it here
+            following.close()
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
@@ -125,9 +173,7 @@ class DataIterator:
             try:
                 if not stretch.guard.waited_for:
                     stretch.guard.first_batch()
-                wait = stretch.scheduler.next_batch
-                # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
-                step, batch, host = wait() if stretch.executor.concurrency else stretch.caller.run(wait)
+                step, batch, host = stretch.next_batch()
                 with self._lock:
                     # Another thread has moved, set or interrupted the iterator: the next stretch reads this step.
                     interrupted = self._interrupted and stretch is self._stretch
@@ -138,7 +184,7 @@ class DataIterator:
                         stretch.ended = stretch.ended or stretch.streams is self._streams
                         continue
                     if stretch is self._stretch:
-                        self._count(step, host)
+                        self._count(step, host, stretch)
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next stretch
             except Exception as error:
@@ -147,6 +193,8 @@ class DataIterator:
                     if isinstance(error, ClosedError) and ended:
                         continue  # another thread reached the end first, or is about to open the next stretch
                 self._error = error
+                if self._phases.last:
+                    error.add_note(f"in loaders[{self.phase}] of the chain, which begins at its step {stretch.first}")
                 self._stretch.guard.tell_hosts(self._step, error)
                 self.close()
                 raise
@@ -162,10 +210,21 @@ class DataIterator:
             if self._interrupted:
                 # A Ctrl-C may have left the scheduler in any state: restart from this step.
                 self._host, before.ended, self._streams = None, False, self._same_streams()
-                self._open(before.guard, before)
+                self._open_next(before, None)
             elif self._step == before.end and before.open:
-                self._open(before.guard, before, before.monitor)
+                self._open_next(before, before.monitor)
+            if self._phases.last:
+                self._read_next_phase(self._stretch)
             return self._stretch
+
+    def _open_next(self, before: Stretch, earlier: RunMonitor | None) -> None:
+        following, first = self._following, self._phases.first_steps[self.phase]
+        if before.first == first:
+            self._open(before.guard, before, earlier)
+        elif following is not None and following.first == self._step:
+            self._follow(before, following)
+        else:
+            self._begin(before, earlier)
 
     def _interrupt(self, step: int | None) -> None:
         """Notes a Ctrl-C, before which the scheduler may have given the batch of `step`. The caller gets it again."""
@@ -174,11 +233,11 @@ class DataIterator:
             if step is not None and self._step == step + 1:
                 self._step = step
 
-    def _count(self, step: int, host: Tree) -> None:
+    def _count(self, step: int, host: Tree, stretch: Stretch) -> None:
         """Notes that a batch is handed out, unless another thread has taken a later one."""
         if step < self._step:
             return
-        self._step, self._host = step + 1, (step, host, self._target.shard)
+        self._step, self._host = step + 1, (step, host, stretch.shard)
         if self._streams is not None:
             self._streams.consumed = step
 
@@ -213,12 +272,17 @@ class DataIterator:
         if self._host is None:
             raise ArgumentError("no batch was handed out yet; call next() first, or use loader.host(step)")
         step, leaves, shard = self._host
-        return HostRows(step, shard(step).positions, host_leaves_of(leaves))
+        return HostRows(step, shard(self._phases.locate(step)[1]).positions, host_leaves_of(leaves))
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next batch."""
-        return self._plan.position_of_step(self._step)[0]
+        """Epoch of the next batch, counted over all phases."""
+        return self._phases.epoch_of(self._step)
+
+    @property
+    def phase(self) -> int:
+        """Index of the next batch's loader in a chain; 0 for a single loader."""
+        return self._phases.locate(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
         """JSON-serialisable state, equal on all hosts. Counts batches handed out, not prefetched ones.
@@ -226,7 +290,7 @@ class DataIterator:
         That of a stream also has the states of the lanes that this process has opened, which differ between hosts.
         """
         with self._lock:  # lanes drop the states before the latest step
-            state = make_state(self._plan, self._order, self._step)
+            state = self._phases.state(self._step)
             return state if self._streams is None else state | {KEY: self._streams.states(self._step)}
 
     def set_state(self, state: Any) -> None:
@@ -240,8 +304,9 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step, streams = step_of(self._plan, self._order, state), self._target.pipeline.stream_run(lane_states(state))
+        step, streams = self._phases.start_of(state), self._target.pipeline.stream_run(lane_states(state))
         with self._lock:
+            self._drop_next_phase()
             self._interrupted = True  # prefetched batches are not those of the new step
             # Both at once, whenever a Ctrl-C comes: the streams before may have no states of this step any more.
             self._step, self._streams = step, streams
@@ -253,7 +318,7 @@ class DataIterator:
         return self._target.pipeline.stream_run(lane_states(self.get_state()))
 
     def _is_over(self) -> bool:
-        return self._stretch.ended or self._step == self._plan.num_steps
+        return self._stretch.ended or self._step == self.num_steps
 
     def _finish(self) -> None:
         """Ends the run, unless another thread has set it back meanwhile.
@@ -299,29 +364,29 @@ class DataIterator:
         _ = self.mesh  # raises if batches are not placed
         if mesh is None:
             raise ArgumentError("mesh=None: pass the jax.sharding.Mesh to move to")
-        pipeline = self._target.pipeline
-        pipeline = pipeline if partition is None else pipeline.with_partition(partition)
         with self._lock:
-            shard = partial(pipeline.shard, resolve_mesh(mesh))
-            target = self._target._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
-            self._check_shards(target, partition is not None)
+            targets = [target.on_mesh(mesh, partition) for target in self._targets]
+            self._check_shards(targets, partition is not None)
+            self._drop_next_phase()
             stretch, self._interrupted = self._stretch, True
             stretch.scheduler.close()
-            before, self._target, self._error = self._target, target, None
+            before, self._targets, self._error = self._targets, targets, None
             try:
                 self._streams = self._same_streams()
                 self._begin(stretch, stretch.monitor)
             except BaseException:
-                self._target = before
+                self._targets = before
                 self._replaced_guard(self._stretch)
                 raise
 
-    def _check_shards(self, target: Target, chosen: bool) -> None:
+    def _check_shards(self, targets: Sequence[Target], chosen: bool) -> None:
         """Checks that all remaining batches can be placed there. `chosen`: the partition was chosen for this mesh."""
-        last = target.shape_step(self._step)
+        phase, step = self._phases.locate(self._step)
         try:
-            for step in [last, *(first for first in self._plan.first_steps if first > last)]:
-                _ = target.shard(step).shardings
+            for target in targets[phase:]:
+                last, step = target.shape_step(step), 0
+                for first in [last, *(first for first in target.pipeline.plan.first_steps if first > last)]:
+                    _ = target.shard(first).shardings
         except (MeshError, PartitionError) as error:
             if chosen:
                 raise
@@ -386,15 +451,16 @@ class DataIterator:
     @property
     def num_steps(self) -> int | None:
         """Number of steps of the run; None: infinite."""
-        return self._plan.num_steps
+        return self._phases.num_steps
 
     @property
     def batch_size(self) -> int:
         """Rows of the next global batch; of the last one if the run is over."""
-        return self._plan.segment_of(self._target.shape_step(self._step))[0].batch_size
+        return self._phases.batch_size(self._step)
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""
+        self._drop_next_phase()
         self._stretch.close()
 
     def __enter__(self) -> "DataIterator":

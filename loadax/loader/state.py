@@ -111,12 +111,20 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
         return steps[0]
     if isinstance(start, Mapping):
         return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
+    return _checked(plan, plain_step(start))
+
+
+def plain_step(start: Any) -> int:
+    """The step of `start`, if it is not a state.
+
+    Raises:
+        StateError: If it is not an int.
+    """
     try:
-        step = integer("start", start, most=None)
+        return integer("start", start, most=None)
     except ArgumentError:
         hint = "; this is text, so json.loads it first" if isinstance(start, str | bytes) else ""
         raise StateError(f"start={shown(start)}: pass a step (an int), or a state of get_state(){hint}") from None
-    return _checked(plan, step)
 
 
 def _plain(value: Any) -> Any:

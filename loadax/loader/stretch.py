@@ -3,6 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -25,8 +26,9 @@ from loadax.loader.watch.hosts import RunHosts
 from loadax.loader.watch.process_exit import process_exit
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
+from loadax.protocols import Tree
 from loadax.sharding.key_value import key_value_store
-from loadax.sharding.mesh import grid_of
+from loadax.sharding.mesh import grid_of, resolve_mesh
 
 JoinHosts: TypeAlias = Callable[
     [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
@@ -43,6 +45,8 @@ class Ledger:
 
     monitor: RunMonitor
     """Latest monitor of the iterator, which continues the statistics of earlier ones."""
+    first = 0
+    """First step of the present phase."""
 
     def stats(self) -> Stats:
         """Statistics so far."""
@@ -51,7 +55,7 @@ class Ledger:
     @property
     def step(self) -> int:
         """Next step."""
-        return self.monitor.step
+        return self.first + self.monitor.step
 
 
 class Target(NamedTuple):
@@ -70,6 +74,12 @@ class Target(NamedTuple):
     mesh: Mesh | None
     mesh_given: bool
     join_hosts: JoinHosts
+
+    def on_mesh(self, mesh: Mesh, partition: Any) -> "Target":
+        """The same batches on another mesh. `partition`: None for the same."""
+        pipeline = self.pipeline if partition is None else self.pipeline.with_partition(partition)
+        shard = partial(pipeline.shard, resolve_mesh(mesh))
+        return self._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
 
     def shape_step(self, step: int) -> int:
         """The step whose shapes the present batches have: the last one, if the run is over."""
@@ -162,6 +172,7 @@ class Stretch:
     Args:
         owner: Iterator, whose garbage collection closes this.
         target: Where its batches go.
+        first: First step of its phase, from which on other steps here are counted.
         step: First step.
         streams: Lanes of the streams that it reads.
         guard: What watches the run.
@@ -173,6 +184,7 @@ class Stretch:
         self,
         owner: Any,
         target: Target,
+        first: int,
         step: int,
         streams: StreamRun | None,
         guard: RunGuard,
@@ -180,7 +192,8 @@ class Stretch:
         earlier: RunMonitor | None,
     ):
         options, like = target.pipeline.options, target.shape_step(step)
-        self.streams, self.guard = streams, guard
+        self.first, self.streams, self.guard = first, streams, guard
+        self.shard, self._prefetch_bytes = target.shard, options.prefetch_bytes
         self.ended = False
         """Whether the streams have ended."""
         self.replaced_at: int | None = None
@@ -200,8 +213,8 @@ class Stretch:
             self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
             self.executor: PieceExecutor = executor
-            self.end = producer.end
-            """Step from which on batches have other shapes."""
+            self.end = None if producer.end is None else first + producer.end
+            """Step of the run from which on batches have other shapes."""
             self._threads = ThreadPool(self.scheduler, executor, self.caller)
         except BaseException:
             executor.close()
@@ -216,6 +229,17 @@ class Stretch:
     def open(self) -> bool:
         """Whether it is not closed, nor replaced by a later stretch."""
         return self._finalizer.alive
+
+    def next_batch(self) -> tuple[int, Tree, Tree]:
+        """Waits for the next step of the run, as `PrefetchScheduler.next_batch`."""
+        wait = self.scheduler.next_batch
+        # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
+        step, batch, host = wait() if self.executor.concurrency else self.caller.run(wait)
+        return self.first + step, batch, host
+
+    def leave_memory(self, used: int) -> None:
+        """Reads ahead in what another stretch leaves of `prefetch_bytes`. `used`: its bytes."""
+        self.scheduler.budget = self._prefetch_bytes - used
 
     def goes_on(self, step: int, check: Callable[[], None]) -> bool:
         """Whether a step that was read is part of the run: whether streams have not ended before it, on any process.

@@ -134,7 +134,7 @@ def test_hints_of_the_package_work(tmp_path: Path) -> None:
         assert len(eval(_ATTRIBUTES["module"][name], names | {"path": tmp_path / path}))
     assert len(loadax.from_source(json.loads((tmp_path / "rows.json").read_text()))) == 1
     assert len(eval("data.windows(3)", names)) == 62
-    for name in ("from_pandas", "from_dict", "from_list", "chain", "interleave", "from_torch"):
+    for name in ("from_pandas", "from_dict", "from_list", "concatenate", "interleave", "from_torch"):
         assert len(eval(_ATTRIBUTES["module"][name], names)) > 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+import loadax
 from loadax import Dataloader
 from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
@@ -235,6 +236,33 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     _check_told(plain, run, step, random)
     _check_hosts(chain, run, step, devices, remainder)
     _check_skips(plain, run, random)
+    if random.random() < 0.5:
+        tally.checks["chained loaders"] += 1
+        _check_chained(chain, (plain, run), mesh, remainder, random)
+
+
+def _check_chained(chain: Chain, one: tuple[Dataloader, Run], mesh: Mesh, remainder: Any, random: Random) -> None:
+    """Two or three loaders one after the other: all rows, and batches around a seam, from a state before it."""
+    parts, devices = [one], mesh.size
+    for _ in range(random.randint(1, 2)):
+        size, epochs = devices * random.randint(1, max(1, min(6, len(chain) // devices))), random.randint(1, 2)
+        options: dict[str, Any] = {"num_epochs": epochs, "remainder": remainder, "num_workers": random.choice([0, 1])}
+        loader = Dataloader(chain.dataset, size, mesh=mesh, **options)
+        parts.append((loader, Run(chain, size, epochs, remainder)))
+    random.shuffle(parts)
+    chained = loadax.chain([loader for loader, _ in parts])
+    steps = [(run, step) for _, run in parts for step in range(len(run.steps))]
+    assert [chained.rows(step).tolist() for step in range(len(chained))] == [run.rows(step) for run, step in steps]
+    seam = random.choice(chained.first_steps[1:])
+    begin = max(0, seam - random.randint(0, 2))
+    with chained.iterate(begin) as batches:
+        state = json.loads(json.dumps(batches.get_state()))
+    moved = mesh_of(random.choice([1, mesh.size]))
+    with chained.iterate(state) as batches:
+        batches.move_to(moved)
+        for (run, step), batch in zip(steps[begin : seam + 2], batches, strict=False):
+            assert_placed(batch, run.batch(step), moved)
+        assert batches.step >= min(seam + 2, len(steps))
 
 
 def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:

@@ -71,6 +71,12 @@ class RunMonitor:
             self._earlier, self._recorder = Stats(), Recorder()
             self._begin()
 
+    def follow(self, earlier: "RunMonitor") -> None:
+        """Continues the statistics and the timeline of a run that has ended, after this one has read ahead."""
+        with self.lock:
+            self._earlier, self._recorder = earlier.stats(), earlier._recorder  # noqa: SLF001 - of this class
+            self._began, self._cpu_began, self.left = perf_counter(), process_time(), earlier.left
+
     def requested(self) -> None:
         """The consumer asked for a batch that workers read."""
         self.pace.requested()

@@ -81,6 +81,8 @@ class PrefetchScheduler:
         self._rows_per_step, self._bytes_per_step = producer.rows_per_step, producer.bytes_per_step
         self._next, self._stop = first, producer.end  # next step to open, and the end
         self._options = options
+        # Bytes of buffers that are not yet placed; less than `prefetch_bytes` while another run uses a part of them.
+        self.budget = options.prefetch_bytes
         self._monitor = monitor or RunMonitor(producer, options, first)
         # Read here; only the monitor updates them.
         self._pace, self._autotuner = self._monitor.pace, self._monitor.autotuner
@@ -230,6 +232,10 @@ class PrefetchScheduler:
             self._work.notify_all()
             self._arrived.notify_all()
 
+    def bytes_of(self, steps: int) -> int:
+        """Bytes of the buffers of so many steps, at most those that it may hold."""
+        return min(steps * self._bytes_per_step, self._options.prefetch_bytes)
+
     def waiting_since(self) -> float | None:
         """Time since which a consumer waits and no batch was handed out; None: none waits."""
         waiting = list(self._waiting.copy().values())
@@ -313,7 +319,7 @@ class PrefetchScheduler:
     def _full(self) -> bool:
         """Whether another group would exceed `prefetch_bytes`."""
         steps = sum(group.buffers.count for group in self._groups) + self._count()
-        return bool(self._groups) and steps * self._bytes_per_step > self._options.prefetch_bytes
+        return bool(self._groups) and steps * self._bytes_per_step > self.budget
 
     def _count(self) -> int:
         """Number of steps of the next group."""

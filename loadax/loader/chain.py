@@ -1,0 +1,232 @@
+"""`chain`: loaders one after the other, as one."""
+
+# ruff: noqa: SLF001 - a chain works with the parts of its loaders
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+from loadax.core.arguments import entries, integer
+from loadax.core.formatting import type_text
+from loadax.errors import ArgumentError, StreamError
+from loadax.loader.dataloader import Dataloader
+from loadax.loader.epoch import Epoch
+from loadax.loader.host_rows import HostRows
+from loadax.loader.inspection.trace import Trace
+from loadax.loader.iterator import DataIterator
+from loadax.loader.phases import Phases
+from loadax.loader.stretch import Ledger, Target
+from loadax.plan.find import StepPosition
+from loadax.protocols import Integers, Tree
+
+
+def chain(loaders: Sequence[Any]) -> "LoaderChain":
+    """Chains loaders: all steps of the first one, then those of the next.
+
+    For longer sequences later at a constant number of tokens, for a curriculum, or for a change of data. Each loader is
+    a phase of the run, with its own data, batch size, partition and number of epochs; there is one `len` and one state.
+    The next phase is read ahead before the present one ends.
+
+    Args:
+        loaders: `Dataloader`s, or chains of them, which are flattened. Only the last one may be infinite.
+
+    Raises:
+        ArgumentError: If there are none, an entry is something else, one before the last is infinite, or they differ in
+            `shard_index` or `shard_count`.
+        StreamError: If the dataset of one is a stream.
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax import Dataloader, chain
+        >>> tokens = np.arange(64 * 32).reshape(64, 32)
+        >>> short = Dataloader(tokens, batch_size=32, seq_len=16)
+        >>> run = chain([short, Dataloader(tokens, batch_size=16)])
+        >>> [batch.shape for batch in run]
+        [(32, 16), (32, 16), (16, 32), (16, 32), (16, 32), (16, 32)]
+        >>> run.first_steps, len(run)
+        ((0, 2), 6)
+    """
+    flat: list[Dataloader] = []
+    for index, loader in enumerate(entries("loaders", loaders, "Dataloaders")):
+        if not isinstance(loader, Dataloader | LoaderChain):
+            raise ArgumentError(
+                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or join datasets: concat([data, other])"
+            )
+        flat += [loader] if isinstance(loader, Dataloader) else loader.loaders
+    if not flat:
+        raise ArgumentError("chain() got no loaders; pass at least one")
+    shards = [loader._pipeline.options.shard for loader in flat]
+    for index, loader in enumerate(flat):
+        if loader.dataset.is_stream:
+            raise StreamError("chain()", "chain the other loaders, and iterate over the loader of the stream by itself")
+        if loader._plan.num_steps is None and index + 1 < len(flat):
+            raise ArgumentError(
+                f"loaders[{index}] is infinite, so the ones after it would never begin; make it with num_epochs=, or "
+                "pass it last"
+            )
+        if shards[index] != shards[0]:
+            raise ArgumentError(
+                f"loaders[{index}] has the share {shards[index]}, and loaders[0] {shards[0]}; pass the same "
+                "shard_index= and shard_count= to all Dataloaders, or to none"
+            )
+    return LoaderChain(tuple(flat))
+
+
+@final
+class LoaderChain:
+    """Loaders one after the other as one, made by `loadax.chain`, with the members of a `Dataloader`.
+
+    Steps and epochs count over all phases; `it.phase` is the index of the next batch's loader. A state holds one state
+    for each phase that has begun: these must match where it is restored, while later ones may change, and loaders may
+    be added at the end. In the first phase, it is the state of that loader alone.
+
+    Attributes:
+        loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `certificate()`, ….
+    """
+
+    def __init__(self, loaders: tuple[Dataloader, ...]):
+        self.loaders = loaders
+        self._phases = Phases([(loader._plan, loader._order) for loader in loaders])
+        self._used_up = threading.Event()
+        # Counters of the latest iterator, for monitoring from outside the training loop.
+        self.ledger: Ledger | None = None
+
+    def __reduce__(self) -> Any:
+        return LoaderChain, (self.loaders,)
+
+    def __bool__(self) -> bool:
+        """True even without a length, as of a `Dataloader`."""
+        return True
+
+    def __len__(self) -> int:
+        """Number of steps of all phases together.
+
+        Raises:
+            TypeError: If the last loader is infinite.
+        """
+        return self.first_steps[-1] + len(self.loaders[-1])
+
+    @property
+    def first_steps(self) -> tuple[int, ...]:
+        """First step of each phase."""
+        return self._phases.first_steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps of the first epoch of the first loader."""
+        return self.loaders[0].steps_per_epoch
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the first global batch."""
+        return self.loaders[0].batch_size
+
+    @property
+    def spec(self) -> Tree:
+        """The first batch as a pytree of `jax.ShapeDtypeStruct`, see `Dataloader.spec`."""
+        return self.loaders[0].spec
+
+    @property
+    def specs(self) -> dict[int, Tree]:
+        """The specs of all batch shapes of the run, by the first step of each in each phase."""
+        firsts = zip(self.first_steps, self.loaders, strict=True)
+        return {first + step: spec for first, loader in firsts for step, spec in loader.specs.items()}
+
+    def _of(self, step: Any, function: Callable[[Dataloader, int], Any]) -> Any:
+        """What a function returns of the loader of a step, and the step in it."""
+        phase, local = self._phases.check(integer("step", step, most=None))
+        return function(self.loaders[phase], local)
+
+    def __getitem__(self, step: int) -> Tree:
+        """The placed global batch of a step, identical to the one that iteration yields."""
+        return self._of(step, Dataloader.__getitem__)
+
+    def rows(self, step: int) -> Integers:
+        """Row ids of a step in the dataset of its loader, see `Dataloader.rows`."""
+        return self._of(step, Dataloader.rows)
+
+    def local_rows(self, step: int) -> Integers:
+        """Row ids that this process reads for the step, see `Dataloader.local_rows`."""
+        return self._of(step, Dataloader.local_rows)
+
+    def host_batch(self, step: int) -> Tree:
+        """The rows of `local_rows(step)` as NumPy arrays, see `Dataloader.host_batch`."""
+        return self._of(step, Dataloader.host_batch)
+
+    def host(self, step: int) -> HostRows:
+        """Reads the host leaves of a step, see `Dataloader.host`."""
+        return replace(self._of(step, Dataloader.host), step=int(step))
+
+    def trace(self, step: int, positions: Any = None) -> Trace:
+        """The origin of a step's records, see `Dataloader.trace`."""
+        return replace(self._of(step, lambda loader, local: loader.trace(local, positions)), step=int(step))
+
+    def find(self, row: int, dataset: str | None = None, *, phase: int, **search: Any) -> list[StepPosition]:
+        """Finds the steps and batch positions at which a phase reads a record.
+
+        Args:
+            row: Row id as in `rows`, or a row of the part named by `dataset`.
+            dataset: Name of a part of a mixture or concatenation.
+            phase: Index of the loader, since row ids are those of its dataset.
+            search: `epochs=` or `steps=` of `Dataloader.find`, counted in that phase.
+        """
+        found = self.loaders[integer("phase", phase, 0, self._phases.last)].find(row, dataset, **search)
+        return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
+
+    def __iter__(self) -> DataIterator:
+        if self._used_up.is_set():
+            self.loaders[0]._warn_of_repetition()
+        return self.iterate()
+
+    def iterate(self, start: Any = 0) -> DataIterator:
+        """Makes an iterator that starts at a step or a saved state.
+
+        Args:
+            start: Step, or a state of `get_state()` from a run on any mesh and any number of hosts: of a chain whose
+                loaders up to the present phase are these, or of an iterator of the first loader. None: step 0.
+
+        Raises:
+            StateError: If a phase that has begun differs; names it, and the field.
+        """
+        return self._begin([loader._target(loader._placing_mesh()) for loader in self.loaders], start)
+
+    def host_batches(self, start: Any = 0) -> DataIterator:
+        """Iterates over `host_batch(step)`, read ahead, see `Dataloader.host_batches`."""
+        return self._begin([loader._host_target() for loader in self.loaders], start)
+
+    def _begin(self, targets: Sequence[Target], start: Any) -> DataIterator:
+        batches = DataIterator(targets, self._phases, self._used_up, 0 if start is None else start)
+        self.ledger = batches.ledger
+        return batches
+
+    def epochs(self, start: Any = 0) -> Iterator[Epoch]:
+        """Yields one sized iterator per epoch: those of the first loader, then those of the next.
+
+        Args:
+            start: Step or state to start from, see `Dataloader.epochs`.
+        """
+        with self.iterate(start) as batches:
+            while batches.step != self._phases.num_steps:
+                epoch = Epoch(batches, batches.epoch, self._phases.epoch_stop(batches.step))
+                yield epoch
+                epoch.leave()
+
+    def explain(self, steps: int = 8) -> str:
+        """Text: what every host of the mesh will read, hold and drop, for each phase; see `Dataloader.explain`."""
+        return self._by_phase([loader.explain(steps) for loader in self.loaders])
+
+    def check_plan(self, steps: int | None = None) -> str:
+        """Simulates each phase on all hosts of its mesh, see `Dataloader.check_plan`. Text: a summary for each.
+
+        Raises:
+            ConformanceError: If a check fails. Names the step, counted in that phase, and the position.
+        """
+        return self._by_phase([loader.check_plan(steps) for loader in self.loaders])
+
+    def _by_phase(self, texts: Sequence[object]) -> str:
+        phases = enumerate(zip(self.first_steps, texts, strict=True))
+        return "\n".join(f"phase {phase}, from step {first:,} on\n{text}" for phase, (first, text) in phases)
+
+    def __repr__(self) -> str:
+        return f"chain([{', '.join(map(repr, self.loaders))}])"
