@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import name_of, rows_text
+from loadax.core.leaf_selection import select_leaves, select_of_rows
 from loadax.core.spec import (
     RowNames,
     as_array,
@@ -33,7 +34,7 @@ from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
-from loadax.transforms import BatchMap, Map, Pad, Transform
+from loadax.transforms import BatchMap, Map, Pad, SelectLeaves, Transform
 
 _Read = TypeVar("_Read")
 
@@ -72,6 +73,9 @@ class Reader:
         known = [self.source.spec, *(transform.spec for transform in self.maps)]
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
+        for index, transform in enumerate(self.maps):
+            if isinstance(transform, SelectLeaves) and known[index] is not None:
+                known[index + 1] = select_leaves(transform.function, known[index])
         probed = int(None in known)
         if probed:
             try:
@@ -81,7 +85,7 @@ class Reader:
                     error.add_note(_PROBED)
                 raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
-            if transform.elementwise:
+            if transform.elementwise and isinstance(transform, BatchMap):
                 _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
 
@@ -134,26 +138,44 @@ class Reader:
 
     @cached_property
     def traits(self) -> Traits:
-        """What mapped rows are like. Padding does not count as a map, since some sources pad as they read."""
+        """What mapped rows are like. Padding and selections of leaves don't count as maps: some sources do them."""
         traits = self.source.traits
         if not self.maps:
             return traits
-        counted = [transform for transform in self.maps if not isinstance(transform, Pad)]
+        counted = [transform for transform in self.maps if not isinstance(transform, Pad | SelectLeaves)]
+        renamed = any(isinstance(transform, SelectLeaves) for transform in self.maps)
+        last = self._last
         return Traits(
-            reads_examples=isinstance(self.maps[-1], Map | Pad),
+            reads_examples=isinstance(last, Map | Pad) if last else traits.reads_examples,
             owns_memory=True,
             concurrent_reads=traits.concurrent_reads,
-            random=traits.random or any(transform.rng for transform in self.maps),
+            random=traits.random or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
             num_maps=traits.num_maps + len(counted),
             runs_python=True,
-            attributes={} if counted else traits.attributes,
+            attributes={} if counted or renamed else traits.attributes,
         )
+
+    @property
+    def _last(self) -> Map | BatchMap | Pad | None:
+        """The last map that makes the values of leaves; None: they are those of the source."""
+        making = (transform for transform in reversed(self.maps) if not isinstance(transform, SelectLeaves))
+        return next(making, None)
+
+    @property
+    def origins(self) -> list[int]:
+        """Index of the source's leaf that each leaf of an example is made of, if all maps are elementwise."""
+        specs, structure = self._source_spec
+        tree = structure.build(range(len(specs)))
+        for transform in self.maps:
+            if isinstance(transform, SelectLeaves):
+                tree = select_leaves(transform.function, tree)
+        return flatten(tree)[0]
 
     @property
     def ragged(self) -> bool:
         """Whether the shapes of rows may differ: they are read one by one, and no spec is given for them."""
-        return self.traits.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
+        return self.traits.reads_examples and (self._last or self.source).spec is None
 
     @property
     def elementwise(self) -> bool:
@@ -232,6 +254,9 @@ class Reader:
         if not isinstance(read, Examples):
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
+            if isinstance(transform, SelectLeaves):
+                read = _selected(transform, read, visits)
+                continue
             if isinstance(transform, BatchMap):
                 batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
                 read = transform(batch, visits, self.specs[index + 1])
@@ -281,7 +306,7 @@ class Reader:
 
     @property
     def _maps_examples_first(self) -> bool:
-        return self.source.traits.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map | Pad)
+        return self.source.traits.reads_examples and bool(self.maps) and not isinstance(self.maps[0], BatchMap)
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
@@ -323,6 +348,10 @@ class Reader:
                 result = transform.raw(batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
+            elif isinstance(transform, SelectLeaves):
+                read, infer = _selected(transform, read, first), spec_of if self._stacks(index) else spec_or_object
+                one_by_one = isinstance(read, Examples)
+                specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform.function, specs[index]))
             elif isinstance(transform, Pad):
                 example = _single_example(read)
                 specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
@@ -345,6 +374,13 @@ class Reader:
         batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
         return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
+
+
+def _selected(transform: SelectLeaves, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+    """Rows or a batch with the selected leaves."""
+    if isinstance(read, Examples):
+        return Examples(select_of_rows(transform.function, read.items, visits.rows.tolist()))
+    return select_leaves(transform.function, read)
 
 
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:

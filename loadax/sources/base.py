@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import split_rows
-from loadax.core.tree import flatten, map_leaves
+from loadax.core.spec import flatten_spec, normalise_spec, split_rows
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 
@@ -190,12 +190,21 @@ class BaseSource(ABC):
             f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
         )
 
-    def padded(self, length: int, value: Any, truncate: bool) -> "BaseSource | None":  # noqa: ARG002
+    def padded(self, lengths: Any, value: Any, truncate: bool, left: bool, add_lengths: bool) -> "BaseSource | None":  # noqa: ARG002
         """This source with rows padded as they are read, see `Dataset.pad`; None: they are padded afterwards."""
         return None
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> "BaseSource | None":  # noqa: ARG002
-        """A source of dicts of these leaves (index by name) that reads only them; None: it can't."""
+    @property
+    def structure(self) -> Structure | None:
+        """Structure of a row, if it is known without reading one."""
+        return None if self.spec is None else flatten_spec(normalise_spec(self.spec, "spec"))[1]
+
+    def keep_leaves(self, leaves: Tree) -> "BaseSource | None":  # noqa: ARG002
+        """A source of some of the leaves that reads only them; None: it can't.
+
+        Args:
+            leaves: Tree of indices of leaves; rows of the new source have these leaves in their places.
+        """
         return None
 
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """Checks that sources share."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,10 +53,10 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
     return structure.build(out)
 
 
-def with_leaves(source: _Source, leaves: Mapping[str, int]) -> _Source:
-    """A copy of a source of a tree of arrays with a dict of some of them: index by name."""
+def with_leaves(source: _Source, leaves: Tree) -> _Source:
+    """A copy of a source of a tree of arrays with some of them; see `BaseSource.keep_leaves`."""
     other, known = copy.copy(source), vars(source)
-    indices, structure = flatten(dict(leaves))
+    indices, structure = flatten(leaves)
     specs = flatten_spec(known["spec"])[0]
     arrays = [known["_arrays"][index] for index in indices]
     spec = structure.build(specs[index] for index in indices)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.casting import check_cast
 from loadax.core.formatting import name_of
+from loadax.core.leaf_selection import select_leaves
 from loadax.core.spec import as_array, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
@@ -21,7 +22,7 @@ from loadax.loader.metrics.stats import Failure, Timing
 from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
-from loadax.transforms import BatchMap
+from loadax.transforms import BatchMap, SelectLeaves
 
 _IndexedTile: TypeAlias = tuple[int, ColumnTile]  # with its index among the tiles of the layout
 
@@ -151,11 +152,11 @@ class Assembler:
         self._generated: list[_IndexedTile] = []
         for index, tile in enumerate(self.layout.tiles):
             (self._generated if tile.leaf.source is None else self._data).append((index, tile))
-        self._structure = flatten_spec(reader.spec)[1]
-        self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
+        self._source_specs, self._source_structure = flatten_spec(reader.specs[0])
+        self._origins = reader.origins if reader.maps_columns else []
         self._rounds = list(_rounds(self._data))
         # With masking, every process must meet the errors of all columns of a row, to mask the same rows.
-        whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_dtypes) and all(
+        whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_specs) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
         self._by_columns = reader.maps_columns and (not self._masking or (not reader.maps and whole_rows))
@@ -242,36 +243,39 @@ class Assembler:
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, and applies elementwise maps to them."""
-        groups: list[list[_IndexedTile]] = [[] for _ in self._structure.paths]
-        pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
+        groups: list[list[_IndexedTile]] = [[] for _ in self._origins]
+        # A leaf that a later selection drops is not read: its map gets no rows of it.
+        pieces = [[np.empty((0, *spec.shape), spec.dtype)] for spec in self._source_specs]
         with clock("read"):
             for tiles in self._rounds:
                 for entry, value in zip(tiles, self._read(view, tiles, [None] * len(tiles)), strict=True):
                     groups[_source(entry[1])].append(entry)
-                    pieces[_source(entry[1])].append(value)
-        for turn in range(max(map(len, pieces))):
+                    pieces[self._origins[_source(entry[1])]].append(value)
+        for turn in range(1, max(map(len, pieces))):
             # A leaf with fewer tiles than others is passed again, and its second result ignored.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
-                results = self._apply_elementwise(self._structure.build(chosen), view.visits)
+                results = self._apply_elementwise(self._source_structure.build(chosen), view.visits)
             with clock("assemble"):
                 for entries, value in zip(groups, results, strict=True):
-                    if turn < len(entries):
-                        view.deliver(*entries[turn], value)
+                    if turn <= len(entries):
+                        view.deliver(*entries[turn - 1], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for batch_map, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
-            shapes = [leaf.shape for leaf in flatten(batch)[0]]
+            if isinstance(batch_map, SelectLeaves):
+                batch = select_leaves(batch_map.function, batch)
+                continue
+            shapes, (specs, expected) = [leaf.shape for leaf in flatten(batch)[0]], flatten_spec(spec)
             assert isinstance(batch_map, BatchMap)
             batch = batch_map.raw(batch, visits)
             leaves, structure = flatten(batch)
-            if structure != self._structure:
-                expected = self._structure.paths
+            if structure != expected:
                 raise LeafError(
                     f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, "
-                    f"expected {expected}"
+                    f"expected {expected.paths}"
                 )
-            for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
+            for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, specs, strict=False):
                 array = as_array(leaf, f"map_batch {name_of(batch_map.function)}: leaf {path or 'of the batch'}")
                 wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
                 if array.shape != shape or wrong_dtype:
@@ -286,12 +290,13 @@ class Assembler:
         """Calls `read_into` once, for tiles of different leaves that need the same rows."""
         real = view.real(tiles[0][1])
         rows = view.visits.rows if real is None else view.visits.rows[real]
-        boxes: list[Columns | None] = [None] * len(self._source_dtypes)
-        out: LeafArrays = [None] * len(self._source_dtypes)
+        boxes: list[Columns | None] = [None] * len(self._source_specs)
+        out: LeafArrays = [None] * len(self._source_specs)
         values = []
         for (_, tile), target in zip(tiles, targets, strict=True):
-            source = _source(tile)
-            value = np.empty((len(rows), *tile.extents), self._source_dtypes[source]) if target is None else target
+            source = self._origins[_source(tile)]
+            dtype = self._source_specs[source].dtype
+            value = np.empty((len(rows), *tile.extents), dtype) if target is None else target
             boxes[source], out[source] = tile.columns, value
             values.append(value)
         self._reader.read_columns(rows, boxes, out)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
@@ -42,6 +42,13 @@ class DocumentSource(BaseSource):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+    def keep_leaves(self, leaves: Tree) -> "DocumentSource":
+        return DocumentSource(map_leaves(self._flats.__getitem__, leaves), self._begins, self._ends)
+
+    @property
+    def structure(self) -> Structure:
+        return self._structure
 
     def __repr__(self) -> str:
         return f"documents in {len(self._flats[0])} entries"

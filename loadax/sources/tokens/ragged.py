@@ -90,6 +90,14 @@ class RaggedSource(BaseSource):
     def __len__(self) -> int:
         return len(self._leaves[0])
 
+    @property
+    def structure(self) -> Structure:
+        return self._structure
+
+    def keep_leaves(self, leaves: Tree) -> "RaggedSource":
+        indices, structure = flatten(leaves)
+        return RaggedSource([self._leaves[index] for index in indices], structure)
+
     def __repr__(self) -> str:
         return "ragged rows of zarr3 arrays"
 

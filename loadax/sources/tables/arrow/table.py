@@ -1,11 +1,12 @@
 """TableSource: rows of an Arrow table in memory or memory-mapped."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
+from loadax.core.tree import Structure
 from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
@@ -79,7 +80,11 @@ class TableSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._tree.examples(self._rows(visits.rows))
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> "TableSource":
+    @property
+    def structure(self) -> Structure:
+        return self._tree.structure
+
+    def keep_leaves(self, leaves: Tree) -> "TableSource":
         tree, mapping = self._tree.keep(leaves), self._map and (self._map, self._length)
         opened = TableSource.keep_leaves, (self, leaves)
         return TableSource(tree, self._text, {}, opened, self._held, self.addresses, mapping)

@@ -1,14 +1,14 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure, flatten
 from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
@@ -59,6 +59,10 @@ class ParquetSource(BaseSource):
         return self._empty.spec
 
     @property
+    def structure(self) -> Structure:
+        return self._empty.structure
+
+    @property
     def chunks(self) -> Integers | range | None:
         return self._groups.chunks if len(self._groups.starts) > 1 else None
 
@@ -79,7 +83,7 @@ class ParquetSource(BaseSource):
             return self
         return ParquetSource(self._groups, self._memory_bytes, count)
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+    def keep_leaves(self, leaves: Tree) -> BaseSource:
         return ParquetSource(RowGroups(self._groups.files, self._groups.leaves.keep(leaves)), self._memory_bytes)
 
     @property
