@@ -28,7 +28,7 @@ from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.leaf_selection import LeafSelection, renaming, selection
-from loadax.core.replacements import missing_attribute
+from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tasks import Engine, index_engine
 from loadax.core.tree import Structure, flatten, map_leaves
@@ -237,6 +237,7 @@ class Dataset:
         """Iterates over the examples of epoch 0, to inspect data. A `Dataloader` reads many rows at once."""
         return (self[position] for position in range(len(self)))
 
+    @explain_arguments
     def shuffle(
         self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
     ) -> "Dataset":
@@ -686,6 +687,7 @@ class Dataset:
     @overload
     def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]: ...
 
+    @explain_arguments
     def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
         """Splits the dataset at random into parts that share no row.
 
@@ -729,7 +731,7 @@ class Dataset:
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
                     f"since each row is drawn independently; pass another seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         return parts
 
@@ -853,6 +855,7 @@ class Dataset:
         first, rest = split_groups(self.order, self.reader, key, share, seed, options)
         return self._with(first), self._with(rest)
 
+    @explain_arguments
     def map(
         self,
         fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
@@ -1127,7 +1130,7 @@ class Dataset:
             "shuffle(seed, block='chunks') decodes each once an epoch, "
             "or `loadax convert` writes the data in smaller chunks",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _check_random_access(self, verb: str) -> None:

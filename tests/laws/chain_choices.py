@@ -416,13 +416,14 @@ class Choices:
                     chain, "map_batch", lambda: chain.dataset.map_batch(function).read(range(len(chain)))
                 )
             return chain
-        kind = self.random.choice(["scaled", "elementwise", "reversed", "random", "by epoch"])
-        if kind == "by epoch":
-            return verbs.map_batch_by_epoch(chain, "scaled by its epoch")
-        if kind == "reversed":
-            return verbs.map_batch(chain, reversed_batch, reversed_rows, "reversed_batch")
-        if kind == "random":
-            return verbs.map_batch_random(chain, noisy_batch, noisy, self.seed())
+        kind = self.random.choice(["scaled", "elementwise", "others"])
+        if kind == "others":
+            table: list[Callable[[], Chain]] = [
+                lambda: verbs.map_batch(chain, reversed_batch, reversed_rows, "reversed_batch"),
+                lambda: verbs.map_batch_random(chain, noisy_batch, noisy, self.seed()),
+                lambda: verbs.map_batch_by_epoch(chain, "scaled by its epoch"),
+            ]
+            return self.random.choice(table)()
         spec = self.spec(chain, function)
         return verbs.map_batch(
             chain, function, function, f"scaled({number}), {kind}", elementwise=kind == "elementwise", **spec

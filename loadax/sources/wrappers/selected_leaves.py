@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
+from loadax.core.spec import spec_of, stack
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource, WrapperSource
@@ -60,10 +62,17 @@ class SelectedLeaves(WrapperSource):
         return None if spec is None else self._select(spec)
 
     def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows) if self._reads_some else self._select(self._source.read(rows))
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        return self.read(visits.rows) if self._reads_some else self._select(self._source.read_visits(visits))
+        if self._reads_some:
+            return read_columns(self, visits.rows)
+        if self._selection is None or not self.traits.reads_examples:
+            return self._select(self._source.read_visits(visits))
+        # Only the selected leaves of these rows need be alike.
+        examples = self.read_examples(visits)
+        like = examples or self.read_examples(Visits(np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        return stack(examples, spec_of(like[0]), visits.rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         examples = self._source.read_examples(visits)
