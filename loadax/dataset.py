@@ -27,7 +27,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.leaf_selection import LeafSelection, renaming, selection
+from loadax.core.leaf_selection import selection
 from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tasks import Engine, index_engine
@@ -52,7 +52,7 @@ from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
-from loadax.sources.checks import chunk_rows
+from loadax.sources.checks import chunk_rows, keep_selected
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
@@ -61,7 +61,7 @@ from loadax.sources.libraries.grain_transforms import (
     map_function,
     refuse_transform,
 )
-from loadax.transforms import BatchMap, Map, Pad, SelectLeaves, Transform, checked_function, checked_seed, padding
+from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _log = logging.getLogger("loadax")
 
@@ -1035,12 +1035,10 @@ class Dataset:
             >>> left.read([0, 1]).tolist()
             [[0, 0, 1, 2], [1, 2, 3, 4]]
         """
-        arguments = padding(lengths, value, truncate)
-        left, add_lengths = choice("side", side, ("left", "right")) == "left", flag("add_lengths", add_lengths)
-        padded = None
-        if isinstance(arguments.lengths, int) and not self.maps:
-            padded = self.source.padded(arguments.lengths, arguments.value, arguments.truncate, left, add_lengths)
-        return Dataset(padded, self.order) if padded else self._mapped(Pad(arguments, left, add_lengths))
+        left = choice("side", side, ("left", "right")) == "left"
+        pad = Pad(padding(lengths, value, truncate), left, flag("add_lengths", add_lengths))
+        padded = None if self.maps else self.source.padded(pad)
+        return Dataset(padded, self.order) if padded else self._mapped(pad)
 
     def rename(self, names: Mapping[str, str]) -> "Dataset":
         """Renames leaves: examples become dicts of the same leaves under other names.
@@ -1067,7 +1065,7 @@ class Dataset:
             >>> data.rename({"tokens": "inputs", "meta.user": "user"})[2]
             {'inputs': np.int64(2), 'meta': {'day': np.int64(2)}, 'user': np.int64(2)}
         """
-        return self._select_leaves(renaming(names))
+        return self._select_leaves("rename", names)
 
     def keep(self, *names: str) -> "Dataset":
         """Keeps these leaves alone. Arrays, zarr groups, npy files and tables then read no others.
@@ -1088,7 +1086,7 @@ class Dataset:
             >>> data.keep("tokens", "meta.user")[2]
             {'meta': {'user': np.int64(2)}, 'tokens': np.int64(2)}
         """
-        return self._select_leaves(selection("keep", names))
+        return self._select_leaves("keep", names)
 
     def drop(self, *names: str) -> "Dataset":
         """Drops these leaves, and keeps the others; see `keep`.
@@ -1105,17 +1103,15 @@ class Dataset:
             >>> from_arrays({"tokens": np.arange(4), "meta": {"user": np.arange(4)}}).drop("meta")[2]
             {'tokens': np.int64(2)}
         """
-        return self._select_leaves(selection("drop", names))
+        return self._select_leaves("drop", names)
 
-    def _select_leaves(self, selected: LeafSelection) -> "Dataset":
-        from loadax.sources.wrappers.selected_leaves import selected_leaves
-
-        if self.maps or self.is_stream:
-            return self._mapped(SelectLeaves(selected))
-        structure, traits = self.source.structure, self.source.traits
-        if structure is None and (traits.reads_columns or traits.reads_parts):
-            structure = flatten_spec(self.reader.spec)[1]
-        return Dataset(selected_leaves(self.source, structure, selected), self.order)
+    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any) -> "Dataset":
+        selected, source = selection(verb, names), self.source
+        kept = None
+        if not (self.maps or self.is_stream):
+            structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]
+            kept = None if structure is None else keep_selected(source, structure, selected)
+        return self._mapped(selected) if kept is None else Dataset(kept, self.order)
 
     def _warn_of_chunks(self) -> None:
         rows = chunk_rows(self.source)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.leaf_selection import select_leaves, select_of_rows
+from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
 from loadax.core.spec import (
     RowNames,
     as_array,
@@ -34,7 +34,7 @@ from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
-from loadax.transforms import BatchMap, Map, Pad, SelectLeaves, Transform
+from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
 
@@ -74,8 +74,8 @@ class Reader:
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
         for index, transform in enumerate(self.maps):
-            if isinstance(transform, SelectLeaves) and known[index] is not None:
-                known[index + 1] = select_leaves(transform.function, known[index])
+            if isinstance(transform, LeafSelection) and known[index] is not None:
+                known[index + 1] = select_leaves(transform, known[index])
         probed = int(None in known)
         if probed:
             try:
@@ -142,24 +142,21 @@ class Reader:
         traits = self.source.traits
         if not self.maps:
             return traits
-        counted = [transform for transform in self.maps if not isinstance(transform, Pad | SelectLeaves)]
-        renamed = any(isinstance(transform, SelectLeaves) for transform in self.maps)
-        last = self._last
         return Traits(
-            reads_examples=isinstance(last, Map | Pad) if last else traits.reads_examples,
-            owns_memory=True,
+            reads_examples=isinstance(self._last, Map | Pad) if self._last else traits.reads_examples,
+            owns_memory=self._last is not None or traits.owns_memory,
             concurrent_reads=traits.concurrent_reads,
             random=traits.random or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
-            num_maps=traits.num_maps + len(counted),
-            runs_python=True,
-            attributes={} if counted or renamed else traits.attributes,
+            num_maps=traits.num_maps + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
+            runs_python=self._last is not None or traits.runs_python,
+            attributes=traits.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {},
         )
 
     @property
     def _last(self) -> Map | BatchMap | Pad | None:
         """The last map that makes the values of leaves; None: they are those of the source."""
-        making = (transform for transform in reversed(self.maps) if not isinstance(transform, SelectLeaves))
+        making = (transform for transform in reversed(self.maps) if not isinstance(transform, LeafSelection))
         return next(making, None)
 
     @property
@@ -168,8 +165,8 @@ class Reader:
         specs, structure = self._source_spec
         tree = structure.build(range(len(specs)))
         for transform in self.maps:
-            if isinstance(transform, SelectLeaves):
-                tree = select_leaves(transform.function, tree)
+            if isinstance(transform, LeafSelection):
+                tree = select_leaves(transform, tree)
         return flatten(tree)[0]
 
     @property
@@ -193,7 +190,7 @@ class Reader:
 
     def lengths(self, rows: Integers) -> Integers | None:
         """int64[n]: document lengths if known without reading, and no map changes them; else None."""
-        return None if self.maps else self.source.lengths(rows)
+        return None if self._last else self.source.lengths(rows)
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits`: a tree of arrays, rows first."""
@@ -206,7 +203,7 @@ class Reader:
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
         if isinstance(mapped, Examples):
             return self._own(mapped, visits, len(self.maps))
-        owned = not self.maps and self.source.traits.owns_memory
+        owned = self._last is None and self.source.traits.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
@@ -254,7 +251,7 @@ class Reader:
         if not isinstance(read, Examples):
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
-            if isinstance(transform, SelectLeaves):
+            if isinstance(transform, LeafSelection):
                 read = _selected(transform, read, visits)
                 continue
             if isinstance(transform, BatchMap):
@@ -310,7 +307,7 @@ class Reader:
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
-        return batch if not self.maps or self.source.traits.owns_memory else map_leaves(np.array, batch)
+        return batch if self._last is None or self.source.traits.owns_memory else map_leaves(np.array, batch)
 
     def _read_examples(self, visits: Visits) -> Examples:
         examples = list(self._read_with_note(self.source.read_examples, visits))
@@ -348,10 +345,10 @@ class Reader:
                 result = transform.raw(batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
-            elif isinstance(transform, SelectLeaves):
+            elif isinstance(transform, LeafSelection):
                 read, infer = _selected(transform, read, first), spec_of if self._stacks(index) else spec_or_object
                 one_by_one = isinstance(read, Examples)
-                specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform.function, specs[index]))
+                specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform, specs[index]))
             elif isinstance(transform, Pad):
                 example = _single_example(read)
                 specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
@@ -376,11 +373,11 @@ class Reader:
         return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
 
 
-def _selected(transform: SelectLeaves, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+def _selected(transform: LeafSelection, read: Tree | Examples, visits: Visits) -> Tree | Examples:
     """Rows or a batch with the selected leaves."""
     if isinstance(read, Examples):
-        return Examples(select_of_rows(transform.function, read.items, visits.rows.tolist()))
-    return select_leaves(transform.function, read)
+        return Examples(select_of_rows(transform, read.items, visits.rows.tolist()))
+    return select_leaves(transform, read)
 
 
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:

@@ -1,6 +1,6 @@
 """Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
+from loadax.core.leaf_selection import LeafSelection
 from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
@@ -323,11 +324,9 @@ class Pad:
         """
         rows = visits.rows.tolist()
         named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
-        padded = self._padded(named, rows, self._named_spec(spec)).items()
-        return [
-            self._finished(example | {name: column[index] for name, column in padded})
-            for index, example in enumerate(named)
-        ]
+        padded = self._padded(named, rows, spec).items()
+        examples = [example | {name: column[index] for name, column in padded} for index, example in enumerate(named)]
+        return list(map(self._finished, examples))
 
     def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
         """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
@@ -340,9 +339,8 @@ class Pad:
             example if by_name and type(example) is dict else self._named(example, row)
             for example, row in zip(examples, rows, strict=True)
         ]
-        spec = self._named_spec(spec)
         made = {each for name, length_name, _ in self._leaves for each in (name, *[length_name] * self.add_lengths)}
-        others = {name: leaf for name, leaf in spec.items() if name not in made}
+        others = {name: leaf for name, leaf in spec.items() if name not in made} if by_name else {}
         expected = {*others, *(name for name, _, _ in self._leaves)}
         for row, example in zip(rows, named, strict=True):
             if example.keys() != expected:
@@ -353,22 +351,15 @@ class Pad:
         rest = [{name: example[name] for name in others} for example in named] if others else []
         return self._finished({**(stack(rest, others, rows) if others else {}), **self._padded(named, rows, spec)})
 
-    @property
-    def _stays_bare(self) -> bool:
-        return isinstance(self.function.lengths, int) and not self.add_lengths
-
     def _finished(self, named: dict[str, Any]) -> Tree:
-        return named["data"] if self._stays_bare else named
-
-    def _named_spec(self, spec: Tree) -> Tree:
-        return {"data": spec} if self._stays_bare else spec
+        return named["data"] if isinstance(self.function.lengths, int) and not self.add_lengths else named
 
     def _padded(self, named: list[dict[str, Any]], rows: list[int], spec: Tree) -> dict[str, NDArray[Any]]:
         """The padded leaves of all examples and their lengths, rows first."""
         batch: dict[str, NDArray[Any]] = {}
         for name, length_name, most in self._leaves:
             columns = [example[name] for example in named]
-            batch[name], lengths = self._pad(columns, rows, name, most, spec[name])
+            batch[name], lengths = self._pad(columns, rows, name, most, spec[name] if type(spec) is dict else spec)
             if self.add_lengths:
                 batch[length_name] = lengths
         return batch
@@ -429,58 +420,31 @@ class Pad:
                 row[: len(leaf)] = leaf[:most]
         return padded, np.minimum(lengths, most).astype(np.int32)
 
-    @property
-    def _options(self) -> list[str]:
-        return ["side='left'"] * self.left + ["add_lengths=False"] * (not self.add_lengths)
-
     def describe(self) -> list[Any]:
-        return ["pad", self.function.lengths, self.function.value, self.function.truncate, *self._options]
+        options = ["side='left'"] * self.left + ["add_lengths=False"] * (not self.add_lengths)
+        return ["pad", self.function.lengths, self.function.value, self.function.truncate, *options]
 
     def text(self) -> str:
-        return "".join([repr(self.function)[:-1], *(f", {option}" for option in self._options), ")"])
+        return ", ".join([repr(self.function)[:-1], *self.describe()[4:]]) + ")"
 
 
-@final
-@dataclass(frozen=True)
-class SelectLeaves:
-    """Keeps, drops or renames leaves of examples, or of batches of them.
-
-    Args:
-        function: Its `LeafSelection`, where other transforms have their function.
-    """
-
-    function: Any
-    spec = None
-    rng = with_index = with_epoch = False
-    elementwise = True
-
-    def describe(self) -> list[Any]:
-        return self.function.describe()
-
-    def text(self) -> str:
-        return repr(self.function)
-
-
-def checked_function(
-    fn: Any, gets: tuple[str, str, str, str], with_index: bool, with_epoch: bool, rng: bool
-) -> Callable[..., Any]:
+def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..., Any]:
     """The function of a map, if it takes what it is called with: checked now, not on the first row.
 
     Args:
         fn: What the user passed.
         gets: What it is called with: examples, rows, epochs and generators.
-        with_index: Whether it gets rows.
-        with_epoch: Whether it gets epochs.
-        rng: Whether it gets generators.
+        passed: Whether it gets rows, epochs and generators.
 
     Raises:
         ArgumentError: When it does not; says which options pass what.
     """
     example, rows, epochs, rngs = gets
-    given = [example, *[rows] * with_index, *[epochs] * with_epoch, *[rngs] * rng]
-    names = [example.split()[-1], *["rows"] * with_index, *["epoch"] * with_epoch, *["rng"] * rng]
+    chosen = [index for index, passes in enumerate(passed) if passes]
+    names = [example.split()[-1], *(("rows", "epoch", "rng")[index] for index in chosen)]
+    remedy = f"a function of {' and '.join([example, *(gets[1 + index] for index in chosen)])}"
     passing = f"with_index=True passes {rows}, with_epoch=True {epochs}, and rng=True {rngs}"
-    return function("fn", fn, f"a function of {' and '.join(given)}; {passing}", *names)
+    return function("fn", fn, f"{remedy}; {passing}", *names)
 
 
 def checked_seed(seed: Any, rng: bool) -> int:
@@ -543,4 +507,4 @@ def _paddable(leaf: Any, label: str) -> NDArray[Any]:
     return array
 
 
-Transform = Map | BatchMap | Pad | SelectLeaves
+Transform = Map | BatchMap | Pad | LeafSelection

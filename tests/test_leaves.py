@@ -142,7 +142,7 @@ def test_advice_of_names_that_cant_be_used_works() -> None:
         (lambda ds: ds.keep(), r"names=\(\): pass names of leaves: keep\('tokens', 'label'\)"),
         (lambda ds: ds.drop("a", 3), r"names=\('a', 3\): pass names of leaves: drop\('tokens', 'label'\)"),
         (lambda ds: ds.keep(3), r"names=3: pass a list of names"),
-        (lambda ds: ds.rename("a"), r"names='a': pass new names by old ones, such as \{'tokens': 'inputs'\}"),
+        (lambda ds: ds.rename("a"), r"names='a': pass new names by old ones: \{'tokens': 'inputs'\}"),
         (lambda ds: ds.rename({"a": 3}), r"names=\{'a': 3\}: pass new names by old ones"),
     ],
 )
@@ -186,11 +186,11 @@ def test_dropped_arrays_of_a_zarr_group_are_not_read(joined: str, tmp_path: Path
         "zip": lambda: data.zip(data).keep("0.a").rename({"0.a": "x"}),
         "windows": lambda: data.windows(1).keep("a").rename({"a": "x"}),
     }[joined]()
-    assert made.read([3, 30])["x"].reshape(-1).tolist() == [3, 30]
     if joined == "alone":
+        assert made.read([3, 30])["x"].tolist() == [3, 30]
         assert made.shuffle(seed=0, block="chunks").order.size == ROWS
         assert made.windows(2)[3]["x"].tolist() == [3, 4]
-    loader = Dataloader(made.map_batch(lambda batch: batch, elementwise=True), 8, num_workers=1)
+    loader = Dataloader(made, 8, num_workers=1)
     assert loader[0]["x"].reshape(-1).tolist() == list(range(8))
 
 
@@ -253,8 +253,7 @@ def test_what_a_rename_keeps_of_its_source() -> None:
     assert named.source.classes == {"target": ["a", "b"]}
     assert named.rename({"target": "t"}).source.classes == {"t": ["a", "b"]}
     array = np.arange(5)
-    (child,) = from_arrays({"a": array}).rename({"a": "b"}).source.children
-    assert np.shares_memory(next(iter(child.source.held(100))), array)
+    assert np.shares_memory(next(iter(from_arrays({"a": array}).rename({"a": "b"}).source.held(100))), array)
 
 
 def test_random_maps_after_a_selection_get_the_same_numbers() -> None:

@@ -6,6 +6,7 @@ A name is a leaf's keys joined by dots, or that of a subtree, which stands for a
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, final
 
 from loadax.core.arguments import entries, shown
@@ -19,7 +20,7 @@ Path = tuple[Any, ...]
 @final
 @dataclass(frozen=True, repr=False)
 class LeafSelection:
-    """Arguments of `rename`, `keep` or `drop`, by which fingerprints and messages know them.
+    """A transform of examples, or of batches of them, that returns some leaves. It is not a map of a user's.
 
     Args:
         verb: Name of the verb.
@@ -28,37 +29,38 @@ class LeafSelection:
 
     verb: Literal["rename", "keep", "drop"]
     names: dict[str, str]
+    spec = None
+    rng = with_index = with_epoch = False
+    elementwise = True
+    function = property(lambda self: self)  # for fingerprints and messages, as other transforms have a function
 
     def __repr__(self) -> str:
         return f"{self.verb}({self.names if self.verb == 'rename' else ', '.join(map(repr, self.names))})"
 
+    text = __repr__
+
     def describe(self) -> list[Any]:
-        """The selection as JSON."""
         return [self.verb, self.names] if self.verb == "rename" else [self.verb, *self.names]
 
 
-def renaming(names: Any) -> LeafSelection:
-    """The selection of `rename`.
+def selection(verb: Literal["rename", "keep", "drop"], names: Any) -> LeafSelection:
+    """The selection of a verb.
+
+    Args:
+        verb: The verb.
+        names: Its argument, or a tuple of its arguments.
 
     Raises:
-        ArgumentError: When `names` is not a dict of names.
+        ArgumentError: When `names` is not a dict of names for `rename`, or one or more names, or one list of them.
     """
-    if not isinstance(names, Mapping) or not names or not all(isinstance(name, str) for name in names.values()):
-        remedy = "new names by old ones, such as {'tokens': 'inputs'}"
+    if verb == "rename":
+        given, remedy = names if isinstance(names, Mapping) else {}, "new names by old ones: {'tokens': 'inputs'}"
+    else:
+        listed = entries("names", names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
+        given, remedy = {name: name for name in listed}, f"names of leaves: {verb}('tokens', 'label')"
+    if not given or not all(isinstance(name, str) for name in (*given, *given.values())):
         raise ArgumentError(f"names={shown(names)}: pass {remedy}", argument="names")
-    return LeafSelection("rename", dict(sorted(names.items())))
-
-
-def selection(verb: Literal["keep", "drop"], names: Sequence[Any]) -> LeafSelection:
-    """The selection of `keep` or `drop`.
-
-    Raises:
-        ArgumentError: When `names` are not one or more names, or one list of them.
-    """
-    given = entries("names", names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
-    if not given or not all(isinstance(name, str) for name in given):
-        raise ArgumentError(f"names={shown(names)}: pass names of leaves: {verb}('tokens', 'label')", argument="names")
-    return LeafSelection(verb, {name: name for name in sorted(given)})
+    return LeafSelection(verb, dict(sorted(given.items())))
 
 
 def select_leaves(selected: LeafSelection, tree: Tree) -> dict[Any, Any]:
@@ -71,23 +73,20 @@ def select_leaves(selected: LeafSelection, tree: Tree) -> dict[Any, Any]:
     both = {*selected.names, *selected.names.values()}
     deeper = {name[:end] for name in both for end, letter in enumerate(name) if letter == "."}
     found = list(_selected(selected, deeper, tree, (), None if selected.verb == "keep" else (), named))
-    if missing := [name for name in selected.names if name not in named]:
-        known = flatten(tree)[1].names
-        if known == [""]:
-            remedy = "name it in a map before: .map(lambda x: {'x': x})"
-            raise ArgumentError(f"{selected}: an example is a single leaf without a name; {remedy}")
-        close = difflib.get_close_matches(missing[0], known, 1)
-        guess = f"did you mean {close[0]!r}? " if close else ""
-        raise ArgumentError(f"{selected}: there is no leaf {missing[0]!r}; {guess}the names of leaves are {known}")
-    if not found:
-        raise ArgumentError(f"{selected} leaves nothing of {flatten(tree)[1].names}; keep at least one leaf")
-    nodes: dict[Path, dict[Any, Any]] = {(): {}}
+    if len(named) < len(selected.names) or not found:
+        raise _missing(selected, named, flatten(tree)[1].names)
+    paths = sorted(tuple(map(str, path)) for path, _ in found) if selected.verb == "rename" else []
+    for path, following in pairwise(paths):
+        if following[: len(path)] == path:
+            name = ".".join(path)
+            raise ArgumentError(f"{selected}: two leaves would be called {name!r}; rename or drop one of them first")
+    result: dict[Any, Any] = {}
     for path, value in found:
-        for end in range(1, len(path)):
-            if path[:end] not in nodes:
-                nodes[path[:end]] = _put(selected, nodes[path[: end - 1]], path[:end], {})
-        _put(selected, nodes[path[:-1]], path, value)
-    return nodes[()]
+        node = result
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = value
+    return result
 
 
 def select_of_rows(selected: LeafSelection, examples: Sequence[Tree], rows: Sequence[int]) -> list[Tree]:
@@ -120,8 +119,7 @@ def _selected(
     """
     prefix = "".join(f"{key}." for key in keys)
     for key, value in members(tree) or ():
-        name = f"{prefix}{key}"
-        path = None if target is None else (*target, key)
+        name, path = f"{prefix}{key}", None if target is None else (*target, key)
         if name in selected.names:
             named.add(name)
             new = {"keep": (*keys, key), "drop": None, "rename": tuple(selected.names[name].split("."))}
@@ -132,9 +130,14 @@ def _selected(
             yield path, value
 
 
-def _put(selected: LeafSelection, node: dict[Any, Any], path: Path, value: Any) -> Any:
-    if path[-1] in node:
-        name = ".".join(map(str, path))
-        raise ArgumentError(f"{selected}: two leaves would be called {name!r}; rename or drop one of them first")
-    node[path[-1]] = value
-    return value
+def _missing(selected: LeafSelection, named: set[str], known: list[str]) -> ArgumentError:
+    """The error of a selection of names that are not known, or of no leaves."""
+    absent = [name for name in selected.names if name not in named]
+    if not absent:
+        return ArgumentError(f"{selected} leaves nothing of {known}; keep at least one leaf")
+    if known == [""]:
+        remedy = "name it in a map before: .map(lambda x: {'x': x})"
+        return ArgumentError(f"{selected}: an example is a single leaf without a name; {remedy}")
+    close = difflib.get_close_matches(absent[0], known, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return ArgumentError(f"{selected}: there is no leaf {absent[0]!r}; {guess}the names of leaves are {known}")

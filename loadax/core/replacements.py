@@ -91,21 +91,10 @@ _MODULE = {
     "interleave mixture interleave_datasets": "loadax.mix([data, other], [3, 1])",
 }
 _ARGUMENTS = {
-    "shuffle": {
-        "buffer_size": "all rows are shuffled, without a buffer: data.shuffle(seed=0)",
-        "reshuffle_each_iteration": "each epoch has another order: data.shuffle(seed=0)",
-    },
-    "map": {
-        "batched": "a function of many rows is data.map_batch(fn)",
-        "with_indices": "data.map(fn, with_index=True)",
-        "remove_columns": "data.map(fn).drop('label')",
-        "num_proc num_parallel_calls": "the Dataloader runs maps: loadax.Dataloader(data, batch_size=8, num_workers=2)",
-    },
-    "split": {
-        "stratify": "split each class: parts = [data.filter(lambda row, k=k: row['label'] == k).split(0.5) for k in "
-        "range(2)], then train = loadax.concat([part[0] for part in parts])",
-        "test_size train_size": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
-    },
+    "buffer_size": "all rows are shuffled, without a buffer: data.shuffle(seed=0)",
+    "batched": "a function of many rows is data.map_batch(fn)",
+    "stratify": "split each class: parts = [data.filter(lambda row, k=k: row['label'] == k).split(0.5) "
+    "for k in range(2)], then train = loadax.concat([part[0] for part in parts])",
 }
 
 
@@ -128,13 +117,12 @@ def explain_arguments(verb: Callable[_Arguments, _Result]) -> Callable[_Argument
     Raises:
         ArgumentError: For such an argument; says what to write instead.
     """
-    hints = _by_name(_ARGUMENTS[verb.__name__])
 
     @wraps(verb)
     def explained(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        for name, value in named.items():
-            if name in hints:
-                raise ArgumentError(f"{name}={shown(value)}: {verb.__name__}() has no such argument; {hints[name]}")
+        for name in named.keys() & _ARGUMENTS.keys():
+            value = shown(named[name])
+            raise ArgumentError(f"{name}={value}: {verb.__name__}() has no such argument; {_ARGUMENTS[name]}")
         return verb(*given, **named)
 
     return explained

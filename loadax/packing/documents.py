@@ -50,7 +50,7 @@ def check_documents(reader: Reader, order: Order) -> None:
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
         raise ArgumentError(
-            "pack() reads documents once; call pack() first, then the random map, or that with with_epoch=True"
+            "pack() reads documents once; call pack() first, then the random map, or one with_epoch=True"
         )
     refuse_batch_maps(reader)
 

@@ -90,7 +90,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     """
     if reader.traits.random:
         raise ArgumentError(
-            f"{question.verb}() reads each row once; call it before the random map, or that with with_epoch=True"
+            f"{question.verb}() reads each row once; call it before the random map, or one with_epoch=True"
         )
     folder = None if options.index is None else IndexFolder(options.index)
     check_index(folder, question.verb, f"{len(met)} rows")

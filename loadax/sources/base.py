@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import flatten_spec, normalise_spec, split_rows
-from loadax.core.tree import Structure, flatten, map_leaves
+from loadax.core.spec import split_rows
+from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 
@@ -106,6 +106,10 @@ class BaseSource(ABC):
     """
 
     traits: Traits = Traits()
+    # The `Structure` of a row, if it is known although `spec` is not.
+    structure: Any = None
+    # What `describe` tells of a source that has selected leaves by itself.
+    described: Sequence[Any] = ()
 
     @property
     def spec(self) -> Tree | None:
@@ -190,14 +194,9 @@ class BaseSource(ABC):
             f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
         )
 
-    def padded(self, lengths: Any, value: Any, truncate: bool, left: bool, add_lengths: bool) -> "BaseSource | None":  # noqa: ARG002
-        """This source with rows padded as they are read, see `Dataset.pad`; None: they are padded afterwards."""
+    def padded(self, pad: Any) -> "BaseSource | None":  # noqa: ARG002
+        """This source with rows padded by a `Pad` as they are read; None: they are padded afterwards."""
         return None
-
-    @property
-    def structure(self) -> Structure | None:
-        """Structure of a row, if it is known without reading one."""
-        return None if self.spec is None else flatten_spec(normalise_spec(self.spec, "spec"))[1]
 
     def keep_leaves(self, leaves: Tree) -> "BaseSource | None":  # noqa: ARG002
         """A source of some of the leaves that reads only them; None: it can't.
@@ -256,7 +255,7 @@ class BaseSource(ABC):
 
     def describe(self) -> list[Any]:
         """Everything that determines the values of rows and belongs to a run's state, as JSON."""
-        return []
+        return [*self.described]
 
     @property
     def type_name(self) -> str:

@@ -351,9 +351,9 @@ def select_leaves(chain: Chain, verb: Literal["rename", "keep", "drop"], names: 
     """The leaves at some paths, under other ones, of dicts of dicts."""
     dataset = chain.dataset.rename(names) if verb == "rename" else getattr(chain.dataset, verb)(*names)
     mapped = _mapped(chain, f".{verb}({names})", dataset, lambda visit: selected_row(visit.value, paths))
-    unchanged = {name: getattr(chain, name) for name in ("one_by_one", "differs", "mapped", "maps", "stride")}
-    # Behind maps, a selection is one too.
-    return replace(mapped, **unchanged)
+    unchanged = {name: getattr(chain, name) for name in ("one_by_one", "differs", "maps", "stride")}
+    # Sources that can't leave leaves out are mapped.
+    return replace(mapped, **unchanged, mapped=bool(dataset.maps))
 
 
 def selected_row(row: Row, paths: Paths) -> Row:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.casting import check_cast
 from loadax.core.formatting import name_of
-from loadax.core.leaf_selection import select_leaves
+from loadax.core.leaf_selection import LeafSelection, select_leaves
 from loadax.core.spec import as_array, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
@@ -22,7 +22,7 @@ from loadax.loader.metrics.stats import Failure, Timing
 from loadax.protocols import Columns, Integers, LeafArrays, Tree, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
-from loadax.transforms import BatchMap, SelectLeaves
+from loadax.transforms import BatchMap
 
 _IndexedTile: TypeAlias = tuple[int, ColumnTile]  # with its index among the tiles of the layout
 
@@ -198,7 +198,7 @@ class Assembler:
                 view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
         elif not self._by_columns:
             self._by_rows(view, clock)
-        elif self._reader.maps:
+        elif any(not isinstance(transform, LeafSelection) for transform in self._reader.maps):
             self._mapped_columns(view, clock)
         else:
             self._plain_columns(view, clock)
@@ -263,8 +263,8 @@ class Assembler:
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for batch_map, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
-            if isinstance(batch_map, SelectLeaves):
-                batch = select_leaves(batch_map.function, batch)
+            if isinstance(batch_map, LeafSelection):
+                batch = select_leaves(batch_map, batch)
                 continue
             shapes, (specs, expected) = [leaf.shape for leaf in flatten(batch)[0]], flatten_spec(spec)
             assert isinstance(batch_map, BatchMap)

@@ -44,29 +44,17 @@ class PaddedRecords(_Records):
     Args:
         files: Files of the records.
         dtype: Stored dtype of the entries.
-        pad_to: Number of entries of a row.
-        truncate: Whether to truncate longer records; False: they are an error.
-        value: Value of the padding, of that dtype.
-        left: Whether to pad and truncate at the start.
-        add_lengths: Whether rows have their lengths.
+        pad: The `Pad` whose arguments say how.
     """
 
     traits = Traits(owns_memory=True, reads_columns=True)
 
-    def __init__(
-        self,
-        files: RecordFiles,
-        dtype: np.dtype[Any],
-        pad_to: int,
-        truncate: bool,
-        value: Any,
-        left: bool = False,
-        add_lengths: bool = True,
-    ):
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad: Any):
         super().__init__(files)
-        self._dtype, self._pad_to, self._truncate, self._value, self._left = dtype, pad_to, truncate, value, left
-        data = ArraySpec((pad_to,), dtype.newbyteorder("="))
-        self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if add_lengths else data
+        self._dtype, self._left, self._truncate = dtype, pad.left, pad.function.truncate
+        self._pad_to, self._value = pad.function.lengths, fill_value(DATA, pad.function.value, dtype)
+        data = ArraySpec((self._pad_to,), dtype.newbyteorder("="))
+        self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if pad.add_lengths else data
         self.chunks = files.chunks
 
     def __repr__(self) -> str:
@@ -141,11 +129,10 @@ class RecordSource(_Records):
     def __repr__(self) -> str:
         return repr(self._files)
 
-    def padded(self, lengths: Any, value: Any, truncate: bool, left: bool, add_lengths: bool) -> PaddedRecords | None:
-        if self._dtype is None or not isinstance(lengths, int):
+    def padded(self, pad: Any) -> PaddedRecords | None:
+        if self._dtype is None or not isinstance(pad.function.lengths, int):
             return None
-        value = fill_value("data", value, self._dtype)
-        return PaddedRecords(self._files, self._dtype, lengths, truncate, value, left, add_lengths)
+        return PaddedRecords(self._files, self._dtype, pad)
 
     def read(self, rows: Integers) -> NDArray[Any]:
         """Reads the examples at `rows`; arrays must be equally long."""

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias, final
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tree import Structure
 from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
@@ -52,7 +51,7 @@ class TableSource(BaseSource):
         self._tree, self._text, self._opened, self._held = tree, text, opened, held
         self._map: RowMap | None
         self._map, self._length = mapping or (None, len(tree))
-        self.addresses = list(addresses)
+        self.addresses, self.structure = list(addresses), tree.structure
         self.traits = tree.traits._replace(attributes=attributes)
         self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
 
@@ -80,10 +79,6 @@ class TableSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._tree.examples(self._rows(visits.rows))
 
-    @property
-    def structure(self) -> Structure:
-        return self._tree.structure
-
     def keep_leaves(self, leaves: Tree) -> "TableSource":
         tree, mapping = self._tree.keep(leaves), self._map and (self._map, self._length)
         opened = TableSource.keep_leaves, (self, leaves)
@@ -99,7 +94,7 @@ class TableSource(BaseSource):
         return self._held(most)
 
     def __reduce__(self) -> Any:
-        return self._opened
+        return *self._opened, {"described": self.described, "traits": self.traits}
 
     def _rows(self, rows: Integers) -> Integers:
         """Rows of the columns."""

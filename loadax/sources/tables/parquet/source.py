@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
-from loadax.core.tree import Structure, flatten
+from loadax.core.tree import flatten
 from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
@@ -31,6 +31,7 @@ class ParquetSource(BaseSource):
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
         self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
         self._empty = groups.leaves.empty
+        self.structure = self._empty.structure
         self.traits = self._empty.traits._replace(
             concurrent_reads=4 if groups.files.far else 1,
             kept_chunks=self._fitting(),
@@ -57,10 +58,6 @@ class ParquetSource(BaseSource):
     @property
     def spec(self) -> Tree | None:
         return self._empty.spec
-
-    @property
-    def structure(self) -> Structure:
-        return self._empty.structure
 
     @property
     def chunks(self) -> Integers | range | None:
@@ -139,7 +136,8 @@ class ParquetSource(BaseSource):
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.
-        return ParquetSource, (self._groups, self._memory_bytes, self._open_groups)
+        selected = {"described": self.described, "traits": self.traits}
+        return ParquetSource, (self._groups, self._memory_bytes, self._open_groups), selected
 
     def _examples(self, rows: Integers) -> list[Tree]:
         found: list[Tree] = [None] * len(rows)
