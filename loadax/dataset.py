@@ -884,7 +884,8 @@ class Dataset:
             with_epoch: Whether to pass the epoch, an int from 0, after the row: `fn(example, epoch)`, or
                 `fn(example, row, epoch, rng)`, such as to choose another caption in each. In a mixture it is that of
                 the row's dataset, and in `repeat` each time is one. Rows then differ between epochs, as with `rng`:
-                `filter`, `pack`, `cache`, `split_by` and `keep_on_device` refuse such a map before them.
+                `filter`, `pack`, `cache`, `split_by` and `keep_on_device` refuse such a map before them. A stream has
+                no epochs for a map; map before `to_stream`.
 
         Raises:
             ArgumentError: If `fn` can't be called with what it gets, or `seed` is given without `rng`.
@@ -1155,6 +1156,10 @@ class Dataset:
         return Dataset(self.source, order, self.maps)
 
     def _mapped(self, transform: Transform) -> "Dataset":
+        if transform.with_epoch and self.is_stream:
+            raise StreamError(
+                "with_epoch=True", "map before to_stream(), or in the lanes of from_stream(), which get it"
+            )
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 

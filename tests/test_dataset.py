@@ -20,7 +20,7 @@ from loadax import (
     mix,
 )
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.errors import ArgumentError, RowIndexError, SourceError, StreamError
 from loadax.io import as_dataset
 from loadax.protocols import ArraySpec
 from loadax.seeds import ORDER_VERSION
@@ -162,6 +162,16 @@ def test_what_reads_rows_once_refuses_maps_of_the_epoch(verb: Callable[[Dataset]
     joined = concat([from_arrays(VALUES).map(lambda value, epoch: value + epoch, with_epoch=True), VALUES])
     with pytest.raises(ArgumentError, match="with_epoch=True"):
         verb(joined)
+
+
+def test_streams_pass_the_epoch_of_maps_before_them() -> None:
+    data = from_arrays(VALUES)
+    lanes = data.map(_add_epoch, with_epoch=True).to_stream(lanes=2)
+    loader = Dataloader(lanes, 10, num_epochs=3, mesh=data_parallel(jax.devices()[:1]))
+    assert [(batch % 100).tolist() for batch in loader] == [[epoch] * 10 for epoch in range(3)]
+    for mapped in (data.to_stream(lanes=2).map, data.to_stream(lanes=2).map_batch):
+        with pytest.raises(StreamError, match=r"^with_epoch=True: .*; map before to_stream\(\), or in the lanes of"):
+            mapped(_add_epoch, with_epoch=True)
 
 
 def _add_epoch(value: Any, epoch: int) -> Any:

@@ -80,7 +80,6 @@ def test_leaves_are_those_that_were_named(selected: Callable[[Dataset], Dataset]
                 place = want.setdefault(above[0], {}) if above else want
                 place[last] = flat[old][row]
             assert_row(made[position], want)
-    check_source(selected(NESTED_DATA).source, loader=False, rows=4)
 
 
 @pytest.mark.parametrize("kind", [Pair, Example, lambda image, label: (image, label)])
@@ -240,6 +239,7 @@ def test_partitions_over_columns_read_only_their_boxes(maps: str) -> None:
 
 
 def test_what_a_rename_keeps_of_its_source() -> None:
+    check_source(NESTED_DATA.drop("meta.day").rename({"tokens": "x"}).source, loader=False, rows=4)
     tokens, loss = np.arange(12), np.ones(12, bool)
     documents = from_documents({"tokens": tokens, "loss_mask": loss, "other": tokens}, [0, 3, 12])
     renamed = documents.rename({"tokens": "ids"}).drop("other")

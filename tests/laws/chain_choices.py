@@ -301,13 +301,10 @@ class Choices:
             return chain
         path = self.path()
         good = not chain.varies and not chain.random and placeable(chain.first) and len(chain) and chain.alike(*EPOCHS)
-        ragged = not chain.alike(*EPOCHS)  # which it may write too; see tests/writing
+        if not good and not chain.alike(*EPOCHS):  # ragged rows are written too; see tests/writing
+            return chain
         if not good:
-            return (
-                chain
-                if ragged
-                else self._without_meaning(chain, "cache", lambda: chain.dataset.cache(path, progress=False))
-            )
+            return self._without_meaning(chain, "cache", lambda: chain.dataset.cache(path, progress=False))
         made = verbs.cached(chain, path)
         if self.random.random() < 0.2:  # found again
             return verbs.cached(chain, path)
