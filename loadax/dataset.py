@@ -27,7 +27,8 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.replacements import missing_attribute
+from loadax.core.leaf_selection import selection
+from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tasks import Engine, index_engine
 from loadax.core.tree import Structure, flatten, map_leaves
@@ -51,7 +52,7 @@ from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
-from loadax.sources.checks import chunk_rows
+from loadax.sources.checks import chunk_rows, keep_selected
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
@@ -236,6 +237,7 @@ class Dataset:
         """Iterates over the examples of epoch 0, to inspect data. A `Dataloader` reads many rows at once."""
         return (self[position] for position in range(len(self)))
 
+    @explain_arguments
     def shuffle(
         self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
     ) -> "Dataset":
@@ -647,7 +649,7 @@ class Dataset:
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
-            what = "the order changes every epoch" if self.order.varies else "a map is random"
+            what = "the order changes every epoch" if self.order.varies else "a map is random or has with_epoch=True"
             raise ArgumentError(
                 f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
@@ -703,6 +705,7 @@ class Dataset:
     @overload
     def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]: ...
 
+    @explain_arguments
     def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
         """Splits the dataset at random into parts that share no row.
 
@@ -746,7 +749,7 @@ class Dataset:
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
                     f"since each row is drawn independently; pass another seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         return parts
 
@@ -870,6 +873,7 @@ class Dataset:
         first, rest = split_groups(self.order, self.reader, key, share, seed, options)
         return self._with(first), self._with(rest)
 
+    @explain_arguments
     def map(
         self,
         fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
@@ -877,6 +881,7 @@ class Dataset:
         seed: int = 0,
         spec: Tree | None = None,
         with_index: bool = False,
+        with_epoch: bool = False,
     ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
@@ -894,6 +899,11 @@ class Dataset:
             with_index: Whether to pass the row number, an int: `fn(example, row)`, or `fn(example, row, rng)`. It is
                 the row of the source, as `Dataloader.rows` tells it, and not the position, which a shuffle or a slice
                 changes: the same record has the same number in every epoch.
+            with_epoch: Whether to pass the epoch, an int from 0, after the row: `fn(example, epoch)`, or
+                `fn(example, row, epoch, rng)`, such as to choose another caption in each. In a mixture it is that of
+                the row's dataset, and in `repeat` each time is one. Rows then differ between epochs, as with `rng`:
+                `filter`, `pack`, `cache`, `split_by` and `keep_on_device` refuse such a map before them. A stream has
+                no epochs for a map; map before `to_stream`.
 
         Raises:
             ArgumentError: If `fn` can't be called with what it gets, or `seed` is given without `rng`.
@@ -907,10 +917,11 @@ class Dataset:
             {'value': np.float64(3.5), 'size': np.int64(5)}
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        with_index = flag("with_index", with_index)
-        checked = checked_function(fn, ("an example", "its row", "a generator"), with_index, rng)
+        with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
+        gets = "an example", "its row", "its epoch", "a generator"
+        checked = checked_function(fn, gets, with_index, with_epoch, rng)
         index = self.reader.traits.num_maps
-        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, _spec(spec), with_index))
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, _spec(spec), with_index, with_epoch))
 
     def map_batch(
         self,
@@ -920,6 +931,7 @@ class Dataset:
         spec: Tree | None = None,
         elementwise: bool = False,
         with_index: bool = False,
+        with_epoch: bool = False,
     ) -> "Dataset":
         """Applies `fn(batch)` to many rows at once: some rows of some step, not necessarily a whole batch.
 
@@ -934,26 +946,29 @@ class Dataset:
                 called with some columns of the rows, and only the columns of this process's devices are read.
             with_index: Whether to pass the row numbers as int64[n]: `fn(batch, rows)`, or `fn(batch, rows, rngs)`; see
                 `map`.
+            with_epoch: Whether to pass the rows' epochs as int64[n] after the row numbers; see `map`.
 
         Raises:
             ArgumentError: If `fn` can't be called with what it gets, `seed` is given without `rng`, or `elementwise`
-                with `rng` or `with_index`.
+                with `rng`, `with_index` or `with_epoch`.
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
-        with_index = flag("with_index", with_index)
+        with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         if elementwise and rng:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
-        if elementwise and with_index:
+        if elementwise and (with_index or with_epoch):
+            other = "with_index" if with_index else "with_epoch"
             raise ArgumentError(
-                "elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one"
+                f"elementwise=True with {other}=True: an elementwise function depends on elements alone; choose one"
             )
         refuse_transform(fn, "map_batch")
-        checked = checked_function(fn, ("a batch", "their rows", "a list of generators"), with_index, rng)
+        gets = "a batch", "their rows", "their epochs", "a list of generators"
+        checked = checked_function(fn, gets, with_index, with_epoch, rng)
         seed = checked_seed(seed, rng)
         index = self.reader.traits.num_maps
-        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), elementwise, with_index))
+        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), elementwise, with_index, with_epoch))
 
     def flat_map(
         self,
@@ -962,6 +977,7 @@ class Dataset:
         rng: bool = False,
         seed: int = 0,
         with_index: bool = False,
+        with_epoch: bool = False,
     ) -> "Dataset":
         """Makes `fan_out` examples of every row.
 
@@ -976,6 +992,7 @@ class Dataset:
             rng: As in `map`.
             seed: As in `map`.
             with_index: As in `map`.
+            with_epoch: As in `map`.
 
         Raises:
             ArgumentError: If a value can't be used.
@@ -995,20 +1012,30 @@ class Dataset:
         from loadax.sources.wrappers.flat_map import FlatMapSource
 
         # The lists are never stacked, so they need no spec of their own.
-        lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
+        lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch)
         name = name_of(lists.maps[-1].function)
         return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out, name))
 
-    def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
+    def pad(
+        self,
+        lengths: int | Mapping[str, int],
+        value: Any = 0,
+        truncate: bool = False,
+        side: Literal["left", "right"] = "right",
+        add_lengths: bool = True,
+    ) -> "Dataset":
         """Pads ragged leaves to a fixed length, and puts their lengths beside them. Other leaves stay as they are.
 
         Args:
             lengths: Length of each padded leaf by name, such as `{"tokens": 512}`; the leaf "tokens_length" (int32) is
                 added. Or an int for examples that are bare arrays, which become dicts of "data" and "length". Padding
-                is at the end of the first dimension.
+                is in the first dimension.
             value: Value of the padding. Or a dict of values by name, 0 for the others.
             truncate: Whether to truncate longer leaves, whose lengths then are those of the rest. Otherwise they are an
                 error.
+            side: Where padding is put, and entries are dropped: "right", at the end, or "left", at the start, so that
+                the last entries stay and end the row, as prompts do for generation.
+            add_lengths: Whether to add lengths. Without them, examples that are bare arrays stay so.
 
         Raises:
             ArgumentError: If a value can't be used, or `value` does not fit a leaf's dtype.
@@ -1023,12 +1050,87 @@ class Dataset:
             [[0, 1, 2, -1, -1, -1], [0, 1, 2, 3, 4, -1]]
             >>> padded[0]["tokens_length"]
             np.int32(3)
+            >>> left = from_source([np.arange(3), np.arange(5)]).pad(4, truncate=True, side="left", add_lengths=False)
+            >>> left.read([0, 1]).tolist()
+            [[0, 0, 1, 2], [1, 2, 3, 4]]
         """
-        arguments = padding(lengths, value, truncate)
-        padded = None
-        if isinstance(arguments.lengths, int) and not self.maps:
-            padded = self.source.padded(arguments.lengths, arguments.value, arguments.truncate)
-        return Dataset(padded, self.order) if padded else self._mapped(Pad(arguments))
+        left = choice("side", side, ("left", "right")) == "left"
+        pad = Pad(padding(lengths, value, truncate), left, flag("add_lengths", add_lengths))
+        padded = None if self.maps else self.source.padded(pad)
+        return Dataset(padded, self.order) if padded else self._mapped(pad)
+
+    def rename(self, names: Mapping[str, str]) -> "Dataset":
+        """Renames leaves: examples become dicts of the same leaves under other names.
+
+        Names are keys joined by dots, and that of a subtree stands for all of its leaves: `{"meta.user": "user"}` moves
+        a leaf of `meta` to the top, and `{"user": "meta.user"}` the other way. An example becomes a dict if it is a
+        tuple (its keys are "0", "1" and so on) or a dataclass, as does a subtree of which a leaf is named; other
+        subtrees stay as they are.
+
+        It costs nothing where a source has columns, and it is no map: it copies nothing, and random maps after it get
+        the same numbers as without it.
+
+        Args:
+            names: New name of each leaf to rename, by its old one.
+
+        Raises:
+            ArgumentError: If there is no such leaf, two leaves would get one name, or examples are single leaves. After
+                maps, and of examples of a user's objects, it is a LeafError on reading, which names the row.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays({"tokens": np.arange(4), "meta": {"user": np.arange(4), "day": np.arange(4)}})
+            >>> data.rename({"tokens": "inputs", "meta.user": "user"})[2]
+            {'inputs': np.int64(2), 'meta': {'day': np.int64(2)}, 'user': np.int64(2)}
+        """
+        return self._select_leaves("rename", names)
+
+    def keep(self, *names: str) -> "Dataset":
+        """Keeps these leaves alone. Arrays, zarr groups, npy files and tables then read no others.
+
+        After a map it needs no rows of one shape: leaves that can't be in a batch, such as texts or ragged ones, are
+        dropped before `pad`, `pack` or a `Dataloader` would refuse them.
+
+        Args:
+            names: Names of leaves or subtrees; see `rename`.
+
+        Raises:
+            ArgumentError: As `rename`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays({"tokens": np.arange(4), "meta": {"user": np.arange(4), "day": np.arange(4)}})
+            >>> data.keep("tokens", "meta.user")[2]
+            {'meta': {'user': np.int64(2)}, 'tokens': np.int64(2)}
+        """
+        return self._select_leaves("keep", names)
+
+    def drop(self, *names: str) -> "Dataset":
+        """Drops these leaves, and keeps the others; see `keep`.
+
+        Args:
+            names: Names of leaves or subtrees; see `rename`.
+
+        Raises:
+            ArgumentError: As `rename`; or if no leaf would be left.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> from_arrays({"tokens": np.arange(4), "meta": {"user": np.arange(4)}}).drop("meta")[2]
+            {'tokens': np.int64(2)}
+        """
+        return self._select_leaves("drop", names)
+
+    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any) -> "Dataset":
+        selected, source = selection(verb, names), self.source
+        kept = None
+        if not (self.maps or self.is_stream):
+            structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]
+            kept = None if structure is None else keep_selected(source, structure, selected)
+        return self._mapped(selected) if kept is None else Dataset(kept, self.order)
 
     def _warn_of_chunks(self) -> None:
         rows = chunk_rows(self.source)
@@ -1043,7 +1145,7 @@ class Dataset:
             "shuffle(seed, block='chunks') decodes each once an epoch, "
             "or `loadax convert` writes the data in smaller chunks",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _check_random_access(self, verb: str) -> None:
@@ -1078,6 +1180,10 @@ class Dataset:
         return Dataset(self.source, order, self.maps)
 
     def _mapped(self, transform: Transform) -> "Dataset":
+        if transform.with_epoch and self.is_stream:
+            raise StreamError(
+                "with_epoch=True", "map before to_stream(), or in the lanes of from_stream(), which get it"
+            )
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import name_of, rows_text
+from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
 from loadax.core.spec import (
     RowNames,
     as_array,
@@ -72,6 +73,9 @@ class Reader:
         known = [self.source.spec, *(transform.spec for transform in self.maps)]
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
+        for index, transform in enumerate(self.maps):
+            if isinstance(transform, LeafSelection) and known[index] is not None:
+                known[index + 1] = select_leaves(transform, known[index])
         probed = int(None in known)
         if probed:
             try:
@@ -81,7 +85,7 @@ class Reader:
                     error.add_note(_PROBED)
                 raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
-            if transform.elementwise:
+            if transform.elementwise and isinstance(transform, BatchMap):
                 _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
 
@@ -134,26 +138,41 @@ class Reader:
 
     @cached_property
     def traits(self) -> Traits:
-        """What mapped rows are like. Padding does not count as a map, since some sources pad as they read."""
+        """What mapped rows are like. Padding and selections of leaves don't count as maps: some sources do them."""
         traits = self.source.traits
         if not self.maps:
             return traits
-        counted = [transform for transform in self.maps if not isinstance(transform, Pad)]
         return Traits(
-            reads_examples=isinstance(self.maps[-1], Map | Pad),
-            owns_memory=True,
+            reads_examples=isinstance(self._last, Map | Pad) if self._last else traits.reads_examples,
+            owns_memory=self._last is not None or traits.owns_memory,
             concurrent_reads=traits.concurrent_reads,
-            random=traits.random or any(transform.rng for transform in self.maps),
+            random=traits.random or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
-            num_maps=traits.num_maps + len(counted),
-            runs_python=True,
-            attributes={} if counted else traits.attributes,
+            num_maps=traits.num_maps + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
+            runs_python=self._last is not None or traits.runs_python,
+            attributes=traits.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {},
         )
+
+    @property
+    def _last(self) -> Map | BatchMap | Pad | None:
+        """The last map that makes the values of leaves; None: they are those of the source."""
+        making = (transform for transform in reversed(self.maps) if not isinstance(transform, LeafSelection))
+        return next(making, None)
+
+    @property
+    def origins(self) -> list[int]:
+        """Index of the source's leaf that each leaf of an example is made of, if all maps are elementwise."""
+        specs, structure = self._source_spec
+        tree = structure.build(range(len(specs)))
+        for transform in self.maps:
+            if isinstance(transform, LeafSelection):
+                tree = select_leaves(transform, tree)
+        return flatten(tree)[0]
 
     @property
     def ragged(self) -> bool:
         """Whether the shapes of rows may differ: they are read one by one, and no spec is given for them."""
-        return self.traits.reads_examples and (self.maps[-1] if self.maps else self.source).spec is None
+        return self.traits.reads_examples and (self._last or self.source).spec is None
 
     @property
     def elementwise(self) -> bool:
@@ -171,7 +190,7 @@ class Reader:
 
     def lengths(self, rows: Integers) -> Integers | None:
         """int64[n]: document lengths if known without reading, and no map changes them; else None."""
-        return None if self.maps else self.source.lengths(rows)
+        return None if self._last else self.source.lengths(rows)
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits`: a tree of arrays, rows first."""
@@ -184,7 +203,7 @@ class Reader:
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
         if isinstance(mapped, Examples):
             return self._own(mapped, visits, len(self.maps))
-        owned = not self.maps and self.source.traits.owns_memory
+        owned = self._last is None and self.source.traits.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
@@ -221,27 +240,32 @@ class Reader:
 
         Values of leaves without a box have no meaning.
         """
-        out: list[NDArray[Any] | None] = []
-        values = []
-        for box, spec in zip(boxes, self._source_spec[0], strict=True):
+        specs, out, values = self._source_spec[0], list[NDArray[Any] | None](), []
+        its_boxes = dict(zip(self.origins, boxes, strict=True))
+        read = [its_boxes.get(leaf) for leaf in range(len(specs))]
+        for box, spec in zip(read, specs, strict=True):
             columns = [(0, 1)] * len(spec.shape) if box is None else box
             shape = len(visits.rows), *(stop - start for start, stop in columns)
             values.append((np.ones if box is None else np.empty)(shape, spec.dtype))
             out.append(None if box is None else values[-1])
-        self.source.read_into(visits.rows, boxes, out)
+        self.source.read_into(visits.rows, read, out)
         return self.apply_elementwise(values, visits)
 
     def apply_elementwise(self, columns: Sequence[NDArray[Any]], visits: Visits) -> list[NDArray[Any]]:
-        """Applies the maps, all elementwise, to some columns of every leaf."""
-        leaves, expected = list(columns), self._source_spec[1]
+        """Applies the maps, all elementwise, to some columns of every leaf of the source."""
+        batch = self._source_spec[1].build(columns)
         for transform, spec in zip(self.maps, self.specs[1:], strict=True):
+            if isinstance(transform, LeafSelection):
+                batch = select_leaves(transform, batch)
+                continue
             assert isinstance(transform, BatchMap)
-            shapes, name = [leaf.shape for leaf in leaves], name_of(transform.function)
-            results, structure = flatten(transform.raw(expected.build(leaves), visits))
+            shapes, name = [leaf.shape for leaf in flatten(batch)[0]], name_of(transform.function)
+            specs, expected = flatten_spec(spec)
+            results, structure = flatten(transform.raw(batch, visits))
             if structure != expected:
                 raise LeafError(f"map_batch {name} returned the leaves {structure.paths}, expected {expected.paths}")
             leaves = []
-            for path, leaf, shape, wanted in zip(structure.paths, results, shapes, flatten_spec(spec)[0], strict=True):
+            for path, leaf, shape, wanted in zip(structure.paths, results, shapes, specs, strict=True):
                 array = as_array(leaf, f"map_batch {name}: leaf {path or 'of the batch'}")
                 wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
                 if array.shape != shape or wrong_dtype:
@@ -251,7 +275,8 @@ class Reader:
                         "an elementwise map keeps every shape; use elementwise=False for one that does not"
                     )
                 leaves.append(array)
-        return leaves
+            batch = expected.build(leaves)
+        return flatten(batch)[0]
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
         """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""
@@ -269,6 +294,9 @@ class Reader:
         if not isinstance(read, Examples):
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
+            if isinstance(transform, LeafSelection):
+                read = _selected(transform, read, visits)
+                continue
             if isinstance(transform, BatchMap):
                 batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
                 read = transform(batch, visits, self.specs[index + 1])
@@ -318,11 +346,11 @@ class Reader:
 
     @property
     def _maps_examples_first(self) -> bool:
-        return self.source.traits.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map | Pad)
+        return self.source.traits.reads_examples and bool(self.maps) and not isinstance(self.maps[0], BatchMap)
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
-        return batch if not self.maps or self.source.traits.owns_memory else map_leaves(np.array, batch)
+        return batch if self._last is None or self.source.traits.owns_memory else map_leaves(np.array, batch)
 
     def _read_examples(self, visits: Visits) -> Examples:
         examples = list(self._read_with_note(self.source.read_examples, visits))
@@ -360,6 +388,10 @@ class Reader:
                 result = transform.raw(batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
+            elif isinstance(transform, LeafSelection):
+                read, infer = _selected(transform, read, first), spec_of if self._stacks(index) else spec_or_object
+                one_by_one = isinstance(read, Examples)
+                specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform, specs[index]))
             elif isinstance(transform, Pad):
                 example = _single_example(read)
                 specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
@@ -382,6 +414,13 @@ class Reader:
         batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
         return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
+
+
+def _selected(transform: LeafSelection, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+    """Rows or a batch with the selected leaves."""
+    if isinstance(read, Examples):
+        return Examples(select_of_rows(transform, read.items, visits.rows.tolist()))
+    return select_leaves(transform, read)
 
 
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:

@@ -1,6 +1,6 @@
 """Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
+from loadax.core.leaf_selection import LeafSelection
 from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
@@ -42,13 +43,13 @@ class Map:
     """A function that is applied to each row.
 
     Args:
-        function: `function(example)`, `function(example, rng)`, `function(example, row)` or
-            `function(example, row, rng)`.
+        function: `function(example)`, with the row, the epoch and a generator after it, as far as it takes them.
         rng: Whether it takes a `numpy.random.Generator`, one per row.
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of its result; None: inferred by calling it once.
         with_index: Whether it takes the row number, a Python int.
+        with_epoch: Whether it takes the epoch, a Python int.
     """
 
     function: Callable[..., Tree]
@@ -57,6 +58,7 @@ class Map:
     place: int
     spec: Tree | None
     with_index: bool = False
+    with_epoch: bool = False
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
     calls: UserObject = field(init=False, repr=False, compare=False)
     elementwise = False
@@ -76,7 +78,7 @@ class Map:
         first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
             other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
-        elif self.rng or self.with_index:
+        elif self.rng or self.with_index or self.with_epoch:
             calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
             other_results = [self.one(*call) for call in calls]
         else:
@@ -155,9 +157,9 @@ class Map:
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """Applies the function to one example. An exception gets a note with the row."""
         try:
-            index = (row,) if self.with_index else ()
+            visit = *[row] * self.with_index, *[epoch] * self.with_epoch
             rng = (row_generator(self.seed, self.place, epoch, row),) if self.rng else ()
-            result = self.function(example, *index, *rng)
+            result = self.function(example, *visit, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
             raise
@@ -174,7 +176,7 @@ class Map:
         )
 
     def describe(self) -> list[Any]:
-        return ["map", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
+        return ["map", *_options(self)]
 
     def text(self) -> str:
         return f"map({name_of(self.function)}{_options_text(self)})"
@@ -186,8 +188,8 @@ class BatchMap:
     """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
-        function: `function(batch)`, `function(batch, rngs)` with one generator per row, `function(batch, rows)` with
-            the row numbers, int64[n], or `function(batch, rows, rngs)`.
+        function: `function(batch)`, with the row numbers, the epochs, both int64[n], and a list of generators, one per
+            row, after it, as far as it takes them.
         rng: Whether it takes generators.
         seed: Seed of the generators.
         place: Index of this map in the chain.
@@ -195,6 +197,7 @@ class BatchMap:
         elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
             then be called with some columns of the rows, and with leaves of different numbers of rows.
         with_index: Whether it takes row numbers.
+        with_epoch: Whether it takes epochs.
     """
 
     function: Callable[..., Tree]
@@ -204,6 +207,7 @@ class BatchMap:
     spec: Tree | None
     elementwise: bool
     with_index: bool = False
+    with_epoch: bool = False
     calls: UserObject = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -220,10 +224,11 @@ class BatchMap:
 
     def _raw(self, batch: Tree, visits: Visits) -> Tree:
         try:
-            index = (visits.rows.copy(),) if self.with_index else ()  # the function may change its argument
+            copies = visits.rows.copy(), visits.epochs.copy()  # the function may change its arguments
+            given = *copies[:1] * self.with_index, *copies[1:] * self.with_epoch
             pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
             rngs = ([row_generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
-            result = self.function(batch, *index, *rngs)
+            result = self.function(batch, *given, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"
             blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
@@ -233,7 +238,7 @@ class BatchMap:
         return result
 
     def describe(self) -> list[Any]:
-        return ["map_batch", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
+        return ["map_batch", *_options(self)]
 
     def text(self) -> str:
         return f"map_batch({name_of(self.function)}{_options_text(self)}{', elementwise=True' * self.elementwise})"
@@ -261,18 +266,23 @@ class Padding:
 @final
 @dataclass(frozen=True)
 class Pad:
-    """Pads leaves of ragged rows at the end of their first dimension. Other leaves stay as they are.
+    """Pads leaves of ragged rows at one side of their first dimension. Other leaves stay as they are.
 
     Examples are dicts, and each padded leaf "x" gets a leaf "x_length" (int32) beside it. Or they are bare arrays,
-    which become dicts of "data" and "length".
+    which become dicts of "data" and "length", or stay bare without lengths.
 
     Args:
         function: Its arguments, a `Padding`, where other transforms have their function.
+        left: Whether it pads and truncates at the start.
+        add_lengths: Whether it adds the lengths.
     """
 
     function: Any
+    # Not in `Padding`, whose class is in the fingerprints of old indices; `describe` tells of them.
+    left: bool = False
+    add_lengths: bool = True
     spec = None
-    rng = elementwise = with_index = False
+    rng = elementwise = with_index = with_epoch = False
 
     @property
     def _leaves(self) -> list[tuple[str, str, int]]:
@@ -299,10 +309,11 @@ class Pad:
         for name, length_name, most in self._leaves:
             array = _paddable(named.pop(name), f"row {row}: leaf {name!r}")
             padded[name] = ArraySpec((most, *array.shape[1:]), array.dtype.newbyteorder("="))
-            padded[length_name] = ArraySpec((), np.dtype(np.int32))
+            if self.add_lengths:
+                padded[length_name] = ArraySpec((), np.dtype(np.int32))
             fill_value(name, self.function.value, array.dtype)
         others = spec_of(named) if stacked else {name: spec_or_object(leaf) for name, leaf in named.items()}
-        return {**others, **padded}
+        return self._finished({**others, **padded})
 
     def results(self, examples: list[Tree], visits: Visits, spec: Tree) -> list[Tree]:
         """Pads examples, whose other leaves may differ from row to row.
@@ -314,7 +325,8 @@ class Pad:
         rows = visits.rows.tolist()
         named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
         padded = self._padded(named, rows, spec).items()
-        return [example | {name: column[index] for name, column in padded} for index, example in enumerate(named)]
+        examples = [example | {name: column[index] for name, column in padded} for index, example in enumerate(named)]
+        return list(map(self._finished, examples))
 
     def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
         """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
@@ -327,8 +339,8 @@ class Pad:
             example if by_name and type(example) is dict else self._named(example, row)
             for example, row in zip(examples, rows, strict=True)
         ]
-        made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
-        others = {name: leaf for name, leaf in spec.items() if name not in made}
+        made = {each for name, length_name, _ in self._leaves for each in (name, *[length_name] * self.add_lengths)}
+        others = {name: leaf for name, leaf in spec.items() if name not in made} if by_name else {}
         expected = {*others, *(name for name, _, _ in self._leaves)}
         for row, example in zip(rows, named, strict=True):
             if example.keys() != expected:
@@ -337,24 +349,29 @@ class Pad:
                     "return the same leaves for every row"
                 )
         rest = [{name: example[name] for name in others} for example in named] if others else []
-        return {**(stack(rest, others, rows) if others else {}), **self._padded(named, rows, spec)}
+        return self._finished({**(stack(rest, others, rows) if others else {}), **self._padded(named, rows, spec)})
+
+    def _finished(self, named: dict[str, Any]) -> Tree:
+        return named["data"] if isinstance(self.function.lengths, int) and not self.add_lengths else named
 
     def _padded(self, named: list[dict[str, Any]], rows: list[int], spec: Tree) -> dict[str, NDArray[Any]]:
         """The padded leaves of all examples and their lengths, rows first."""
         batch: dict[str, NDArray[Any]] = {}
         for name, length_name, most in self._leaves:
             columns = [example[name] for example in named]
-            batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
+            batch[name], lengths = self._pad(columns, rows, name, most, spec[name] if type(spec) is dict else spec)
+            if self.add_lengths:
+                batch[length_name] = lengths
         return batch
 
     def _named(self, example: Tree, row: int) -> dict[str, Any]:
         """An example as a dict that may be changed, with the leaves to pad."""
         named = self._as_dict(example, row)
         for name, length_name, _ in self._leaves:
-            if name not in named or length_name in named:
+            if name not in named or (self.add_lengths and length_name in named):
                 raise LeafError(
-                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, "
-                    f"and adds {length_name!r} with its length, which must not exist yet"
+                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, and adds {length_name!r} "
+                    "with its length, which must not exist yet; pass add_lengths=False to add none"
                 )
         return named
 
@@ -397,33 +414,37 @@ class Pad:
             )
         padded = np.full((len(leaves), *spec.shape), fill_value(name, self.function.value, spec.dtype), spec.dtype)
         for row, leaf in zip(padded, leaves, strict=True):
-            row[: len(leaf)] = leaf[:most]
+            if self.left:
+                row[max(0, most - len(leaf)) :] = leaf[max(0, len(leaf) - most) :]
+            else:
+                row[: len(leaf)] = leaf[:most]
         return padded, np.minimum(lengths, most).astype(np.int32)
 
     def describe(self) -> list[Any]:
-        return ["pad", self.function.lengths, self.function.value, self.function.truncate]
+        options = ["side='left'"] * self.left + ["add_lengths=False"] * (not self.add_lengths)
+        return ["pad", self.function.lengths, self.function.value, self.function.truncate, *options]
 
     def text(self) -> str:
-        return repr(self.function)
+        return ", ".join([repr(self.function)[:-1], *self.describe()[4:]]) + ")"
 
 
-def checked_function(fn: Any, gets: tuple[str, str, str], with_index: bool, rng: bool) -> Callable[..., Any]:
+def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..., Any]:
     """The function of a map, if it takes what it is called with: checked now, not on the first row.
 
     Args:
         fn: What the user passed.
-        gets: What it is called with: examples, rows and generators.
-        with_index: Whether it gets rows.
-        rng: Whether it gets generators.
+        gets: What it is called with: examples, rows, epochs and generators.
+        passed: Whether it gets rows, epochs and generators.
 
     Raises:
         ArgumentError: When it does not; says which options pass what.
     """
-    example, rows, rngs = gets
-    given = [example, *[rows] * with_index, *[rngs] * rng]
-    names = [example.split()[-1], *["rows"] * with_index, *["rng"] * rng]
-    remedy = f"a function of {' and '.join(given)}; with_index=True passes {rows}, and rng=True {rngs}"
-    return function("fn", fn, remedy, *names)
+    example, rows, epochs, rngs = gets
+    chosen = [index for index, passes in enumerate(passed) if passes]
+    names = [example.split()[-1], *(("rows", "epoch", "rng")[index] for index in chosen)]
+    remedy = f"a function of {' and '.join([example, *(gets[1 + index] for index in chosen)])}"
+    passing = f"with_index=True passes {rows}, with_epoch=True {epochs}, and rng=True {rngs}"
+    return function("fn", fn, f"{remedy}; {passing}", *names)
 
 
 def checked_seed(seed: Any, rng: bool) -> int:
@@ -462,8 +483,15 @@ def padding(lengths: Any, value: Any, truncate: Any) -> Padding:
     return Padding(checked, value, flag("truncate", truncate))
 
 
+def _options(transform: "Map | BatchMap") -> list[Any]:
+    """The options of a map as JSON."""
+    names = *["with_index"] * transform.with_index, *["with_epoch"] * transform.with_epoch
+    return [transform.rng, transform.seed if transform.rng else None, *names]
+
+
 def _options_text(transform: "Map | BatchMap") -> str:
-    return ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
+    rng, _, *names = _options(transform)
+    return "".join(f", {name}=True" for name in [*["rng"] * rng, *names])
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:
@@ -479,4 +507,4 @@ def _paddable(leaf: Any, label: str) -> NDArray[Any]:
     return array
 
 
-Transform = Map | BatchMap | Pad
+Transform = Map | BatchMap | Pad | LeafSelection

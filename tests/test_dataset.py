@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,12 +17,14 @@ from loadax import (
     from_arrays,
     from_source,
     from_zarr,
+    mix,
 )
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.errors import ArgumentError, RowIndexError, SourceError, StreamError
 from loadax.io import as_dataset
 from loadax.protocols import ArraySpec
 from loadax.seeds import ORDER_VERSION
+from loadax.sharding import data_parallel
 from tests.sources.chunked import ChunkedSource
 
 VALUES = np.arange(10) * 10
@@ -100,6 +103,93 @@ def test_the_index_of_a_row_is_the_sources_and_stays_in_every_order_and_epoch() 
         assert values(concat([indexed, indexed])) == expected * 2
     joined = concat([plain, plain]).map(beside, with_index=True)
     assert [value % 100 for value in values(joined)] == list(range(20))
+
+
+def test_a_map_may_take_the_epoch() -> None:
+    def beside(value: Any, epoch: int) -> Any:
+        assert type(epoch) is int
+        return value * 100 + epoch
+
+    def beside_all(batch: Any, epochs: Any) -> Any:
+        assert epochs.dtype == np.int64
+        result = batch * 100 + epochs
+        epochs[:] = -1
+        return result
+
+    plain = from_arrays(VALUES)
+    for mapped in (plain.map(beside, with_epoch=True), plain.map_batch(beside_all, with_epoch=True)):
+        for epoch in (0, 3):
+            assert values(mapped, epoch) == [value * 100 + epoch for value in VALUES.tolist()]
+        own = [value % 100 for value in values(mapped.repeat(3), 1)]
+        assert own == [epoch for epoch in (3, 4, 5) for _ in VALUES]
+        mixed = mix({"a": mapped[:3], "b": mapped}, [1, 1], stop="all")
+        begun = [value % 100 for value in values(mixed, 0) if value // 1000 < 3]  # a's rows are read again and again
+        assert begun[:3] == [0, 0, 0]
+        assert max(begun) >= 2
+        flat = plain.flat_map(lambda value, epoch: [value, value + epoch], 2, with_epoch=True)
+        assert values(flat, 5)[1::2] == [value + 5 for value in VALUES.tolist()]
+
+
+def test_the_epoch_comes_between_the_row_and_the_generator() -> None:
+    def draw(value: Any, row: int, epoch: int, rng: np.random.Generator) -> Any:
+        return value * 0 + row + 100 * epoch + rng.random()
+
+    def draw_all(batch: Any, rows: Any, epochs: Any, rngs: Any) -> Any:
+        return batch * 0 + rows + 100 * epochs + [rng.random() for rng in rngs]
+
+    plain, options = from_arrays(VALUES), {"rng": True, "with_index": True, "with_epoch": True}
+    one = plain.map(draw, **options)
+    assert values(one, 2) == values(plain.map_batch(draw_all, **options), 2)
+    assert repr(one).endswith(", rng=True, with_index=True, with_epoch=True))")
+    names = ("with_index", "with_epoch")
+    made = [plain.map(lambda value, _: value, **{name: True}).describe() for name in names]
+    assert made[0] != made[1]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda ds: ds.filter(bool),
+        lambda ds: ds.split_by(int, 0.5),
+        lambda ds: ds.map(lambda value: value[None]).pack(4),
+        lambda ds: ds.cache("nowhere"),
+        lambda ds: Dataloader(ds, 4, keep_on_device=True),
+    ],
+)
+def test_what_reads_rows_once_refuses_maps_of_the_epoch(verb: Callable[[Dataset], Any]) -> None:
+    with pytest.raises(ArgumentError, match="with_epoch=True"):
+        verb(from_arrays(VALUES).map(lambda value, epoch: value + epoch, with_epoch=True))
+    joined = concat([from_arrays(VALUES).map(lambda value, epoch: value + epoch, with_epoch=True), VALUES])
+    with pytest.raises(ArgumentError, match="with_epoch=True"):
+        verb(joined)
+
+
+def test_streams_pass_the_epoch_of_maps_before_them() -> None:
+    data = from_arrays(VALUES)
+    lanes = data.map(_add_epoch, with_epoch=True).to_stream(lanes=2)
+    loader = Dataloader(lanes, 10, num_epochs=3, mesh=data_parallel(jax.devices()[:1]))
+    assert [(batch % 100).tolist() for batch in loader] == [[epoch] * 10 for epoch in range(3)]
+    for mapped in (data.to_stream(lanes=2).map, data.to_stream(lanes=2).map_batch):
+        with pytest.raises(StreamError, match=r"^with_epoch=True: .*; map before to_stream\(\), or in the lanes of"):
+            mapped(_add_epoch, with_epoch=True)
+
+
+def _add_epoch(value: Any, epoch: int) -> Any:
+    return value * 100 + epoch
+
+
+@pytest.mark.processes
+def test_worker_processes_pass_the_epoch_after_a_resume() -> None:
+    data = from_arrays(VALUES).shuffle(0).map(_add_epoch, with_epoch=True)
+    loader = Dataloader(data, 8, num_epochs=4, mesh=data_parallel(jax.devices()[:1]))
+    with loader.iterate() as batches:
+        want = [batch.tolist() for batch in batches]
+    again = Dataloader(
+        data, 8, num_epochs=4, mesh=data_parallel(jax.devices()[:1]), num_workers=1, worker_type="process"
+    )
+    with again.iterate(2) as batches:
+        assert [batch.tolist() for batch in batches] == want[2:]
+    assert {value % 100 for batch in want for value in batch} == {0, 1, 2, 3}
 
 
 def test_the_index_comes_before_the_generator() -> None:
@@ -246,7 +336,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
         (
             lambda ds: ds.map(divmod),
-            r"fn=divmod has the arguments .*, but is called as fn\(example\); .*with_index=True passes its row, and",
+            r"fn=divmod has the arguments .*, but is called as fn\(example\); .*True passes its row, with_epoch",
         ),
         (
             lambda ds: ds.map(len, rng=True),
@@ -254,7 +344,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         ),
         (
             lambda ds: ds.map_batch(divmod),
-            r"fn\(batch\); pass .*True passes their rows, and rng=True a list of generators",
+            r"fn\(batch\); pass .*True passes their rows, with_epoch=True their epochs, and rng=True a list of gen",
         ),
         (lambda ds: ds.map_batch(len, rng=True), r"fn\(batch, rng\); pass .* of a batch and a list of generators;"),
         (lambda ds: ds.map(divmod, True, with_index=True), r"an example and its row and a generator"),
@@ -262,6 +352,11 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map_batch(divmod, with_index=True, elementwise=True),
             r"elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one",
         ),
+        (
+            lambda ds: ds.map_batch(divmod, with_epoch=True, elementwise=True),
+            r"elementwise=True with with_epoch=True: an elementwise function depends on elements alone; choose one",
+        ),
+        (lambda ds: ds.map(abs, with_epoch=True), r"fn\(example, epoch\); pass a function of an example and its epoch"),
         (lambda ds: ds.map_batch(lambda a, *, b: a), r"the arguments \(a, \*, b\), but is called as fn\(batch\); pass"),
         (lambda ds: ds.filter(lambda a, b: True), r"the arguments \(a, b\), but is called as fn\(example\); pass"),
         (
@@ -412,8 +507,8 @@ class TestCache:
         [
             (data().shuffle(0), "the order changes every epoch"),
             (data().shuffle(0)[:5].repeat(2), "the order changes every epoch"),
-            (data().map(lambda row, rng: row, rng=True), "a map is random"),
-            (concat([data().map(lambda row, rng: row, rng=True), data()]), "a map is random"),
+            (data().map(lambda row, rng: row, rng=True), "a map is random or has with_epoch=True"),
+            (concat([data().map(lambda row, rng: row, rng=True), data()]), "a map is random or has with_epoch=True"),
         ],
     )
     def test_of_what_is_never_the_same_is_refused(self, dataset: Dataset, what: str, tmp_path: Path) -> None:

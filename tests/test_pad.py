@@ -4,8 +4,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
 import loadax
 from loadax import Dataloader, Dataset
@@ -17,11 +19,17 @@ LENGTHS = np.random.default_rng(2).integers(0, 9, COUNT).tolist()
 ROWS = [np.arange(length, dtype=np.int32) + 100 * row for row, length in enumerate(LENGTHS)]
 
 
-def expected(most: int, value: Any = 0, trailing: tuple[int, ...] = (), dtype: Any = np.int32) -> Any:
+def expected(
+    most: int, value: Any = 0, trailing: tuple[int, ...] = (), dtype: Any = np.int32, side: str = "right"
+) -> Any:
     out = np.full((COUNT, most, *trailing), value, dtype)
     for row, entries in enumerate(ROWS):
-        for index, entry in enumerate(entries[:most]):
-            out[row, index] = entry
+        if side == "left":
+            for index, entry in enumerate(entries[::-1][:most]):
+                out[row, most - 1 - index] = entry
+        else:
+            for index, entry in enumerate(entries[:most]):
+                out[row, index] = entry
     return out
 
 
@@ -67,6 +75,46 @@ def test_bare_arrays_become_data_and_length(kind: str, most: int, value: int, tm
     order = [3, 3, 0, 17]
     assert data.read(order)["length"].tolist() == batch["length"][order].tolist()
     assert data.read([])["data"].shape == (0, most)
+
+
+@pytest.mark.parametrize("kind", BARE)
+@pytest.mark.parametrize("most", [3, 8, 40])
+def test_left_padding_and_bare_arrays_without_lengths(kind: str, most: int, tmp_path: Path) -> None:
+    data = BARE[kind](tmp_path)
+    left = data.pad(most, value=7, truncate=True, side="left")
+    assert left.read(range(COUNT))["data"].tolist() == expected(most, 7, side="left").tolist()
+    assert left.read(range(COUNT))["length"].tolist() == [min(length, most) for length in LENGTHS]
+    for side in ("left", "right"):
+        bare = data.pad(most, value=7, truncate=True, side=side, add_lengths=False)
+        assert bare.read(range(COUNT)).tolist() == expected(most, 7, side=side).tolist()
+        assert bare[5].tolist() == bare.map(lambda row: row)[5].tolist() == expected(most, 7, side=side)[5].tolist()
+        mesh = Mesh(np.array(jax.devices()[:2]).reshape(1, 2), ("data", "model"))
+        if most % 2 == 0:  # each device has some columns
+            batch = Dataloader(bare, COUNT, mesh=mesh, partition=PartitionSpec("data", "model"))[0]
+            assert batch.tolist() == expected(most, 7, side=side).tolist()
+    bare = data.pad(most, value=7, truncate=True, add_lengths=False)
+    made = [left, data.pad(most, value=7, truncate=True), left.map(lambda row: row["data"]), bare]
+    assert len({str(loadax.concat([each, each]).describe()) for each in made}) == len(made)
+
+
+def test_left_padding_of_leaves_of_dicts() -> None:
+    data = dicts().pad({"tokens": 4, "boxes": 8}, {"tokens": -1}, truncate=True, side="left", add_lengths=False)
+    batch = data.read(range(COUNT))
+    assert sorted(batch) == ["boxes", "id", "tokens"]
+    assert batch["tokens"].tolist() == expected(4, -1, side="left").tolist()
+    assert batch["boxes"].tolist() == expected(8, 0, (2,), np.float32, "left").tolist()
+    assert repr(data).endswith(", value={'tokens': -1}, truncate=True, side='left', add_lengths=False))")
+    assert dicts().pad({"tokens": 4}).maps[0].describe() == ["pad", {"tokens": 4}, 0, False]  # as in old states
+    for arguments, match in (
+        ({"side": "top"}, "side='top': pass 'left' or 'right'"),
+        ({"add_lengths": 1}, "add_lengths=1: pass True or False"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            dicts().pad({"tokens": 4}, **arguments)
+    taken = dicts().map(lambda row: {**row, "tokens_length": 0})
+    with pytest.raises(LeafError, match="must not exist yet; pass add_lengths=False to add none"):
+        taken.pad({"tokens": 8})[0]
+    assert taken.pad({"tokens": 8}, add_lengths=False).keep("tokens_length").read([0])["tokens_length"].tolist() == [0]
 
 
 def test_leaves_of_dicts() -> None:

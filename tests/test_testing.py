@@ -629,6 +629,7 @@ GOOD_MAPS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "strings": (lambda batch: np.array([str(value) for value in batch["y"]]), {}),
     "random": (lambda batch, rngs: [batch["y"] + np.array([rng.random() for rng in rngs])], {"rng": True}),
     "rows": (lambda batch, rows: batch["y"] + rows, {"with_index": True}),
+    "epochs": (lambda batch, epochs: batch["y"] + epochs, {"with_epoch": True}),
 }
 
 

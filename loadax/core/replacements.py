@@ -1,7 +1,14 @@
 """Names that users of torch, Grain, tf.data and Hugging Face expect, each with what to write instead."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from loadax.core.arguments import shown
+from loadax.errors import ArgumentError
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
@@ -32,7 +39,8 @@ _DATASET = {
     "ragged_batch": "rows of a batch have one shape: data.pack(16) puts several documents into a row, and "
     "data.pad({'tokens': 16}) pads each",
     "bucket_by_length bucket_by_sequence_length": "data.pack(16, method='best_fit') puts several documents into a row; "
-    "for buckets make a loader of each: data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8})",
+    "for buckets join a loader of each length by loadax.chain: "
+    "loadax.Dataloader(data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8}), batch_size=8)",
     "unbatch": "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2) makes "
     "examples of the parts of a row",
     "window": "data.windows(3) has 3 consecutive rows in each example",
@@ -41,11 +49,9 @@ _DATASET = {
     "seed": "seeds are arguments: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "random_map": "a random map is data.map(fn, rng=True)",
     "with_transform set_transform": "a map is called when rows are read: data.map(fn)",
-    "rename rename_column rename_columns": "name the leaves in a map: data.map(lambda row: {'inputs': row['tokens']})",
-    "select_columns keep": "name the leaves to keep in a map: data.map(lambda row: {'tokens': row['tokens']}); where "
-    "files are opened, columns= does not read the others",
-    "remove_columns drop drop_columns": "leave them out in a map: "
-    "data.map(lambda row: {name: leaf for name, leaf in row.items() if name != 'label'})",
+    "rename_column rename_columns": "data.rename({'tokens': 'inputs'})",
+    "select_columns": "data.keep('tokens')",
+    "remove_columns drop_columns": "data.drop('label')",
     "cast cast_column": "convert leaves in a map: data.map(lambda row: {**row, 'label': np.float32(row['label'])})",
     "columns column_names": "the leaves are those of data.spec",
     "features element_spec": "the shapes and dtypes of an example are data.spec",
@@ -84,6 +90,12 @@ _MODULE = {
     "concatenate": "loadax.concat([data, other])",
     "interleave mixture interleave_datasets": "loadax.mix([data, other], [3, 1])",
 }
+_ARGUMENTS = {
+    "buffer_size": "all rows are shuffled, without a buffer: data.shuffle(seed=0)",
+    "batched": "a function of many rows is data.map_batch(fn)",
+    "stratify": "split each class: parts = [data.filter(lambda row, k=k: row['label'] == k).split(0.5) "
+    "for k in range(2)], then train = loadax.concat([part[0] for part in parts])",
+}
 
 
 def _by_name(hints: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +109,23 @@ _ATTRIBUTES = {
     "DataIterator": _ITERATOR,
     "module": _by_name(_MODULE),
 }
+
+
+def explain_arguments(verb: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Decorates a verb that users of other loaders expect to have other arguments.
+
+    Raises:
+        ArgumentError: For such an argument; says what to write instead.
+    """
+
+    @wraps(verb)
+    def explained(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        for name in named.keys() & _ARGUMENTS.keys():
+            value = shown(named[name])
+            raise ArgumentError(f"{name}={value}: {verb.__name__}() has no such argument; {_ARGUMENTS[name]}")
+        return verb(*given, **named)
+
+    return explained
 
 
 def missing_attribute(owner: Any, name: str) -> Any:

@@ -245,6 +245,14 @@ def _children(tree: Any) -> _Parts | None:
     return _children_of_class(tree)
 
 
+def members(tree: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Keys and values of a container, the keys as text if it is not a mapping; None for a leaf."""
+    if isinstance(tree, Mapping):
+        return tree.items()
+    parts = _children(tree)
+    return None if parts is None else zip(map(str, parts.keys), parts.values, strict=True)
+
+
 def _children_of_class(tree: Any) -> _Parts | None:
     if dataclasses.is_dataclass(tree) and (fields := _fields_of(tree)) is not None:
         static = tuple((name, Static(getattr(tree, name))) for name in fields.static)

@@ -204,8 +204,8 @@ def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
 
 def _map_text(described: Any) -> str:
     match described:
-        case ["map" | "map_batch" as verb, rng, seed, *indexed]:
-            arguments = [f"rng=True, seed={seed}"] * rng + ["with_index=True"] * bool(indexed)
+        case ["map" | "map_batch" as verb, rng, seed, *options]:
+            arguments = [f"rng=True, seed={seed}"] * rng + [f"{option}=True" for option in options]
             return f"{verb}({', '.join(arguments)})"
         case [verb, *arguments]:
             return f"{verb}({', '.join(map(str, arguments))})"

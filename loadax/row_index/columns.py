@@ -22,7 +22,8 @@ def reader_of_columns(reader: Reader, columns: Any) -> Reader:
         ArgumentError: When there is no such leaf; lists the leaves.
     """
     names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of leaves")
-    known = flatten_spec(reader.spec)[1].names
+    structure = (None if reader.maps else reader.source.structure) or flatten_spec(reader.spec)[1]
+    known = structure.names
     if not names:
         raise ArgumentError(f"columns={columns!r}: pass the names of one or more leaves: {known}", argument="columns")
     if wrong := [name for name in names if name not in known]:

@@ -1,6 +1,6 @@
 """ArraySource: rows of arrays in memory, memory-mapped, or in files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -51,7 +51,7 @@ class ArraySource(BaseSource):
     def __repr__(self) -> str:
         return f"arrays {' and '.join(sorted(set(map(repr, self._arrays))))}"
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+    def keep_leaves(self, leaves: Tree) -> BaseSource:
         return with_leaves(self, leaves)
 
     @property

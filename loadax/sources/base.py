@@ -106,6 +106,10 @@ class BaseSource(ABC):
     """
 
     traits: Traits = Traits()
+    # The `Structure` of a row, if it is known although `spec` is not.
+    structure: Any = None
+    # What `describe` tells of a source that has selected leaves by itself.
+    described: Sequence[Any] = ()
 
     @property
     def spec(self) -> Tree | None:
@@ -192,12 +196,16 @@ class BaseSource(ABC):
             f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
         )
 
-    def padded(self, length: int, value: Any, truncate: bool) -> "BaseSource | None":  # noqa: ARG002
-        """This source with rows padded as they are read, see `Dataset.pad`; None: they are padded afterwards."""
+    def padded(self, pad: Any) -> "BaseSource | None":  # noqa: ARG002
+        """This source with rows padded by a `Pad` as they are read; None: they are padded afterwards."""
         return None
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> "BaseSource | None":  # noqa: ARG002
-        """A source of dicts of these leaves (index by name) that reads only them; None: it can't."""
+    def keep_leaves(self, leaves: Tree) -> "BaseSource | None":  # noqa: ARG002
+        """A source of some of the leaves that reads only them; None: it can't.
+
+        Args:
+            leaves: Tree of indices of leaves; rows of the new source have these leaves in their places.
+        """
         return None
 
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002
@@ -249,7 +257,7 @@ class BaseSource(ABC):
 
     def describe(self) -> list[Any]:
         """Everything that determines the values of rows and belongs to a run's state, as JSON."""
-        return []
+        return [*self.described]
 
     @property
     def type_name(self) -> str:

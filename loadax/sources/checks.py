@@ -1,14 +1,15 @@
 """Checks that sources share."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from loadax.core.formatting import size_text
+from loadax.core.leaf_selection import LeafSelection, select_leaves
 from loadax.core.spec import all_columns, flatten_spec
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure, flatten
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import Integers, Tree
 from loadax.sources.base import BaseSource
@@ -53,10 +54,10 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
     return structure.build(out)
 
 
-def with_leaves(source: _Source, leaves: Mapping[str, int]) -> _Source:
-    """A copy of a source of a tree of arrays with a dict of some of them: index by name."""
+def with_leaves(source: _Source, leaves: Tree) -> _Source:
+    """A copy of a source of a tree of arrays with some of them; see `BaseSource.keep_leaves`."""
     other, known = copy.copy(source), vars(source)
-    indices, structure = flatten(dict(leaves))
+    indices, structure = flatten(leaves)
     specs = flatten_spec(known["spec"])[0]
     arrays = [known["_arrays"][index] for index in indices]
     spec = structure.build(specs[index] for index in indices)
@@ -116,3 +117,25 @@ def chunk_rows(source: BaseSource) -> int | None:
         return min(starts.step, len(source))
     sizes, counts = np.unique(np.diff(starts, append=len(source)), return_counts=True)
     return int(sizes[np.argmax(counts)])
+
+
+def keep_selected(source: BaseSource, structure: Structure, selection: LeafSelection) -> BaseSource | None:
+    """The source with selected leaves alone; None: it can't keep some of its leaves.
+
+    Args:
+        source: The source.
+        structure: Structure of a row.
+        selection: The leaves.
+
+    Raises:
+        ArgumentError: When a leaf does not exist, two get one name, or none is left.
+    """
+    names, known = structure.names, source.traits.attributes
+    chosen = select_leaves(selection, structure.build(range(len(names))))
+    kept = source.keep_leaves(chosen)
+    if kept is not None:
+        indices, after = flatten(chosen)
+        origins = zip(after.names, (names[index] for index in indices), strict=True)
+        kept.traits = kept.traits._replace(attributes={new: known[name] for new, name in origins if name in known})
+        kept.described = [*source.describe(), selection.describe()]
+    return kept

@@ -96,6 +96,7 @@ def check_map(
     seed: int = 0,
     rtol: float = 0.0,
     with_index: bool = False,
+    with_epoch: bool = False,
 ) -> None:
     """Checks that a function for `Dataset.map_batch` treats each row independently.
 
@@ -108,6 +109,7 @@ def check_map(
         seed: Seed of the generators, and of the cuts.
         rtol: Relative tolerance of floating-point results. 0: bitwise equality; NaN equals NaN.
         with_index: Whether `fn` also takes the row numbers, int64[n].
+        with_epoch: Whether `fn` also takes the epochs, int64[n].
 
     Raises:
         ConformanceError: When a law is broken; shows the rows, the leaf and both values.
@@ -124,12 +126,13 @@ def check_map(
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'each row by itself': ...
     """
-    function("fn", fn, "a function of a batch", "batch", *["rows"] * with_index, *["rng"] * rng)
+    given = *["rows"] * with_index, *["epochs"] * with_epoch, *["rng"] * rng
+    function("fn", fn, "a function of a batch", "batch", *given)
     source, name = ArraySource(examples), name_of(fn)
     count = len(source)
     if count < 2:
         raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
-    mapping = BatchMap(fn, rng, seed, 0, None, False, with_index)
+    mapping = BatchMap(fn, rng, seed, 0, None, False, with_index, with_epoch)
 
     def call(rows: Integers) -> Any:
         # A new read for each call, because a map may write to its input.

@@ -13,7 +13,7 @@ from PIL import Image
 
 import loadax
 from loadax import Dataloader, from_arrays
-from loadax.core.replacements import _ATTRIBUTES, DATALOADER
+from loadax.core.replacements import _ARGUMENTS, _ATTRIBUTES, DATALOADER
 from loadax.errors import ArgumentError, SourceError
 
 DATA = from_arrays({"x": np.arange(64)})
@@ -72,7 +72,7 @@ CODE = {
     ("padded_batch",): "loadax.Dataloader(data.pad({'tokens': 16}), batch_size=8)",
     ("ragged_batch",): "data.pad({'tokens': 16})",
     ("bucket_by_length", "bucket_by_sequence_length"): (
-        "data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8})"
+        "loadax.Dataloader(data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8}), batch_size=8)"
     ),
     ("unbatch",): "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2)",
     ("batch", "to_iter_dataset", "to_iterable_dataset"): "loadax.Dataloader(padded, batch_size=8)",
@@ -83,11 +83,9 @@ CODE = {
     ("random_map",): "data.map(fn, rng=True)",
     ("seed",): "data.map(fn, rng=True, seed=0)",
     ("with_transform", "set_transform"): "data.map(fn)",
-    ("rename", "rename_column", "rename_columns"): "data.map(lambda row: {'inputs': row['tokens']})",
-    ("select_columns", "keep"): "data.map(lambda row: {'tokens': row['tokens']})",
-    ("remove_columns", "drop", "drop_columns"): (
-        "data.map(lambda row: {name: leaf for name, leaf in row.items() if name != 'label'})"
-    ),
+    ("rename_column", "rename_columns"): "data.rename({'tokens': 'inputs'})",
+    ("select_columns",): "data.keep('tokens')",
+    ("remove_columns", "drop_columns"): "data.drop('label')",
     ("cast", "cast_column"): "data.map(lambda row: {**row, 'label': np.float32(row['label'])})",
     ("columns", "features", "element_spec"): "padded.spec",
     ("cardinality", "num_rows"): "range(len(data))",
@@ -120,6 +118,29 @@ def test_packing_hints_of_buckets_work() -> None:
         assert eval(code, {"data": loadax.from_source([row["tokens"] for row in DOCUMENTS])})[0]["tokens"].shape == (
             16,
         )
+
+
+ARGUMENTS = {
+    ("shuffle", "buffer_size"): "data.shuffle(seed=0)",
+    ("map", "batched"): "data.pad({'tokens': 8}).map_batch(fn)",
+    ("split", "stratify"): "[data.filter(lambda row, k=k: row['label'] == k).split(0.5) for k in range(2)]",
+}
+
+
+@pytest.mark.filterwarnings("ignore:split")
+def test_arguments_of_verbs_that_people_try_get_a_hint_that_works() -> None:
+    data = loadax.from_source([{**row, "label": np.int32(number % 2)} for number, row in enumerate(DOCUMENTS)])
+    known = {"data": data, "loadax": loadax, "fn": lambda row, number=0: row}
+    for (verb, argument), code in ARGUMENTS.items():
+        with pytest.raises(ArgumentError, match=rf"^{argument}=7: {verb}\(\) has no such argument; ") as caught:
+            getattr(data, verb)(**{argument: 7})
+        assert code.replace(".pad({'tokens': 8})", "") in str(caught.value)
+        assert len(eval(code, known)) > 0
+    parts = eval(ARGUMENTS["split", "stratify"], known)
+    assert "train = loadax.concat([part[0] for part in parts])" in _ARGUMENTS["stratify"]
+    assert len(loadax.concat([part[0] for part in parts])) > 0
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        data.map(len, colour=3)  # type: ignore[call-arg]
 
 
 def test_hints_of_the_package_work(tmp_path: Path) -> None:

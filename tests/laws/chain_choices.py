@@ -128,6 +128,8 @@ class Choices:
             ("map", lambda: self.map(chain)),
             ("map_batch", lambda: self.map_batch(chain)),
             ("pad", lambda: self.pad(chain)),
+            ("leaves", lambda: self.leaves(chain)),
+            ("leaves", lambda: self.leaves(chain)),
             ("flat_map", lambda: self.flat_map(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
@@ -299,6 +301,8 @@ class Choices:
             return chain
         path = self.path()
         good = not chain.varies and not chain.random and placeable(chain.first) and len(chain) and chain.alike(*EPOCHS)
+        if not good and not chain.alike(*EPOCHS):  # ragged rows are written too; see tests/writing
+            return chain
         if not good:
             return self._without_meaning(chain, "cache", lambda: chain.dataset.cache(path, progress=False))
         made = verbs.cached(chain, path)
@@ -327,6 +331,7 @@ class Choices:
             lambda: verbs.map_random(chain, noisy, self.seed()),
             lambda: verbs.map_random(chain, noisy, self.seed()),
             lambda: verbs.map_indexed(chain, lambda row, index: scaled(index % 10)(row), "scaled by its row"),
+            lambda: verbs.map_by_epoch(chain, "scaled by its row and epoch"),
         ]
         if isinstance(chain.like, str):
             table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5
@@ -341,25 +346,57 @@ class Choices:
     def pad(self, chain: Chain) -> Chain:
         most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7
         named = isinstance(chain.like, dict)
+        side: Any = self.random.choice(["left", "right"])
         lengths: Any = most
         if named:
             lengths = {name: most for name, leaf in chain.like.items() if isinstance(leaf, np.ndarray) and leaf.ndim}
         rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
         if not self._answers(chain) or not lengths or len({_leaves_of(row) for row in rows}) > 1:
             return chain
-        if named and any(f"{name}_length" in chain.like for name in lengths):
+        add_lengths = self.random.random() < 0.6
+        if named and add_lengths and any(f"{name}_length" in chain.like for name in lengths):
             return chain
+        padding = verbs.Padding(lengths, value, truncate, side, add_lengths)
         columns = [[row[name] for row in rows] for name in lengths] if named else [rows]
         if not all(_alike_but_for_lengths(column) for column in columns):
             return chain
-        if len({form(verbs.padded_row(row, lengths, value)) for row in rows}) > 1:
+        if len({form(verbs.padded_row(row, padding)) for row in rows}) > 1:
             return chain
         if not truncate and max((len(leaf) for column in columns for leaf in column[1:]), default=0) > most:
-            dataset = chain.dataset.pad(lengths, value)
+            dataset = chain.dataset.pad(*padding)
             return self._without_meaning(
                 chain, "pad", lambda: [dataset.read(range(len(chain)), epoch) for epoch in EPOCHS]
             )
-        return verbs.pad(chain, lengths, value, truncate)
+        return verbs.pad(chain, padding)
+
+    def leaves(self, chain: Chain) -> Chain:
+        """Some leaves, or some under other names: of dicts of dicts, or of a tuple."""
+        rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
+        verb: Any = self.random.choice(["rename", "rename", "keep", "drop"])
+        if not isinstance(chain.like, dict) or len({tuple(sorted(verbs.dict_paths(row))) for row in rows}) > 1:
+            refused = chain.dataset.rename({"n": "m"}) if chain.mapped else None
+            return self._without_meaning(chain, verb, lambda: (refused or chain.dataset.keep("nothing"))[0])
+        paths = verbs.dict_paths(chain.like)
+        nodes = sorted({path[:end] for path in paths for end in range(1, len(path) + 1)})
+        chosen = self.random.sample(nodes, self.random.randint(1, max(1, len(nodes) - 1)))
+        inside = {path for path in paths if any(path[: len(node)] == node for node in chosen)}
+        if verb == "rename":
+            return self._renamed(chain, paths, chosen[0])
+        kept = [path for path in paths if (path in inside) == (verb == "keep")]
+        names = {".".join(path): "" for path in chosen}
+        if not kept:
+            return self._without_meaning(chain, verb, lambda: chain.dataset.drop(*names)[0])
+        return verbs.select_leaves(chain, verb, names, {path: path for path in kept})
+
+    def _renamed(self, chain: Chain, paths: list[Any], old: Any) -> Chain:
+        new = (*self.random.choice([old[:-1], (), ("deep", "er")]), self.random.choice(["r", "s", "tokens"]))
+        moved = {path: (*new, *path[len(old) :]) if path[: len(old)] == old else path for path in paths}
+        ends = list(moved.values())
+        clash = any(one[: len(other)] == other for at, one in enumerate(ends) for other in ends[:at] + ends[at + 1 :])
+        names = {".".join(old): ".".join(new)}
+        if clash:
+            return self._without_meaning(chain, "rename", lambda: chain.dataset.rename(names)[0])
+        return verbs.select_leaves(chain, "rename", names, moved)
 
     def spec(self, chain: Chain, function: Callable[[Any], Any]) -> dict[str, Any]:
         """What the function returns, where that is one thing, and now and then."""
@@ -381,11 +418,14 @@ class Choices:
                     chain, "map_batch", lambda: chain.dataset.map_batch(function).read(range(len(chain)))
                 )
             return chain
-        kind = self.random.choice(["scaled", "elementwise", "reversed", "random"])
-        if kind == "reversed":
-            return verbs.map_batch(chain, reversed_batch, reversed_rows, "reversed_batch")
-        if kind == "random":
-            return verbs.map_batch_random(chain, noisy_batch, noisy, self.seed())
+        kind = self.random.choice(["scaled", "elementwise", "others"])
+        if kind == "others":
+            table: list[Callable[[], Chain]] = [
+                lambda: verbs.map_batch(chain, reversed_batch, reversed_rows, "reversed_batch"),
+                lambda: verbs.map_batch_random(chain, noisy_batch, noisy, self.seed()),
+                lambda: verbs.map_batch_by_epoch(chain, "scaled by its epoch"),
+            ]
+            return self.random.choice(table)()
         spec = self.spec(chain, function)
         return verbs.map_batch(
             chain, function, function, f"scaled({number}), {kind}", elementwise=kind == "elementwise", **spec

@@ -21,7 +21,7 @@ import numpy as np
 import loadax
 from loadax import Dataset
 from loadax.seeds import derive, permute, row_generator
-from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, stacked
+from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, scaled, stacked
 
 SEQUENCES = ("segment_ids", "positions", "loss_mask")
 """The leaves that pack() adds."""
@@ -325,22 +325,67 @@ def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> C
     return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
 
 
-def pad(chain: Chain, lengths: int | dict[str, int], value: int, truncate: bool) -> Chain:
+class Padding(NamedTuple):
+    lengths: int | dict[str, int]
+    value: int
+    truncate: bool
+    side: Literal["left", "right"]
+    add_lengths: bool
+
+
+def pad(chain: Chain, padding: Padding) -> Chain:
     def made(visit: Visit) -> Row:
-        return padded_row(visit.value, lengths, value)
+        return padded_row(visit.value, padding)
 
-    dataset = chain.dataset.pad(lengths, value, truncate)
-    return replace(_mapped(chain, f".pad({lengths}, {value})", dataset, made), one_by_one=False, maps=chain.maps)
+    dataset = chain.dataset.pad(*padding)
+    verb = f".pad({', '.join(map(str, padding))})"
+    return replace(_mapped(chain, verb, dataset, made), one_by_one=False, maps=chain.maps)
 
 
-def padded_row(row: Row, lengths: int | dict[str, int], value: int) -> Row:
-    made = {"data": row} if isinstance(lengths, int) else dict(row)
+def padded_row(row: Row, padding: Padding) -> Row:
+    lengths, value, _, side, add_lengths = padding
+    bare = isinstance(lengths, int)
+    made = {"data": row} if bare else dict(row)
     for name, most in {"data": lengths}.items() if isinstance(lengths, int) else lengths.items():
-        kept = made[name][:most]
-        made[name] = np.full((most, *kept.shape[1:]), value, kept.dtype)
-        made[name][: len(kept)] = kept
-        made["length" if isinstance(lengths, int) else f"{name}_length"] = np.int32(len(kept))
+        given = list(made[name])
+        kept = given[:most] if side == "right" else given[::-1][:most][::-1]
+        blank = [np.full(made[name].shape[1:], value, made[name].dtype)] * (most - len(kept))
+        made[name] = np.array(kept + blank if side == "right" else blank + kept, made[name].dtype)
+        if add_lengths:
+            made["length" if bare else f"{name}_length"] = np.int32(len(kept))
+    return made["data"] if bare and not add_lengths else made
+
+
+Paths = dict[tuple[Any, ...], tuple[Any, ...]]
+"""New paths of leaves by their old ones."""
+
+
+def select_leaves(chain: Chain, verb: Literal["rename", "keep", "drop"], names: dict[str, str], paths: Paths) -> Chain:
+    """The leaves at some paths, under other ones, of dicts of dicts."""
+    dataset = chain.dataset.rename(names) if verb == "rename" else getattr(chain.dataset, verb)(*names)
+    mapped = _mapped(chain, f".{verb}({names})", dataset, lambda visit: selected_row(visit.value, paths))
+    unchanged = {name: getattr(chain, name) for name in ("one_by_one", "differs", "maps", "stride")}
+    # Sources that can't leave leaves out are mapped.
+    return replace(mapped, **unchanged, mapped=bool(dataset.maps))
+
+
+def selected_row(row: Row, paths: Paths) -> Row:
+    made: dict[Any, Any] = {}
+    for old, new in paths.items():
+        value, place = row, made
+        for key in old:
+            value = value[key]
+        for key in new[:-1]:
+            place = place.setdefault(key, {})
+        place[new[-1]] = value
     return made
+
+
+def dict_paths(row: Row, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all that is in dicts, and is none."""
+    if not isinstance(row, dict):
+        return [before]
+    return [path for key, value in row.items() for path in dict_paths(value, (*before, key))]
 
 
 def flat_map(chain: Chain, functions: Sequence[Function]) -> Chain:
@@ -376,6 +421,30 @@ def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
     """A map that gets the row's number in its source."""
     dataset = chain.dataset.map(function, with_index=True)
     return _mapped(chain, f".map({name}, with_index)", dataset, lambda v: function(deepcopy(v.value), v.row))
+
+
+def map_by_epoch(chain: Chain, name: str) -> Chain:
+    """A map that gets the epoch of the row."""
+
+    def function(row: Row, number: int, epoch: int) -> Row:
+        return scaled((number + 3 * epoch) % 10)(row)
+
+    dataset = chain.dataset.map(function, with_index=True, with_epoch=True)
+    made = _mapped(chain, f".map({name})", dataset, lambda v: function(deepcopy(v.value), v.row, v.epoch))
+    return replace(made, random=True)
+
+
+def map_batch_by_epoch(chain: Chain, name: str) -> Chain:
+    def function(batch: Any, epochs: Any) -> Any:
+        rows = [by_row(each_leaf(lambda leaf, at=at: leaf[at], batch), epoch) for at, epoch in enumerate(epochs)]
+        return stacked(rows) if rows else batch
+
+    def by_row(row: Row, epoch: int) -> Row:
+        return scaled(int(epoch) % 10)(row)
+
+    dataset = chain.dataset.map_batch(function, with_epoch=True)
+    made = _mapped(chain, f".map_batch({name})", dataset, lambda visit: by_row(visit.value, visit.epoch))
+    return replace(made, one_by_one=False, batch_mapped=True, random=True)
 
 
 def map_random(chain: Chain, function: Function, seed: int) -> Chain:

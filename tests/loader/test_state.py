@@ -123,6 +123,8 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (data().map(lambda row: row), data(), "had one more verb"),
         (data(), data().map(lambda row: row), r"map\(\) was not in the saved run"),
         (data(), data().map(lambda row, _: row, with_index=True), r"map\(with_index=True\) was not in the saved run"),
+        (data(), data().map(lambda row, _: row, with_epoch=True), r"map\(with_epoch=True\) was not in the saved run"),
+        (data(), data().rename({"x": "y"}), r"the part `rename\({'x': 'y'}\)` differs from the saved run"),
         (
             data().map(lambda row, rng: row, rng=True, seed=1),
             data().map(lambda row, rng: row, rng=True, seed=2),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.casting import check_cast
+from loadax.core.leaf_selection import LeafSelection
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
@@ -148,11 +149,11 @@ class Assembler:
         self._generated: list[_IndexedTile] = []
         for index, tile in enumerate(self.layout.tiles):
             (self._generated if tile.leaf.source is None else self._data).append((index, tile))
-        self._structure = flatten_spec(reader.spec)[1]
-        self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
+        self._source_specs = flatten_spec(reader.specs[0])[0]
+        self._origins = reader.origins if reader.maps_columns else []
         self._rounds = list(_rounds(self._data))
         # With masking, every process must meet the errors of all columns of a row, to mask the same rows.
-        whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_dtypes) and all(
+        whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_specs) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
         self._by_columns = reader.maps_columns and (not self._masking or (not reader.maps and whole_rows))
@@ -194,7 +195,7 @@ class Assembler:
                 view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
         elif not self._by_columns:
             self._by_rows(view, clock)
-        elif self._reader.maps:
+        elif any(not isinstance(transform, LeafSelection) for transform in self._reader.maps):
             self._mapped_columns(view, clock)
         else:
             self._plain_columns(view, clock)
@@ -239,33 +240,35 @@ class Assembler:
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, and applies elementwise maps to them."""
-        groups: list[list[_IndexedTile]] = [[] for _ in self._structure.paths]
-        pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
+        groups: list[list[_IndexedTile]] = [[] for _ in self._origins]
+        # A leaf that a later selection drops is not read: its map gets no rows of it.
+        pieces = [[np.empty((0, *spec.shape), spec.dtype)] for spec in self._source_specs]
         with clock("read"):
             for tiles in self._rounds:
                 for entry, value in zip(tiles, self._read(view, tiles, [None] * len(tiles)), strict=True):
                     groups[_source(entry[1])].append(entry)
-                    pieces[_source(entry[1])].append(value)
-        for turn in range(max(map(len, pieces))):
+                    pieces[self._origins[_source(entry[1])]].append(value)
+        for turn in range(1, max(map(len, pieces))):
             # A leaf with fewer tiles than others is passed again, and its second result ignored.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
                 results = self._reader.apply_elementwise(chosen, view.visits)
             with clock("assemble"):
                 for entries, value in zip(groups, results, strict=True):
-                    if turn < len(entries):
-                        view.deliver(*entries[turn], value)
+                    if turn <= len(entries):
+                        view.deliver(*entries[turn - 1], value)
 
     def _read(self, view: _PieceView, tiles: list[_IndexedTile], targets: LeafArrays) -> list[NDArray[Any]]:
         """Calls `read_into` once, for tiles of different leaves that need the same rows."""
         real = view.real(tiles[0][1])
         rows = view.visits.rows if real is None else view.visits.rows[real]
-        boxes: list[Columns | None] = [None] * len(self._source_dtypes)
-        out: LeafArrays = [None] * len(self._source_dtypes)
+        boxes: list[Columns | None] = [None] * len(self._source_specs)
+        out: LeafArrays = [None] * len(self._source_specs)
         values = []
         for (_, tile), target in zip(tiles, targets, strict=True):
-            source = _source(tile)
-            value = np.empty((len(rows), *tile.extents), self._source_dtypes[source]) if target is None else target
+            source = self._origins[_source(tile)]
+            dtype = self._source_specs[source].dtype
+            value = np.empty((len(rows), *tile.extents), dtype) if target is None else target
             boxes[source], out[source] = tile.columns, value
             values.append(value)
         self._reader.read_columns(rows, boxes, out)

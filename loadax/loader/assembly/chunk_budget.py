@@ -209,13 +209,14 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     if not reader.maps_columns:
         return [all_columns(spec.shape) for spec in specs]
     columns: list[Columns | None] = [None] * len(specs)
+    origins = reader.origins
     for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
-                columns[leaf.source] = hull(columns[leaf.source], group.columns)
+                columns[origins[leaf.source]] = hull(columns[origins[leaf.source]], group.columns)
     for leaf in shard.host.leaves:
         if leaf.source is not None:
-            columns[leaf.source] = all_columns(leaf.spec.shape)
+            columns[origins[leaf.source]] = all_columns(leaf.spec.shape)
     return columns
 
 

@@ -55,8 +55,8 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
     check_fixed_rows(dataset.order, "keep_on_device", remedy)
     if dataset.reader.traits.random:
         raise ArgumentError(
-            "keep_on_device: a map is random, so rows differ between epochs and can't be cached; leave "
-            "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
+            "keep_on_device: a map is random or has with_epoch=True, so rows differ between epochs; "
+            "leave keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
         )
     if options.masks:
         raise ArgumentError(

@@ -114,10 +114,10 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     whole = whole_row * hosts.batch_size
     if not dataset.reader.maps_columns:
         return hosts.rows.counts * whole_row, whole
-    read = np.zeros(len(hosts.processes), np.int64)
+    read, origins = np.zeros(len(hosts.processes), np.int64), dataset.reader.origins
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            read += holdings.counts * math.prod(holdings.extents) * specs[leaf.source].dtype.itemsize
+            read += holdings.counts * math.prod(holdings.extents) * specs[origins[leaf.source]].dtype.itemsize
     for leaf in hosts.one.host.leaves:
         read += hosts.rows.counts * _row_bytes(leaf.spec, leaf.dtype)
     return read, whole

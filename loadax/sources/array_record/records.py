@@ -39,32 +39,35 @@ class _Records(BaseSource):
 
 @final
 class PaddedRecords(_Records):
-    """Records that are arrays of any length, padded: `{"data": dtype[pad_to], "length": int32}`.
+    """Records that are arrays of any length, padded: `{"data": dtype[pad_to], "length": int32}`, or the data alone.
 
     Args:
         files: Files of the records.
         dtype: Stored dtype of the entries.
-        pad_to: Number of entries of a row.
-        truncate: Whether to truncate longer records; False: they are an error.
-        value: Value of the padding, of that dtype.
+        pad: The `Pad` whose arguments say how.
     """
 
     traits = Traits(owns_memory=True, reads_columns=True)
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool, value: Any):
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad: Any):
         super().__init__(files)
-        self._dtype, self._pad_to, self._truncate, self._value = dtype, pad_to, truncate, value
-        self.spec = {DATA: ArraySpec((pad_to,), dtype.newbyteorder("=")), LENGTH: ArraySpec((), _LENGTH_DTYPE)}
+        self._dtype, self._left, self._truncate = dtype, pad.left, pad.function.truncate
+        self._pad_to, self._value = pad.function.lengths, fill_value(DATA, pad.function.value, dtype)
+        data = ArraySpec((self._pad_to,), dtype.newbyteorder("="))
+        self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if pad.add_lengths else data
         self.chunks = files.chunks
 
     def __repr__(self) -> str:
-        return f"{self._files!r}, padded to {self._pad_to}"
+        return f"{self._files!r}, padded to {self._pad_to}{' on the left' * self._left}"
+
+    def describe(self) -> list[Any]:
+        return [["pad", "left"]] * self._left
 
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
-        data, length = out
+        data, length = (*out, None)[:2]
         if data is None and length is None:
             return
         records = self._files.read(rows)
@@ -93,6 +96,11 @@ class PaddedRecords(_Records):
             view, size = memoryview(target), self._dtype.itemsize
             first, last, width = start * size, stop * size, (stop - start) * size
             for offset, record in zip(range(0, len(view), width), records, strict=True):
+                if self._left:
+                    before = self._pad_to * size - len(record)
+                    part = record[max(0, first - before) : max(0, last - before)]
+                    view[offset + width - len(part) : offset + width] = part
+                    continue
                 part = record if first == 0 and len(record) <= last else record[first:last]
                 view[offset : offset + len(part)] = part
         if not straight:
@@ -121,10 +129,10 @@ class RecordSource(_Records):
     def __repr__(self) -> str:
         return repr(self._files)
 
-    def padded(self, length: int, value: Any, truncate: bool) -> PaddedRecords | None:
-        if self._dtype is None:
+    def padded(self, pad: Any) -> PaddedRecords | None:
+        if self._dtype is None or not isinstance(pad.function.lengths, int):
             return None
-        return PaddedRecords(self._files, self._dtype, length, truncate, fill_value("data", value, self._dtype))
+        return PaddedRecords(self._files, self._dtype, pad)
 
     def read(self, rows: Integers) -> NDArray[Any]:
         """Reads the examples at `rows`; arrays must be equally long."""

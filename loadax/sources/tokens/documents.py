@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
-from loadax.core.tree import flatten
+from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
@@ -34,7 +34,7 @@ class DocumentSource(BaseSource):
     """
 
     def __init__(self, tree: Tree, begins: Integers, ends: Integers):
-        flats, self._structure = flatten(tree)
+        flats, self.structure = flatten(tree)
         self._flats: Sequence[ArrayLeaf] = flats
         self._begins, self._ends = begins, ends
         reads = 4 if any(flat.far for flat in self._flats) else 1
@@ -42,6 +42,9 @@ class DocumentSource(BaseSource):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+    def keep_leaves(self, leaves: Tree) -> "DocumentSource":
+        return DocumentSource(map_leaves(self._flats.__getitem__, leaves), self._begins, self._ends)
 
     def __repr__(self) -> str:
         return f"documents in {len(self._flats[0])} entries"
@@ -60,7 +63,7 @@ class DocumentSource(BaseSource):
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
-        return self._structure.build(part.reshape(*shape, *part.shape[1:]) for part in parts if part is not None)
+        return self.structure.build(part.reshape(*shape, *part.shape[1:]) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
         rows = check_rows(rows, len(self))
@@ -72,7 +75,7 @@ class DocumentSource(BaseSource):
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
         cuts = [0, *np.cumsum(lengths).tolist()]
         split = [[part[start:stop] for start, stop in pairwise(cuts)] for part in parts if part is not None]
-        return [self._structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
+        return [self.structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]

@@ -84,11 +84,15 @@ class RaggedSource(BaseSource):
     """
 
     def __init__(self, leaves: Sequence[BaseSource], structure: Structure):
-        self._leaves, self._structure = leaves, structure
+        self._leaves, self.structure = leaves, structure
         self.traits = Traits(reads_examples=True, owns_memory=True, concurrent_reads=4)
 
     def __len__(self) -> int:
         return len(self._leaves[0])
+
+    def keep_leaves(self, leaves: Tree) -> "RaggedSource":
+        indices, structure = flatten(leaves)
+        return RaggedSource([self._leaves[index] for index in indices], structure)
 
     def __repr__(self) -> str:
         return "ragged rows of zarr3 arrays"
@@ -101,10 +105,10 @@ class RaggedSource(BaseSource):
         return [location for leaf in self._leaves for location in leaf.locate(row)]
 
     def read(self, rows: Integers) -> Tree:
-        return self._structure.build(leaf.read(rows) for leaf in self._leaves)
+        return self.structure.build(leaf.read(rows) for leaf in self._leaves)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return self._structure.build_all([leaf.read_examples(visits) for leaf in self._leaves], len(visits.rows))
+        return self.structure.build_all([leaf.read_examples(visits) for leaf in self._leaves], len(visits.rows))
 
 
 def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing = "error") -> BaseSource:

@@ -230,7 +230,7 @@ class WindowSource(BaseSource):
         Rows are shared where user code makes them, and if a chunk would be decoded by two reads.
         """
         source = self._reader.source
-        if self._reader.traits.runs_python or (len(all_offsets) > 1 and source.chunks is not None):
+        if self._reader.maps or source.traits.runs_python or (len(all_offsets) > 1 and source.chunks is not None):
             return None
         return self._order.row_range
 

@@ -80,7 +80,7 @@ class TensorStoreSource(BaseSource):
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+    def keep_leaves(self, leaves: Tree) -> BaseSource:
         return with_leaves(self, leaves)
 
     @property

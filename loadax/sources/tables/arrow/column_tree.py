@@ -1,6 +1,6 @@
 """ColumnTree: columns of Arrow record batches as one tree, whose rows are read at any place."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -27,7 +27,7 @@ class ColumnTree:
     """
 
     def __init__(self, tree: Tree, sizes: Sequence[int]):
-        found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
+        found, self.structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
         self.columns: list[Column] = found
         self.sizes = sizes
         ends = np.cumsum([0, *sizes])
@@ -36,15 +36,15 @@ class ColumnTree:
     def __len__(self) -> int:
         return self._length
 
-    def keep(self, chosen: Mapping[str, int]) -> "ColumnTree":
-        """Some of the columns, in a dict: index by name."""
-        return ColumnTree({name: self.columns[index] for name, index in chosen.items()}, self.sizes)
+    def keep(self, chosen: Tree) -> "ColumnTree":
+        """Some of the columns, in place of their indices in a tree."""
+        return ColumnTree(map_leaves(self.columns.__getitem__, chosen), self.sizes)
 
     def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
         """The rows of this tree, and then those of others with the same columns."""
         trees = (self, *others)
         columns = map(joined, zip(*(tree.columns for tree in trees), strict=True))
-        return ColumnTree(self._structure.build(columns), [size for tree in trees for size in tree.sizes])
+        return ColumnTree(self.structure.build(columns), [size for tree in trees for size in tree.sizes])
 
     @cached_property
     def specs(self) -> list[ArraySpec | None]:
@@ -54,7 +54,7 @@ class ColumnTree:
     @cached_property
     def spec(self) -> Tree | None:
         """Spec of one row; None if the rows of a column may differ in shape: lists of any length, images."""
-        return None if None in self.specs else self._structure.build(self.specs)
+        return None if None in self.specs else self.structure.build(self.specs)
 
     @property
     def is_ragged(self) -> bool:
@@ -101,14 +101,14 @@ class ColumnTree:
             for column, leaf in zip(self.columns, leaves, strict=True):
                 assert isinstance(column, Numbers)
                 column.fill(runs, None, leaf)
-            return self._structure.build(leaves)
+            return self.structure.build(leaves)
         leaves = [column.read(runs, len(rows)) for column in self.columns]
         if not self._length:  # no row tells the type of the objects
             leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
         if any(leaf is None for leaf in leaves):
             examples = self._examples(runs, len(rows))
             return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
-        return self._structure.build(leaves)
+        return self.structure.build(leaves)
 
     def fill(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
@@ -149,7 +149,7 @@ class ColumnTree:
                 yield values
 
     def _examples(self, runs: Sequence[BatchRows], count: int) -> list[Tree]:
-        return self._structure.build_all([column.examples(runs, count) for column in self.columns], count)
+        return self.structure.build_all([column.examples(runs, count) for column in self.columns], count)
 
 
 def sample_rows(length: int, total_bytes: int, most: int) -> Integers:

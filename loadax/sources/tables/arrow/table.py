@@ -1,6 +1,6 @@
 """TableSource: rows of an Arrow table in memory or memory-mapped."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class TableSource(BaseSource):
         self._tree, self._text, self._opened, self._held = tree, text, opened, held
         self._map: RowMap | None
         self._map, self._length = mapping or (None, len(tree))
-        self.addresses = list(addresses)
+        self.addresses, self.structure = list(addresses), tree.structure
         self.traits = tree.traits._replace(attributes=attributes)
         self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
 
@@ -79,7 +79,7 @@ class TableSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._tree.examples(self._rows(visits.rows))
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> "TableSource":
+    def keep_leaves(self, leaves: Tree) -> "TableSource":
         tree, mapping = self._tree.keep(leaves), self._map and (self._map, self._length)
         opened = TableSource.keep_leaves, (self, leaves)
         return TableSource(tree, self._text, {}, opened, self._held, self.addresses, mapping)
@@ -94,7 +94,7 @@ class TableSource(BaseSource):
         return self._held(most)
 
     def __reduce__(self) -> Any:
-        return self._opened
+        return *self._opened, {"described": self.described, "traits": self.traits}
 
     def _rows(self, rows: Integers) -> Integers:
         """Rows of the columns."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import entries, shown
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
+from loadax.protocols import Tree
 from loadax.sources.base import Attributes
 from loadax.sources.tables.arrow.call import Call
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -63,11 +64,11 @@ class TableLeaves:
     def __str__(self) -> str:
         return ", ".join(f"{leaf.path}: {_text(leaf)}" for leaf in self.leaves)
 
-    def keep(self, chosen: Mapping[str, int]) -> "TableLeaves":
-        """Some of the leaves, in a dict: index by name."""
-        other, indices = copy.copy(self), sorted(chosen.items())
+    def keep(self, chosen: Tree) -> "TableLeaves":
+        """Some of the leaves, in place of their indices in a tree."""
+        other, (indices, structure) = copy.copy(self), flatten(chosen)
         vars(other).pop("empty", None)
-        vars(other).update(leaves=[self.leaves[index] for _, index in indices], _structure=flatten(dict(indices))[1])
+        vars(other).update(leaves=[self.leaves[index] for index in indices], _structure=structure)
         return other
 
     @cached_property

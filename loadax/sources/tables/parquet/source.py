@@ -1,7 +1,7 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and cached in memory."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -31,6 +31,7 @@ class ParquetSource(BaseSource):
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
         self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
         self._empty = groups.leaves.empty
+        self.structure = self._empty.structure
         self.traits = self._empty.traits._replace(
             concurrent_reads=4 if groups.files.far else 1,
             kept_chunks=self._fitting(),
@@ -79,7 +80,7 @@ class ParquetSource(BaseSource):
             return self
         return ParquetSource(self._groups, self._memory_bytes, count)
 
-    def keep_leaves(self, leaves: Mapping[str, int]) -> BaseSource:
+    def keep_leaves(self, leaves: Tree) -> BaseSource:
         return ParquetSource(RowGroups(self._groups.files, self._groups.leaves.keep(leaves)), self._memory_bytes)
 
     @property
@@ -135,7 +136,8 @@ class ParquetSource(BaseSource):
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.
-        return ParquetSource, (self._groups, self._memory_bytes, self._open_groups)
+        selected = {"described": self.described, "traits": self.traits}
+        return ParquetSource, (self._groups, self._memory_bytes, self._open_groups), selected
 
     def _examples(self, rows: Integers) -> list[Tree]:
         found: list[Tree] = [None] * len(rows)

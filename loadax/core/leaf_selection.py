@@ -1,0 +1,143 @@
+"""LeafSelection: which leaves of an example `rename`, `keep` and `drop` return, and under which names.
+
+A name is a leaf's keys joined by dots, or that of a subtree, which stands for all of its leaves.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, final
+
+from loadax.core.arguments import entries, shown
+from loadax.core.tree import flatten, members
+from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import Tree
+
+Path = tuple[Any, ...]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class LeafSelection:
+    """A transform of examples, or of batches of them, that returns some leaves. It is not a map of a user's.
+
+    Args:
+        verb: Name of the verb.
+        names: New name of each given name; for `keep` and `drop`, the name itself.
+    """
+
+    verb: Literal["rename", "keep", "drop"]
+    names: dict[str, str]
+    spec = None
+    rng = with_index = with_epoch = False
+    elementwise = True
+    function = property(lambda self: self)  # for fingerprints and messages, as other transforms have a function
+
+    def __repr__(self) -> str:
+        return f"{self.verb}({self.names if self.verb == 'rename' else ', '.join(map(repr, self.names))})"
+
+    text = __repr__
+
+    def describe(self) -> list[Any]:
+        return [self.verb, self.names] if self.verb == "rename" else [self.verb, *self.names]
+
+
+def selection(verb: Literal["rename", "keep", "drop"], names: Any) -> LeafSelection:
+    """The selection of a verb.
+
+    Args:
+        verb: The verb.
+        names: Its argument, or a tuple of its arguments.
+
+    Raises:
+        ArgumentError: When `names` is not a dict of names for `rename`, or one or more names, or one list of them.
+    """
+    if verb == "rename":
+        given, remedy = names if isinstance(names, Mapping) else {}, "new names by old ones: {'tokens': 'inputs'}"
+    else:
+        listed = entries("names", names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
+        given, remedy = {name: name for name in listed}, f"names of leaves: {verb}('tokens', 'label')"
+    if not given or not all(isinstance(name, str) for name in (*given, *given.values())):
+        raise ArgumentError(f"names={shown(names)}: pass {remedy}", argument="names")
+    return LeafSelection(verb, dict(sorted(given.items())))
+
+
+def select_leaves(selected: LeafSelection, tree: Tree) -> dict[Any, Any]:
+    """The leaves of a tree that a selection has, in nested dicts. Subtrees without a selected name stay as they are.
+
+    Raises:
+        ArgumentError: When the tree lacks a name, two leaves get one name, or no leaf is left; lists the names.
+    """
+    named: set[str] = set()
+    both = {*selected.names, *selected.names.values()}
+    deeper = {name[:end] for name in both for end, letter in enumerate(name) if letter == "."}
+    found = list(_selected(selected, deeper, tree, (), None if selected.verb == "keep" else (), named))
+    if len(named) < len(selected.names) or not found:
+        raise _missing(selected, named, flatten(tree)[1].names)
+    paths = sorted(tuple(map(str, path)) for path, _ in found) if selected.verb == "rename" else []
+    for path, following in pairwise(paths):
+        if following[: len(path)] == path:
+            name = ".".join(path)
+            raise ArgumentError(f"{selected}: two leaves would be called {name!r}; rename or drop one of them first")
+    result: dict[Any, Any] = {}
+    for path, value in found:
+        node = result
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = value
+    return result
+
+
+def select_of_rows(selected: LeafSelection, examples: Sequence[Tree], rows: Sequence[int]) -> list[Tree]:
+    """Selects leaves of each example.
+
+    Raises:
+        LeafError: When a name is missing, or given twice, or no leaf is left; names the row.
+    """
+    results = []
+    for row, example in zip(rows, examples, strict=True):
+        try:
+            results.append(select_leaves(selected, example))
+        except ArgumentError as error:
+            raise LeafError(f"row {row}: {error}") from None
+    return results
+
+
+def _selected(
+    selected: LeafSelection, deeper: set[str], tree: Tree, keys: Path, target: Path | None, named: set[str]
+) -> Iterator[tuple[Path, Any]]:
+    """Yields the selected subtrees of a tree, each with its new path.
+
+    Args:
+        selected: The selection.
+        deeper: Names of the subtrees of which some leaves are named, or get such a name.
+        tree: A tree, or a subtree.
+        keys: Path of the subtree.
+        target: Its new path. None: it is not selected.
+        named: Receives the names that it has.
+    """
+    prefix = "".join(f"{key}." for key in keys)
+    for key, value in members(tree) or ():
+        name, path = f"{prefix}{key}", None if target is None else (*target, key)
+        if name in selected.names:
+            named.add(name)
+            new = {"keep": (*keys, key), "drop": None, "rename": tuple(selected.names[name].split("."))}
+            path = new[selected.verb]
+        if name in deeper and members(value) is not None:
+            yield from _selected(selected, deeper, value, (*keys, key), path, named)
+        elif path is not None:
+            yield path, value
+
+
+def _missing(selected: LeafSelection, named: set[str], known: list[str]) -> ArgumentError:
+    """The error of a selection of names that are not known, or of no leaves."""
+    absent = [name for name in selected.names if name not in named]
+    if not absent:
+        return ArgumentError(f"{selected} leaves nothing of {known}; keep at least one leaf")
+    if known == [""]:
+        remedy = "name it in a map before: .map(lambda x: {'x': x})"
+        return ArgumentError(f"{selected}: an example is a single leaf without a name; {remedy}")
+    close = difflib.get_close_matches(absent[0], known, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return ArgumentError(f"{selected}: there is no leaf {absent[0]!r}; {guess}the names of leaves are {known}")
