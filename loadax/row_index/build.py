@@ -121,12 +121,12 @@ def _known_as(question: Question, reader: Reader, options: Options) -> list[str]
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     own = [] if question.function is None else [question.function]
     reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
-    if question.known_as is not None and (reason is None or question.verb == "filter"):
+    if question.known_as is not None and (reason is None or question.known_as[0] == "key"):
         return question.known_as
     if reason is None:
         return ["code", *(fingerprint(function).digest for function in own)]
     hint = "make such objects in a function with @functools.cache, and call it where they are used"
-    advice = "pass key=, a text that you change with it" if question.verb == "filter" else hint
+    advice = hint if question.verb == "split_by" else "pass key=, a text that you change with it"
     refuse_shared(options.index, f"{reason}; {advice}", options.executor)
     return None
 
