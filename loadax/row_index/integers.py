@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, shown
-from loadax.core.formatting import count_text, name_of
+from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order
@@ -89,7 +89,9 @@ def _column(name: str, given: Any, size: int) -> Integers:
     except ValueError:  # ragged
         array = np.empty(())
     if array.shape != (size,) or array.dtype.kind not in "iu" or not 0 <= array.min() <= array.max() <= _LARGEST:
-        what = f"{name}={shown(given)}: pass an array of {count_text(size, 'integer')} from 0"
+        what = (
+            f"{name}={shown(given)} is {array.dtype}{list(array.shape)}: pass int64[{size}] of values from 0 to 2**40"
+        )
         raise ArgumentError(f"{what}, one a position, or a function of an example")
     return array.astype(np.int64)
 

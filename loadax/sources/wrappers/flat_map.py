@@ -175,9 +175,12 @@ class FlatMapSource(BaseSource):
             what = f"flat_map {self._name} returned a {type(entries).__name__} for row {row}"
             raise LeafError(f"{what}; return a list of {length} examples")
         if len(entries) != length:
-            fixed = isinstance(self._lists, FanOut)
-            remedy = "pad the list, and filter the padding out afterwards, or pass counts=" if fixed else "see counts="
-            raise LeafError(
-                f"flat_map {self._name} returned {len(entries)} examples for row {row}, and "
-                f"{'fan_out' if fixed else 'counts'}={length}; return as many for every row: {remedy}"
-            )
+            stated, remedy = f"counts={length}", "counts must be the number of examples that fn returns for each row"
+            if isinstance(self._lists, FanOut):
+                stated, remedy = (
+                    f"fan_out={length}",
+                    "return as many for every row: pad the list, and filter the padding ",
+                )
+                remedy += "out afterwards, or pass counts="
+            what = f"flat_map {self._name} returned {len(entries)} examples for row {row}, and {stated}"
+            raise LeafError(f"{what}; {remedy}")

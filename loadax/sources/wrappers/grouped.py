@@ -94,7 +94,5 @@ class GroupedSource(BaseSource):
         groups = check_rows(visits.rows, len(self))
         first, counts = self._bounds[groups], self._bounds[groups + 1] - self._bounds[groups]
         positions = self._positions[indices(first, counts)].astype(np.int64)
-        below = self._order.visits(np.zeros_like(positions), positions)
-        if self.traits.random:  # the rows are those of epoch 0, and their random numbers those of each epoch
-            below = Visits(below.rows, self._order.visits(np.repeat(visits.epochs, counts), positions).epochs)
-        return below, counts
+        epochs = np.zeros_like(visits.epochs) if self._order.varies else visits.epochs
+        return self._order.visits(np.repeat(epochs, counts), positions), counts
