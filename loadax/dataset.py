@@ -1003,21 +1003,20 @@ class Dataset:
         """
         self._check_random_access("flat_map()", "make several examples of a row where the stream is opened")
         if (fan_out is None) == (counts is None):
-            raise ArgumentError(
-                f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, the number of "
-                "examples that fn makes of every row, or counts, their number for each row",
-                argument="fan_out",
+            what = (
+                f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
             )
+            raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
         from loadax.row_index.build import scan_options
         from loadax.row_index.integers import flat_map_counts
         from loadax.sources.wrappers.flat_map import FanOut, FlatMapSource
 
-        options = scan_options(index, None, executor, progress)
+        options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
         name = name_of(lists.maps[-1].function)
         if counts is not None:
-            source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, key, options), name)
+            source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, options), name)
             return Dataset(source, Sequential(len(source)))
         fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
         if len(self) * fan_out > MOST_POSITIONS:
@@ -1086,8 +1085,8 @@ class Dataset:
 
         self._check_random_access("group()", "group a dataset with random access; a stream of documents can be packed")
         plan_options = group_options(budgets, method, long, window, most_rows)
-        options = scan_options(index, None, executor, progress)
-        source = group(self.reader, self.order, plan_options, sizes, key, options)
+        options = scan_options(index, None, executor, progress, key)
+        source = group(self.reader, self.order, plan_options, sizes, options)
         return Dataset(source, Sequential(len(source)))
 
     def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":

@@ -38,12 +38,9 @@ def group_options(budgets: Any, method: Any, long: Any, window: Any, most_rows: 
     return PackOptions(limits, method, long, window, most_documents=most)
 
 
-def group(
-    reader: Reader, order: Order, plan_options: PackOptions, given: Any, key: str | None, options: Options
-) -> GroupedSource:
+def group(reader: Reader, order: Order, plan_options: PackOptions, given: Any, options: Options) -> GroupedSource:
     """Groups the rows that a reader returns in an order; see `Dataset.group`."""
-    names = [*plan_options.seq_lens] if plan_options.by_leaf else None
-    sizes = integers_of("group", "sizes", given, names, reader, order, key, options)
+    sizes = integers_of("group", "sizes", given, [*plan_options.seq_lens], reader, order, options)
     sizes[~sizes.any(axis=1)] = 1  # a plan leaves out what is empty
     _check_sizes(sizes, plan_options, order)
     digest = digest_values(sizes)
@@ -59,13 +56,11 @@ def group(
 
 
 def _check_sizes(sizes: Integers, options: PackOptions, order: Order) -> None:
-    too_large = sizes > options.sizes
-    count = int(too_large.any(axis=1).sum())
-    if count == 0 or (options.long == "drop" and count < len(sizes)):
+    fits = (sizes <= options.sizes).all(axis=1)
+    if fits.all() or (options.long == "drop" and fits.any()):
         return
-    position, budget = np.argwhere(too_large)[0].tolist()
+    position = int(np.argmin(fits))
     row = order.visits(np.zeros(1, np.int64), np.array([position])).rows[0]
-    name = f" of {[*options.seq_lens][budget]!r}" if options.by_leaf else ""
-    remedy = "larger ones" if options.long == "drop" else "larger ones, or long='drop', which leaves such rows out"
-    what = f"row {row} has size {sizes[position, budget]}{name}, larger than budgets={options.seq_len}"
-    raise ArgumentError(f"{what}, as {count - 1} others of {len(sizes)} rows are; pass {remedy}", argument="budgets")
+    what = f"row {row} has size {str(sizes[position].tolist())[1:-1]}, larger than budgets={options.seq_len}, as are "
+    remedy = "pass larger ones" if options.long == "drop" else "pass larger ones, or long='drop' to leave such rows out"
+    raise ArgumentError(f"{what}{(~fits).sum() - 1} others of {len(fits)} rows; {remedy}", argument="budgets")

@@ -63,22 +63,24 @@ class Options:
         workers: Number of threads; None: chosen from the source.
         executor: What evaluates rows instead of threads; None: threads.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
+        key: Identifier of the function in the index, where it is an option of the verb; None: its fingerprint.
     """
 
     index: str | os.PathLike[str] | None
     workers: int | None
     executor: Engine | None
     progress: bool | None
+    key: str | None = None
 
 
-def scan_options(index: Any, workers: Any, executor: Any, progress: Any) -> Options:
+def scan_options(index: Any, workers: Any, executor: Any, progress: Any, key: Any = None) -> Options:
     """The options, checked. The path of the index is checked when it is opened.
 
     Raises:
         ArgumentError: When one can't be used.
     """
     workers = None if workers is None else integer("workers", workers, 1)
-    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress))
+    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress), key)
 
 
 def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:

@@ -1,6 +1,7 @@
 """Integers of each row, such as sizes and counts: given as arrays, or computed by a function in a pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,14 +23,7 @@ _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 
 
 def integers_of(
-    verb: str,
-    argument: str,
-    given: Any,
-    names: Sequence[str] | None,
-    reader: Reader,
-    order: Order,
-    key: str | None,
-    options: Options,
+    verb: str, argument: str, given: Any, names: list[str], reader: Reader, order: Order, options: Options
 ) -> Integers:
     """Integers from 0 of the row at each position, as in epoch 0, int64[positions, names].
 
@@ -37,10 +31,9 @@ def integers_of(
         verb: Name of the dataset's verb.
         argument: Name of its argument.
         given: Arrays of one integer a position, or a function of an example: a dict of them by name, or one.
-        names: Names of the integers; None: there is one without a name.
+        names: Names of the integers; `[""]`: there is one, which is not in a dict.
         reader: Reader of the rows.
         order: Order of the rows.
-        key: Identifier of the function in the index; None: its fingerprint.
         options: Options of the pass, which is for functions.
 
     Raises:
@@ -56,62 +49,67 @@ def integers_of(
         what = f"{argument}= is by position, and a position has another row in each epoch here"
         raise ArgumentError(f"{what}; call {verb}() first, then shuffle", argument=argument)
     if not callable(given):
-        if key is not None or options.index is not None:
-            what = f"index={options.index!r} and key={key!r} are for a function, which {argument}= is not"
+        if options.key is not None or options.index is not None:
+            what = f"index={options.index!r} and key={options.key!r} are for a function, which {argument}= is not"
             raise ArgumentError(f"{what}; leave them out", argument="index")
-        if names is None:
-            return _column(argument, given, order.size)[:, None]
-        if isinstance(given, Mapping) and given.keys() == set(names):
-            return np.column_stack([_column(f"{argument}[{name!r}]", given[name], order.size) for name in names])
-        what = f"{argument}={shown(given)}: pass a function of an example, or a dict of arrays"
-        raise ArgumentError(f"{what}: {', '.join(names)}", argument=argument)
+        return _given(argument, given, names, order.size)
     function(argument, given, "a function of one example", "example")
-    index_key(key, options.index, f"{argument} changes")
+    index_key(options.key, options.index, f"{argument} changes")
     rows = order.visits(np.zeros(order.size, np.int64), np.arange(order.size)).rows
     met = np.zeros(reader.num_rows, bool)
     met[rows] = True
-    known_as = None if key is None else ["key", key, *(names or ())]
-    width, judge = len(names or [verb]), partial(_of_run, given, f"{verb} {name_of(given)}", names)
-    question = Question(verb, name_of(given), judge, np.int64, known_as, given, partial(_check, width))
+    known_as = None if options.key is None else ["key", options.key, *names]
+    judge, check = partial(_of_run, given, f"{verb} {name_of(given)}", names), partial(_check, len(names))
+    question = Question(verb, name_of(given), judge, np.int64, known_as, given, check)
     found, _ = answers(question, reader, met, options)
-    return found.reshape(-1, width)[np.cumsum(met)[rows] - 1]
+    return found.reshape(-1, len(names))[np.cumsum(met)[rows] - 1]
 
 
-def flat_map_counts(reader: Reader, order: Order, given: Any, key: str | None, options: Options) -> Counts:
+def flat_map_counts(reader: Reader, order: Order, given: Any, options: Options) -> Counts:
     """The argument `counts` of `Dataset.flat_map`, checked; see `integers_of`."""
-    ends = np.cumsum(integers_of("flat_map", "counts", given, None, reader, order, key, options))
+    ends = np.cumsum(integers_of("flat_map", "counts", given, [""], reader, order, options))
     return Counts(order, ends, int(ends[-1]), digest_values(ends))
 
 
-def _column(name: str, given: Any, size: int) -> Integers:
-    try:
-        array = np.asarray(given)
-    except ValueError:  # ragged
-        array = np.empty(())
-    if array.shape != (size,) or array.dtype.kind not in "iu" or not 0 <= array.min() <= array.max() <= _LARGEST:
-        what = (
-            f"{name}={shown(given)} is {array.dtype}{list(array.shape)}: pass int64[{size}] of values from 0 to 2**40"
-        )
-        raise ArgumentError(f"{what}, one a position, or a function of an example")
-    return array.astype(np.int64)
+def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
+    named = _by_name(given, names)
+    if not isinstance(named, Mapping) or named.keys() != set(names):
+        what = f"{argument}={shown(given)}: pass a function of an example, or a dict of arrays"
+        raise ArgumentError(f"{what}: {', '.join(names)}", argument=argument)
+    columns = []
+    for name in names:
+        try:
+            column = np.asarray(named[name])
+        except ValueError:  # ragged
+            column = np.empty(())
+        if (
+            column.shape != (size,)
+            or column.dtype.kind not in "iu"
+            or not 0 <= column.min() <= column.max() <= _LARGEST
+        ):
+            what = f"{argument}{[name] if name else ''}={shown(named[name])} is {column.dtype}{list(column.shape)}"
+            raise ArgumentError(f"{what}: pass int64[{size}] of values from 0 to 2**40, one a position, or a function")
+        columns.append(column.astype(np.int64))
+    return np.column_stack(columns)
 
 
-def _of_run(given: Any, label: str, names: Sequence[str] | None, run: Run) -> Integers:
+def _of_run(given: Any, label: str, names: list[str], run: Run) -> Integers:
     """The integers of the rows of a run, one row after the other."""
     found = [_checked(result, names, label, row) for row, result in results(run, given, label)]
     return np.array(found, np.int64).reshape(-1)
 
 
-def _checked(result: Any, names: Sequence[str] | None, label: str, row: int) -> list[int]:
-    try:
-        if names is None:
-            return [integer("", result, 0, _LARGEST)]
-        if result.keys() == set(names):
-            return [integer("", result[name], 0, _LARGEST) for name in names]
-    except (ArgumentError, AttributeError):
-        pass
-    wanted = f"a dict of integers from 0: {', '.join(names)}" if names else "an integer from 0"
+def _checked(result: Any, names: list[str], label: str, row: int) -> list[int]:
+    with suppress(ArgumentError, AttributeError):
+        named = _by_name(result, names)
+        if named.keys() == set(names):
+            return [integer("", named[name], 0, _LARGEST) for name in names]
+    wanted = "an integer from 0" if names == [""] else f"a dict of integers from 0: {', '.join(names)}"
     raise LeafTypeError(f"{label} returned {shown(result)} for row {row}; return {wanted}")
+
+
+def _by_name(value: Any, names: list[str]) -> Any:
+    return {"": value} if names == [""] else value
 
 
 def _check(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:

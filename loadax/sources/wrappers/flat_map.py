@@ -6,19 +6,14 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.spec import own, spec_of, stack
-from loadax.errors import LeafError, SourceError
+from loadax.errors import LeafError
 from loadax.protocols import Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.wrappers.concat import PartReader
 
-
-class Entries(NamedTuple):
-    """Entries of lists: visits of the rows that the lists are made of, and index and list length of each entry."""
-
-    below: Visits
-    indices: Integers
-    lengths: Integers
+Entries = tuple[Visits, Integers, Integers]
+"""Visits of the rows that lists are made of, and the index and the list length of each entry."""
 
 
 @final
@@ -36,17 +31,13 @@ class FanOut(NamedTuple):
     def entries(self, rows: Visits) -> Entries:
         """Entries at rows of all lists, one after the other."""
         below, indices = np.divmod(rows.rows, self.fan_out)
-        return Entries(Visits(below, rows.epochs), indices, np.full_like(below, self.fan_out))
+        return Visits(below, rows.epochs), indices, np.full_like(below, self.fan_out)
 
     def begins(self, starts: Integers | range) -> Integers | range | None:
         """First entries of the lists of chunks that begin at these rows; None: entries have another order than rows."""
         if isinstance(starts, range):
             return range(0, self.size, starts.step * self.fan_out)
         return starts * self.fan_out
-
-    def first(self, known: Visits) -> Visits:
-        """An entry that exists. `known`: a row that does."""
-        return Visits(known.rows * self.fan_out, known.epochs)
 
     def describe(self) -> list[Any]:
         """Everything that determines the entries, as JSON."""
@@ -73,7 +64,7 @@ class Counts(NamedTuple):
         positions = np.searchsorted(self.ends, rows.rows, side="right")
         begins = np.where(positions > 0, self.ends[positions - 1], 0)
         below = self.order.visits(rows.epochs, positions)
-        return Entries(below, rows.rows - begins, self.ends[positions] - begins)
+        return below, rows.rows - begins, self.ends[positions] - begins
 
     def begins(self, starts: Integers | range) -> Integers | None:
         if self.order.row_range != range(self.order.size):
@@ -81,9 +72,6 @@ class Counts(NamedTuple):
         rows = np.asarray(starts)
         first = np.unique(np.append(0, self.ends)[rows[rows < len(self.ends)]])
         return first[first < self.size]
-
-    def first(self, known: Visits) -> Visits:
-        return Visits(np.zeros_like(known.rows), known.epochs)
 
     def describe(self) -> list[Any]:
         return ["counts", self.digest, self.order.describe()]
@@ -131,24 +119,19 @@ class FlatMapSource(BaseSource):
         return None if starts is None else self._lists.begins(starts)
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        return np.arange(len(rows), dtype=np.int64), self._lists.entries(Visits(rows, np.zeros_like(rows))).below.rows
+        return np.arange(len(rows), dtype=np.int64), self._lists.entries(Visits(rows, np.zeros_like(rows)))[0].rows
 
     def locate(self, row: int) -> list[Location]:
         return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
-        rows, epochs = self._lists.entries(Visits(np.array([row]), np.array([epoch]))).below
+        rows, epochs = self._lists.entries(Visits(np.array([row]), np.array([epoch])))[0]
         return self._reader.source.locate_visit(int(rows[0]), int(epochs[0]))
 
     def read_visits(self, visits: Visits) -> Tree:
         examples = self.read_examples(visits)
-        return stack(examples, spec_of((examples or [self._first_example()])[0]), visits.rows.tolist())
-
-    def _first_example(self) -> Tree:
-        first = self._reader.first
-        if first is None:
-            raise SourceError("the dataset has no rows, and no spec can be inferred; leave flat_map() out")
-        return self.read_examples(self._lists.first(first))[0]
+        first = examples or self.read_examples(Visits(np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        return stack(examples, spec_of(first[0]), visits.rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         if not len(visits.rows):
