@@ -63,4 +63,6 @@ def _check_sizes(sizes: Integers, options: PackOptions, order: Order) -> None:
     row = order.visits(np.zeros(1, np.int64), np.array([position])).rows[0]
     what = f"row {row} has size {str(sizes[position].tolist())[1:-1]}, larger than budgets={options.seq_len}, as are "
     remedy = "pass larger ones" if options.long == "drop" else "pass larger ones, or long='drop' to leave such rows out"
-    raise ArgumentError(f"{what}{(~fits).sum() - 1} others of {len(fits)} rows; {remedy}", argument="budgets")
+    raise ArgumentError(
+        f"{what}{np.count_nonzero(~fits) - 1} others of {len(sizes)} rows; {remedy}", argument="budgets"
+    )

@@ -81,8 +81,8 @@ class Counts(NamedTuple):
 class FlatMapSource(BaseSource):
     """The entries of the lists that are made of rows of another source, one list after the other.
 
-    A row is read and mapped once for consecutive entries of its list. Entries that are read together must have equal
-    shapes and dtypes.
+    A row is read and mapped once for consecutive entries of its list, and the list of the last row is kept for the next
+    read, which may go on in it. Entries that are read together must have equal shapes and dtypes.
 
     Args:
         reader: Reader of the lists.
@@ -93,6 +93,10 @@ class FlatMapSource(BaseSource):
     def __init__(self, reader: PartReader, lists: FanOut | Counts, name: str):
         self._reader, self._lists, self._name = reader, lists, name
         self.traits = reader.traits._replace(reads_examples=True, attributes={})
+        self._last: tuple[tuple[int, int], list[Any]] = (-1, -1), []  # one tuple: threads replace it atomically
+
+    def __reduce__(self) -> Any:
+        return FlatMapSource, (self._reader, self._lists, self._name)
 
     def __len__(self) -> int:
         return self._lists.size
@@ -140,18 +144,27 @@ class FlatMapSource(BaseSource):
             Visits(check_rows(visits.rows, len(self)), visits.epochs)
         )
         begins = np.any([np.diff(each, prepend=-1) != 0 for each in (rows, epochs, lengths)], axis=0)
-        below = Visits(rows[begins], epochs[begins])
-        lists = self._reader.examples(below)
-        for row, entries, length in zip(below.rows.tolist(), lists, lengths[begins].tolist(), strict=True):
+        lists = self._lists_of(Visits(rows[begins], epochs[begins]))
+        for row, entries, length in zip(rows[begins].tolist(), lists, lengths[begins].tolist(), strict=True):
             self._check(entries, row, length)
         groups = (np.cumsum(begins) - 1).tolist()
         seen: set[tuple[int, int]] = set()
         examples = []
         for key in zip(groups, indices.tolist(), strict=True):
             entry = lists[key[0]][key[1]]
-            examples.append(own(entry) if key in seen else entry)  # each example may be written to
+            shared = key in seen or key[0] in (0, groups[-1])  # by the last list of this read or of another one
+            examples.append(own(entry) if shared else entry)  # each example may be written to
             seen.add(key)
         return examples
+
+    def _lists_of(self, rows: Visits) -> list[Any]:
+        visits = list(zip(rows.rows.tolist(), rows.epochs.tolist(), strict=True))
+        visit, kept = self._last
+        known = kept if visit == visits[0] else []
+        rest = Visits(rows.rows[len(known) :], rows.epochs[len(known) :])
+        lists = known + (self._reader.examples(rest) if len(rest.rows) else [])
+        self._last = visits[-1], lists[-1:]
+        return lists
 
     def _check(self, entries: Any, row: int, length: int) -> None:
         if not isinstance(entries, list | tuple | np.ndarray) or getattr(entries, "shape", (0,)) == ():
