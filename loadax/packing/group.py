@@ -33,7 +33,7 @@ def group_options(budgets: Any, method: Any, long: Any, window: Any, most_rows: 
     choice("method", method, ("best_fit", "first_fit"))
     choice("long", long, ("error", "drop"), "'error' or 'drop': what to do with rows larger than a budget")
     default = _WINDOW if ALL in limits else _WINDOW_BY_NAME
-    window = default if window is None else integer("window", window, 1)
+    window = integer("window", default if window is None else window, 1)
     most = None if most_rows is None else integer("most_rows", most_rows, 1)
     return PackOptions(limits, method, long, window, most_documents=most)
 

@@ -147,15 +147,8 @@ class FlatMapSource(BaseSource):
         lists = self._lists_of(Visits(rows[begins], epochs[begins]))
         for row, entries, length in zip(rows[begins].tolist(), lists, lengths[begins].tolist(), strict=True):
             self._check(entries, row, length)
-        groups = (np.cumsum(begins) - 1).tolist()
-        seen: set[tuple[int, int]] = set()
-        examples = []
-        for key in zip(groups, indices.tolist(), strict=True):
-            entry = lists[key[0]][key[1]]
-            shared = key in seen or key[0] in (0, groups[-1])  # by the last list of this read or of another one
-            examples.append(own(entry) if shared else entry)  # each example may be written to
-            seen.add(key)
-        return examples
+        places = zip((np.cumsum(begins) - 1).tolist(), indices.tolist(), strict=True)
+        return [own(lists[place][index]) for place, index in places]  # each example may be written to
 
     def _lists_of(self, rows: Visits) -> list[Any]:
         visits = list(zip(rows.rows.tolist(), rows.epochs.tolist(), strict=True))
@@ -171,12 +164,6 @@ class FlatMapSource(BaseSource):
             what = f"flat_map {self._name} returned a {type(entries).__name__} for row {row}"
             raise LeafError(f"{what}; return a list of {length} examples")
         if len(entries) != length:
-            stated, remedy = f"counts={length}", "counts must be the number of examples that fn returns for each row"
-            if isinstance(self._lists, FanOut):
-                stated, remedy = (
-                    f"fan_out={length}",
-                    "return as many for every row: pad the list, and filter the padding ",
-                )
-                remedy += "out afterwards, or pass counts="
+            stated = f"{'fan_out' if isinstance(self._lists, FanOut) else 'counts'}={length}"
             what = f"flat_map {self._name} returned {len(entries)} examples for row {row}, and {stated}"
-            raise LeafError(f"{what}; {remedy}")
+            raise LeafError(f"{what}; pass counts=, the number of examples that fn makes of each row")
