@@ -1008,7 +1008,7 @@ class Dataset:
             )
             raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
         from loadax.row_index.build import scan_options
-        from loadax.row_index.integers import flat_map_counts
+        from loadax.row_index.integers import check_no_pass, flat_map_counts
         from loadax.sources.wrappers.flat_map import FanOut, FlatMapSource
 
         options = scan_options(index, None, executor, progress, key)
@@ -1018,10 +1018,11 @@ class Dataset:
         if counts is not None:
             source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, options), name)
             return Dataset(source, Sequential(len(source)))
+        check_no_pass("fan_out", options)
         fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
         if len(self) * fan_out > MOST_POSITIONS:
             raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
-        source = FlatMapSource(lists.reader, FanOut(fan_out, len(self.source) * fan_out), name)
+        source = FlatMapSource(lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name)
         return Dataset(source, FlatMapped(self.order, fan_out, name))
 
     def group(

@@ -49,9 +49,7 @@ def integers_of(
         what = f"{argument}= is by position, and a position has another row in each epoch here"
         raise ArgumentError(f"{what}; call {verb}() first, then shuffle", argument=argument)
     if not callable(given):
-        if options.key is not None or options.index is not None:
-            what = f"index={options.index!r} and key={options.key!r} are for a function, which {argument}= is not"
-            raise ArgumentError(f"{what}; leave them out", argument="index")
+        check_no_pass(argument, options)
         return _given(argument, given, names, order.size)
     function(argument, given, "a function of one example", "example")
     index_key(options.key, options.index, f"{argument} changes")
@@ -68,11 +66,22 @@ def integers_of(
 def flat_map_counts(reader: Reader, order: Order, given: Any, options: Options) -> Counts:
     """The argument `counts` of `Dataset.flat_map`, checked; see `integers_of`."""
     ends = np.cumsum(integers_of("flat_map", "counts", given, [""], reader, order, options))
-    return Counts(order, ends, int(ends[-1]), digest_values(ends))
+    return Counts(order, ends, int(ends[-1]), ["counts", digest_values(ends), order.describe()])
+
+
+def check_no_pass(argument: str, options: Options) -> None:
+    """Checks that there are no options of a pass, where an argument needs none.
+
+    Raises:
+        ArgumentError: When there are.
+    """
+    if options.key is not None or options.index is not None:
+        what = f"index={options.index!r} and key={options.key!r} are for a function, which {argument}= is not"
+        raise ArgumentError(f"{what}; leave them out", argument="index")
 
 
 def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
-    named = _by_name(given, names)
+    named = {"": given} if names == [""] else given
     if not isinstance(named, Mapping) or named.keys() != set(names):
         what = f"{argument}={shown(given)}: pass a function of an example, or a dict of arrays"
         raise ArgumentError(f"{what}: {', '.join(names)}", argument=argument)
@@ -82,11 +91,8 @@ def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
             column = np.asarray(named[name])
         except ValueError:  # ragged
             column = np.empty(())
-        if (
-            column.shape != (size,)
-            or column.dtype.kind not in "iu"
-            or not 0 <= column.min() <= column.max() <= _LARGEST
-        ):
+        are_integers = column.shape == (size,) and column.dtype.kind in "iu"
+        if not are_integers or not 0 <= column.min() <= column.max() <= _LARGEST:
             what = f"{argument}{[name] if name else ''}={shown(named[name])} is {column.dtype}{list(column.shape)}"
             raise ArgumentError(f"{what}: pass int64[{size}] of values from 0 to 2**40, one a position, or a function")
         columns.append(column.astype(np.int64))
@@ -101,15 +107,11 @@ def _of_run(given: Any, label: str, names: list[str], run: Run) -> Integers:
 
 def _checked(result: Any, names: list[str], label: str, row: int) -> list[int]:
     with suppress(ArgumentError, AttributeError):
-        named = _by_name(result, names)
+        named = {"": result} if names == [""] else result
         if named.keys() == set(names):
             return [integer("", named[name], 0, _LARGEST) for name in names]
     wanted = "an integer from 0" if names == [""] else f"a dict of integers from 0: {', '.join(names)}"
     raise LeafTypeError(f"{label} returned {shown(result)} for row {row}; return {wanted}")
-
-
-def _by_name(value: Any, names: list[str]) -> Any:
-    return {"": value} if names == [""] else value
 
 
 def _check(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:

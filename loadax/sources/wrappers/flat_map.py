@@ -23,10 +23,12 @@ class FanOut(NamedTuple):
     Args:
         fan_out: The length.
         size: Number of entries of all lists.
+        described: Everything that determines the entries, as JSON.
     """
 
     fan_out: int
     size: int
+    described: list[Any]
 
     def entries(self, rows: Visits) -> Entries:
         """Entries at rows of all lists, one after the other."""
@@ -39,10 +41,6 @@ class FanOut(NamedTuple):
             return range(0, self.size, starts.step * self.fan_out)
         return starts * self.fan_out
 
-    def describe(self) -> list[Any]:
-        """Everything that determines the entries, as JSON."""
-        return [self.fan_out]
-
 
 @final
 class Counts(NamedTuple):
@@ -52,13 +50,13 @@ class Counts(NamedTuple):
         order: An order that does not vary.
         ends: Sums of the lengths, int64[positions].
         size: The last one.
-        digest: Digest of the sums.
+        described: Everything that determines the entries, as JSON.
     """
 
     order: Order
     ends: Integers
     size: int
-    digest: str
+    described: list[Any]
 
     def entries(self, rows: Visits) -> Entries:
         positions = np.searchsorted(self.ends, rows.rows, side="right")
@@ -69,12 +67,8 @@ class Counts(NamedTuple):
     def begins(self, starts: Integers | range) -> Integers | None:
         if self.order.row_range != range(self.order.size):
             return None
-        rows = np.asarray(starts)
-        first = np.unique(np.append(0, self.ends)[rows[rows < len(self.ends)]])
+        first = np.unique(np.append(0, self.ends)[np.minimum(starts, len(self.ends))])
         return first[first < self.size]
-
-    def describe(self) -> list[Any]:
-        return ["counts", self.digest, self.order.describe()]
 
 
 @final
@@ -114,7 +108,7 @@ class FlatMapSource(BaseSource):
         return FlatMapSource(self._reader.with_source(wrap(self.children[0])), self._lists, self._name)
 
     def describe(self) -> list[Any]:
-        return [["flat_map", *self._lists.describe(), self._reader.describe()]]
+        return [["flat_map", *self._lists.described, self._reader.describe()]]
 
     @property
     def chunks(self) -> Integers | range | None:
