@@ -77,7 +77,7 @@ def audio_contestants(path: Path, ends: NDArray[np.int64]) -> dict[str, Callable
         listed = [(row, number) for row, count in enumerate(counts.tolist()) for number in range(count)]
         flat = np.load(path, mmap_mode="r")
 
-        class Chunks(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        class Chunks(torch.utils.data.Dataset):  # type: ignore[misc]
             def __len__(self) -> int:
                 return len(listed)
 
@@ -151,7 +151,7 @@ def graph_contestants(graphs: list[dict[str, Any]]) -> dict[str, Callable[[], It
     contestants: dict[str, Callable[[], Iterable[Any]]] = {"loadax": loader.iterate}
     if importlib.util.find_spec("jraph"):
         import jax
-        import jraph
+        import jraph  # type: ignore[import-not-found]
 
         tuples = [
             jraph.GraphsTuple(
