@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.spec import own, spec_of, stack
+from loadax.core.spec import own_all, spec_of, stack
 from loadax.errors import LeafError
 from loadax.protocols import Integers, Location, Order, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild
@@ -87,7 +87,8 @@ class FlatMapSource(BaseSource):
     def __init__(self, reader: PartReader, lists: FanOut | Counts, name: str):
         self._reader, self._lists, self._name = reader, lists, name
         self.traits = reader.traits._replace(reads_examples=True, attributes={})
-        self._last: tuple[tuple[int, int], list[Any]] = (-1, -1), []  # one tuple: threads replace it atomically
+        # Row, epoch and entry that were read last, and the list. One tuple: threads replace it atomically.
+        self._last: tuple[tuple[int, int], int, list[Any]] = (-1, -1), 0, []
 
     def __reduce__(self) -> Any:
         return FlatMapSource, (self._reader, self._lists, self._name)
@@ -138,19 +139,21 @@ class FlatMapSource(BaseSource):
             Visits(check_rows(visits.rows, len(self)), visits.epochs)
         )
         begins = np.any([np.diff(each, prepend=-1) != 0 for each in (rows, epochs, lengths)], axis=0)
-        lists = self._lists_of(Visits(rows[begins], epochs[begins]))
+        lists = self._lists_of(Visits(rows[begins], epochs[begins]), int(indices[0]), int(indices[-1]))
         for row, entries, length in zip(rows[begins].tolist(), lists, lengths[begins].tolist(), strict=True):
             self._check(entries, row, length)
         places = zip((np.cumsum(begins) - 1).tolist(), indices.tolist(), strict=True)
-        return [own(lists[place][index]) for place, index in places]  # each example may be written to
+        found = [lists[place][index] for place, index in places]
+        return own_all(found, visits.rows.tolist())  # each example may be written to
 
-    def _lists_of(self, rows: Visits) -> list[Any]:
+    def _lists_of(self, rows: Visits, first: int, last: int) -> list[Any]:
+        """Lists of rows. `first`: the entry of the first list that is read first; `last`: that of the last one, last."""
         visits = list(zip(rows.rows.tolist(), rows.epochs.tolist(), strict=True))
-        visit, kept = self._last
-        known = kept if visit == visits[0] else []
+        visit, entry, kept = self._last
+        known = kept if visit == visits[0] and entry < first else []  # no entry is given twice: maps may change objects
         rest = Visits(rows.rows[len(known) :], rows.epochs[len(known) :])
-        lists = known + (self._reader.examples(rest) if len(rest.rows) else [])
-        self._last = visits[-1], lists[-1:]
+        lists = known + (self._reader.results(rest) if len(rest.rows) else [])
+        self._last = visits[-1], last, lists[-1:]
         return lists
 
     def _check(self, entries: Any, row: int, length: int) -> None:
