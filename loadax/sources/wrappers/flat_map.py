@@ -147,7 +147,7 @@ class FlatMapSource(BaseSource):
         return own_all(found, visits.rows.tolist())  # each example may be written to
 
     def _lists_of(self, rows: Visits, first: int, last: int) -> list[Any]:
-        """Lists of rows. `first`: the entry of the first list that is read first; `last`: that of the last one, last."""
+        """Lists of rows. `first`: first entry that is read of the first list; `last`: last one of the last list."""
         visits = list(zip(rows.rows.tolist(), rows.epochs.tolist(), strict=True))
         visit, entry, kept = self._last
         known = kept if visit == visits[0] and entry < first else []  # no entry is given twice: maps may change objects
