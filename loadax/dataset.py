@@ -973,48 +973,157 @@ class Dataset:
     def flat_map(
         self,
         fn: Callable[..., Sequence[Tree]],
-        fan_out: int,
+        fan_out: int | None = None,
         rng: bool = False,
         seed: int = 0,
         with_index: bool = False,
         with_epoch: bool = False,
+        *,
+        counts: Any = None,
+        index: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        executor: Engine | None = None,
+        progress: bool | None = None,
     ) -> "Dataset":
-        """Makes `fan_out` examples of every row.
+        """Makes several examples of every row: `fan_out` of each, or as many as `counts` says.
 
-        Example p is entry `p % fan_out` of what `fn` returns for the example at position `p // fan_out`, so any example
-        has random access, and the length is exact. Consecutive examples of a row read and map it once, as far as they
-        are in one batch and on one host: a shuffle before `flat_map` keeps them together, and one after it separates
-        them, so that each reads its row.
+        Example p is entry `p % fan_out` of what `fn` returns for the example at position `p // fan_out`; with `counts`,
+        the examples of a position follow those of the position before. So any example has random access, and the length
+        is exact. Consecutive examples of a row read and map it once, as far as they are in one read (a batch's rows on
+        one host, or a part of them that a worker reads): a shuffle before `flat_map` keeps them together, and one after
+        it separates them, so that each reads its row. Entries may be views of the row: only those that are read are
+        copied.
+
+        With `counts`, the rows of later verbs are the examples, in this order: `split` splits examples, and
+        `Dataloader.rows` numbers them. A `split` or `split_by` before it keeps the examples of a row together. The sums
+        of the counts stay in memory (8 bytes per row).
 
         Args:
-            fn: Function of one example, as in `map`, that returns a list of `fan_out` examples.
-            fan_out: Number of examples of every row.
+            fn: Function of one example, as in `map`, that returns a list of examples.
+            fan_out: Number of examples of every row. Either this or `counts`.
             rng: As in `map`.
             seed: As in `map`.
             with_index: As in `map`.
             with_epoch: As in `map`.
+            counts: Number of examples of each row, 0 or more: int64[len(self)], or a function of one example (with the
+                maps so far applied) that returns an int. A function is called once for every row, now.
+            index: Folder that keeps the counts of a function for later runs; see `filter`.
+            key: Identifier of the function `counts` in the index, as in `filter`.
+            executor: What calls the function `counts` instead of threads, as in `filter`.
+            progress: Whether to show a progress bar meanwhile. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If a value can't be used.
+            ArgumentError: If a value can't be used; with `counts`, if the order changes every epoch, all counts are 0,
+                or `counts` is a function and a map before it is random.
+            LeafTypeError: If a function `counts` does not return an int of 0 or more. Names the row.
             LeafError: On reading a row of which `fn` makes more or fewer examples. Names the row.
 
         Examples:
             >>> import numpy as np
-            >>> from loadax import from_arrays
+            >>> from loadax import from_arrays, from_source
             >>> days = from_arrays(np.arange(12).reshape(3, 4))
             >>> halves = days.flat_map(lambda day: [day[:2], day[2:]], fan_out=2)
             >>> halves.read([0, 1, 5]).tolist()
             [[0, 1], [2, 3], [10, 11]]
-        """
-        fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
-        if len(self) * fan_out > MOST_POSITIONS:
-            raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
-        from loadax.sources.wrappers.flat_map import FlatMapSource
 
+            Overlapping chunks of recordings, of 4 samples every 2:
+
+            >>> recordings = from_source([np.arange(9), np.arange(3), np.arange(20, 26)])
+            >>> chunks = recordings.flat_map(
+            ...     lambda audio: [audio[start : start + 4] for start in range(0, len(audio) - 3, 2)],
+            ...     counts=lambda audio: max(0, (len(audio) - 2) // 2),
+            ... )
+            >>> chunks.read(range(len(chunks))).tolist()
+            [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7], [20, 21, 22, 23], [22, 23, 24, 25]]
+        """
+        self._check_random_access("flat_map()", "make several examples of a row where the stream is opened")
+        if (fan_out is None) == (counts is None):
+            what = (
+                f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
+            )
+            raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
+        from loadax.row_index.build import scan_options
+        from loadax.row_index.integers import check_no_pass, flat_map_counts
+        from loadax.sources.wrappers.flat_map import FanOut, FlatMapSource
+
+        options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch)
         name = name_of(lists.maps[-1].function)
-        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out, name))
+        if counts is not None:
+            source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, options), name)
+            return Dataset(source, Sequential(len(source)))
+        check_no_pass("fan_out", options)
+        fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
+        if len(self) * fan_out > MOST_POSITIONS:
+            raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
+        source = FlatMapSource(lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name)
+        return Dataset(source, FlatMapped(self.order, fan_out, name))
+
+    def group(
+        self,
+        budgets: int | Mapping[str, int],
+        sizes: Any,
+        method: Literal["best_fit", "first_fit"] = "best_fit",
+        long: Literal["error", "drop"] = "error",
+        window: int | None = None,
+        most_rows: int | None = None,
+        *,
+        index: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        executor: Engine | None = None,
+        progress: bool | None = None,
+    ) -> "Dataset":
+        """Groups rows so that the sizes of each group's rows add up to at most the budgets.
+
+        An example is the list of the examples of a group, of any number, for a `map` that makes one of fixed shape of
+        it: graphs that are batched and padded, patches of images, texts of a token budget. Every row is in one group.
+
+        Groups are made once, of the rows in the order of epoch 0, by the planner of `pack`: rows are fitted from the
+        largest to the smallest, groups are in the order of their first rows, and rows within a group keep their order.
+        Only sizes are needed for that, so groups have random access, and read and map each of their rows once. Later
+        verbs apply to groups: `shuffle` shuffles them, `split` splits them. Random maps before it see each row's own
+        epoch and number. A row whose sizes are all 0 counts as one of size 1.
+
+        Args:
+            budgets: Largest sum of the sizes of a group's rows. Or a dict of them by name, such as
+                `{"nodes": 512, "edges": 4096}`; a group keeps to all of them.
+            sizes: Size of each row, 0 or more: a function of one example (with the maps so far applied) that returns an
+                int, or a dict of ints with the names of the budgets. It is called once for every row, now. Or
+                int64[len(self)], or a dict of such arrays by name, unless the order changes every epoch.
+            method: "best_fit" puts a row into the fullest group with space for it, "first_fit" into the first one.
+            long: What happens with rows larger than a budget: "error"; "drop": they are dropped.
+            window: Number of consecutive rows that are grouped together. None: 1,048,576; 4,096 with budgets by name,
+                where the time per row grows with it.
+            most_rows: Largest number of rows of a group. None: no limit.
+            index: Folder that keeps the sizes of a function, and the groups, for later runs; see `filter`.
+            key: Identifier of the function `sizes` in the index, as in `filter`.
+            executor: What calls the function `sizes` instead of threads, as in `filter`.
+            progress: Whether to show a progress bar meanwhile. None: if stderr is a terminal.
+
+        Raises:
+            ArgumentError: If a value can't be used, a row is larger than a budget and `long` is "error", all rows are
+                dropped, the set of rows changes every epoch, or `sizes` is a function and a map before it is random.
+            LeafTypeError: If a function `sizes` returns anything else. Names the row.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_source
+            >>> texts = from_source([np.array([5, 6, 7]), np.array([8, 9]), np.array([4]), np.array([3, 2])])
+            >>> groups = texts.group(4, sizes=len)
+            >>> [[row.tolist() for row in group] for group in groups]
+            [[[5, 6, 7], [4]], [[8, 9], [3, 2]]]
+            >>> groups.map(np.concatenate).read([0, 1]).tolist()
+            [[5, 6, 7, 4], [8, 9, 3, 2]]
+        """
+        from loadax.packing.group import group, group_options
+        from loadax.row_index.build import scan_options
+
+        self._check_random_access("group()", "group a dataset with random access; a stream of documents can be packed")
+        plan_options = group_options(budgets, method, long, window, most_rows)
+        options = scan_options(index, None, executor, progress, key)
+        source = group(self.reader, self.order, plan_options, sizes, options)
+        return Dataset(source, Sequential(len(source)))
 
     def pad(
         self,
@@ -1148,9 +1257,9 @@ class Dataset:
             stacklevel=4,
         )
 
-    def _check_random_access(self, verb: str) -> None:
+    def _check_random_access(self, verb: str, *remedy: str) -> None:
         if self.is_stream:
-            raise StreamError(verb)
+            raise StreamError(verb, *remedy)
 
     @property
     def _lane_verbs(self) -> tuple[LaneVerb, ...]:

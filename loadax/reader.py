@@ -206,6 +206,11 @@ class Reader:
         owned = self._last is None and self.source.traits.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
+    def results(self, visits: Visits) -> list[Tree]:
+        """What the last map, a per-row one, returns for the examples at `visits`, which its function may still hold."""
+        mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
+        return mapped.items if isinstance(mapped, Examples) else []
+
     def read_source(self, visits: Visits) -> Tree | Examples:
         """Reads the source's rows at `visits`, before any map.
 

@@ -63,22 +63,24 @@ class Options:
         workers: Number of threads; None: chosen from the source.
         executor: What evaluates rows instead of threads; None: threads.
         progress: Whether to show a progress bar; None: if stderr is a terminal.
+        key: Identifier of the function in the index, where it is an option of the verb; None: its fingerprint.
     """
 
     index: str | os.PathLike[str] | None
     workers: int | None
     executor: Engine | None
     progress: bool | None
+    key: str | None = None
 
 
-def scan_options(index: Any, workers: Any, executor: Any, progress: Any) -> Options:
+def scan_options(index: Any, workers: Any, executor: Any, progress: Any, key: Any = None) -> Options:
     """The options, checked. The path of the index is checked when it is opened.
 
     Raises:
         ArgumentError: When one can't be used.
     """
     workers = None if workers is None else integer("workers", workers, 1)
-    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress))
+    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress), key)
 
 
 def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:
@@ -123,12 +125,12 @@ def _known_as(question: Question, reader: Reader, options: Options) -> list[str]
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     own = [] if question.function is None else [question.function]
     reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
-    if question.known_as is not None and (reason is None or question.verb == "filter"):
+    if question.known_as is not None and (reason is None or question.known_as[0] == "key"):
         return question.known_as
     if reason is None:
         return ["code", *(fingerprint(function).digest for function in own)]
     hint = "make such objects in a function with @functools.cache, and call it where they are used"
-    advice = "pass key=, a text that you change with it" if question.verb == "filter" else hint
+    advice = hint if question.verb == "split_by" else "pass key=, a text that you change with it"
     refuse_shared(options.index, f"{reason}; {advice}", options.executor)
     return None
 

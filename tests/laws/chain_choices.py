@@ -131,6 +131,8 @@ class Choices:
             ("leaves", lambda: self.leaves(chain)),
             ("leaves", lambda: self.leaves(chain)),
             ("flat_map", lambda: self.flat_map(chain)),
+            ("flat_map counts", lambda: self.flat_map_counts(chain)),
+            ("group", lambda: self.group(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
             ("zip", lambda: self.zip(chain, depth)),
@@ -342,6 +344,41 @@ class Choices:
         if len(chain) * len(functions) > MOST or not len(chain) or not self._answers(chain) or chain.maps >= FEW_MAPS:
             return chain
         return verbs.flat_map(chain, functions)
+
+    def flat_map_counts(self, chain: Chain) -> Chain:
+        given = self.random.random() < 0.5
+        if not len(chain) or not self._answers(chain) or chain.maps >= FEW_MAPS or len(chain) * 2 > MOST:
+            return chain
+        if chain.varies or (chain.random and not given):
+            counts: Any = np.zeros(len(chain), np.int64) if given else verbs.count_of
+            return self._without_meaning(chain, "flat_map", lambda: chain.dataset.flat_map(list, counts=counts))
+        index = None if given else self.index()
+        if index is not None:
+            verbs.flat_map_counts(chain, given, index)  # what follows is found there
+        return verbs.flat_map_counts(chain, given, index)
+
+    def group(self, chain: Chain) -> Chain:
+        given = self.random.random() < 0.4
+        if not len(chain) or not self._answers(chain):
+            return chain
+        budgets = {name: self.random.randint(1, 9) for name in ("a", "b")[: self.random.randint(1, 2)]}
+        method: Any = self.random.choice(["best_fit", "first_fit"])
+        long: Any = self.random.choice(["error", "drop", "drop"])
+        window, most = self.random.choice([None, 1, 3, 8]), self.random.choice([None, 1, 2, 5])
+        grouping = verbs.Grouping(budgets, method, long, window, most)
+        sizes = [verbs.sizes_of({"row": visit.row} if given else visit.value) for visit in chain.visits(0)]
+        fits = [all(each[name] <= most for name, most in budgets.items()) for each in sizes]
+        if (
+            (chain.varies and given)
+            or (chain.random and not given)
+            or not any(fits)
+            or (long == "error" and not all(fits))
+        ):
+            return self._without_meaning(chain, "group", lambda: verbs.group(chain, grouping, given))
+        index = None if given else self.index()
+        if index is not None:
+            verbs.group(chain, grouping, given, index)  # what follows is found there
+        return verbs.group(chain, grouping, given, index)
 
     def pad(self, chain: Chain) -> Chain:
         most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7

@@ -417,6 +417,104 @@ def flat_map(chain: Chain, functions: Sequence[Function]) -> Chain:
     )
 
 
+def count_of(row: Row) -> int:
+    return number_of(row) % 3
+
+
+def flat_map_counts(chain: Chain, given: bool, index: Path | None = None) -> Chain:
+    """Examples whose number differs by row: by its contents, or `given` by its number in the source."""
+    at_first = chain.visits(0)
+    counts = [visit.row % 3 if given else count_of(visit.value) for visit in at_first]
+
+    def parts(row: Row, number: int) -> list[Row]:
+        return [scaled(part)(deepcopy(row)) for part in range(number)]
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        pairs = zip(chain.epoch(number, ()), counts, strict=True)
+        values = [owned(part) for visit, many in pairs for part in parts(visit.value, many)]
+        return [Visit(row, number, value) for row, value in enumerate(values) if all(each(row) for each in keep)]
+
+    if given:
+        dataset = chain.dataset.flat_map(
+            lambda row, index: parts(row, index % 3), with_index=True, counts=np.array(counts)
+        )
+    else:
+        dataset = chain.dataset.flat_map(lambda row: parts(row, count_of(row)), counts=count_of, index=index)
+    verb, like = f".flat_map({'counts' if given else 'count_of'})", owned(scaled(0)(deepcopy(chain.like)))
+    made = Chain(dataset, remembered(epoch), sum(counts), like, (*chain.story, verb), one_by_one=True)
+    return replace(made, unlike=chain.unlike, maps=chain.maps + 1, random=chain.random)
+
+
+class Grouping(NamedTuple):
+    budgets: dict[str, int]
+    method: Literal["best_fit", "first_fit"]
+    long: Literal["error", "drop"]
+    window: int | None
+    most_rows: int | None
+
+
+def sizes_of(row: Row) -> dict[str, int]:
+    return {"a": number_of(row) % 5, "b": number_of(row) // 7 % 4}
+
+
+def only_size(row: Row) -> int:
+    return sizes_of(row)["a"]
+
+
+def group(chain: Chain, grouping: Grouping, given: bool, index: Path | None = None) -> Chain:
+    """Lists of rows; `given`: their sizes are given as arrays."""
+    names = [*grouping.budgets]
+    at_first = chain.visits(0)
+    sizes = [sizes_of({"row": visit.row} if given else visit.value) for visit in at_first]
+    rows = grouped_rows([[each[name] for name in names] for each in sizes], grouping)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        found = chain.visits(0 if chain.varies else number)
+        values = [[found[position].value for position in group] for group in rows]
+        return [Visit(row, number, value) for row, value in enumerate(values) if all(each(row) for each in keep)]
+
+    measure: Any = sizes_of if len(names) > 1 else only_size
+    if given:
+        measure = {name: np.array([each[name] for each in sizes]) for name in names}
+        measure = measure if len(names) > 1 else measure["a"]
+    budgets = grouping.budgets if len(names) > 1 else grouping.budgets["a"]
+    dataset = chain.dataset.group(budgets, measure, *grouping[1:], index=index)
+    story = (*chain.story, f".group({', '.join(map(str, grouping))}, {given})")
+    like = [chain.like for _ in rows[0]]
+    made = Chain(dataset, remembered(epoch), len(rows), like, story, one_by_one=True)
+    return replace(made, unlike=chain.unlike, maps=chain.maps + 1, random=chain.random)
+
+
+def grouped_rows(sizes: list[list[int]], grouping: Grouping) -> list[list[int]]:
+    """Positions of each group: rows are placed one at a time, from the largest share of a budget to the smallest."""
+    budgets, most = [*grouping.budgets.values()], grouping.most_rows or len(sizes)
+    sizes = [each if any(each) else [1] * len(each) for each in sizes]
+    window, found = grouping.window or len(sizes), []
+
+    def space(group: list[int]) -> list[int]:
+        return [budget - sum(sizes[row][at] for row in group) for at, budget in enumerate(budgets)]
+
+    def shares(values: list[int]) -> list[float]:
+        return [value / budget for value, budget in zip(values, budgets, strict=True)]
+
+    def fits(row: int, group: list[int]) -> bool:
+        return len(group) < most and all(size <= left for size, left in zip(sizes[row], space(group), strict=True))
+
+    for first in range(0, len(sizes), window):
+        groups: list[list[int]] = []
+        fitting = [row for row in range(first, min(first + window, len(sizes))) if fits(row, [])]
+        for row in sorted(fitting, key=lambda row: -max(shares(sizes[row]))):
+            able = [group for group in groups if fits(row, group)]
+            if not able:
+                groups.append([row])
+            elif grouping.method == "best_fit":
+                min(able, key=lambda group: sum(shares(space(group)))).append(row)
+            else:
+                able[0].append(row)
+        found += sorted(sorted(group) for group in groups)
+    return found
+
+
 def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
     """A map that gets the row's number in its source."""
     dataset = chain.dataset.map(function, with_index=True)

@@ -53,7 +53,6 @@ def batches_of(
         lambda ds: ds.zip(ds),
         lambda ds: ds.windows(2),
         lambda ds: ds.cache("/tmp/nowhere"),
-        lambda ds: ds.flat_map(lambda row: [row], 1),
         lambda ds: loadax.concat([ds, ds]),
         lambda ds: Dataloader(ds, BATCH)[0],
         lambda ds: Dataloader(ds, BATCH).rows(0),

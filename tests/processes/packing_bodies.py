@@ -30,3 +30,24 @@ def packed_batches(folder: str) -> None:
                 assert_placed(batch, expected, mesh)
                 seen += expected["tokens"][expected["segment_ids"] > 0].tolist()
             assert max(np.unique(seen, return_counts=True)[1]) == 2  # once an epoch
+    grouped_batches(folder, mesh)
+
+
+def grouped_batches(folder: str, mesh: Mesh) -> None:
+    """The processes share the passes of sizes and counts, and each holds its part of the groups and of the examples."""
+    rows = from_source([np.full(row % 7, row, np.int32) for row in range(400)])
+    groups = rows.group({"n": 16}, sizes_of, most_rows=5, index=f"{folder}/group").shuffle(seed=1).map(padded)
+    parts = rows.flat_map(lambda row: [row[:1]] * len(row), counts=len, index=f"{folder}/flat_map")
+    for dataset in (groups, parts):
+        loader = Dataloader(dataset, 8, mesh=mesh, partition=P("data"))
+        for step, batch in enumerate(loader):
+            assert_placed(batch, dataset.read(np.arange(8) + 8 * step), mesh)
+
+
+def sizes_of(row: Any) -> dict[str, int]:
+    return {"n": len(row)}
+
+
+def padded(group: list[Any]) -> Any:
+    values = np.concatenate(group)
+    return np.pad(values, (0, 16 - len(values)))

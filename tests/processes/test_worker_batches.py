@@ -155,6 +155,8 @@ SOURCES: dict[str, Build] = {
     "split": lambda _: from_arrays({"x": np.arange(ROWS * 2), "g": np.arange(ROWS * 2) % 9}).split_by(
         "g", 0.5, progress=False
     )[0],
+    "group": lambda _: from_arrays(arrays(99)).group(2, np.ones(99, int))[:49],
+    "flat_map": lambda _: from_arrays({"x": np.arange(ROWS)}).flat_map(maps.some, counts=maps.number_of_some),
     "repeated": lambda _: from_arrays({"x": np.arange(30)}).shuffle(4)[2:].repeat(3),
 }
 

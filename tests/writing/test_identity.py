@@ -63,6 +63,8 @@ INNER: dict[str, Callable[[Any], Dataset]] = {
     "concat": lambda fn: loadax.concat([arrays(FEW), arrays(FEW).map(fn)]),
     "zip": lambda fn: arrays(FEW).map(fn).zip(arrays(FEW)),
     "flat_map": lambda fn: arrays(FEW).flat_map(lambda example: [fn(example), example], 2),
+    "flat_map with counts": lambda fn: arrays(FEW).flat_map(lambda example: [fn(example)], counts=np.ones(20, int)),
+    "group": lambda fn: arrays(FEW).map(fn).group(1, np.ones(20, int)).map(lambda group: group[0]),
 }
 
 

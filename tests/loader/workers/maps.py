@@ -84,6 +84,14 @@ def halved(example: Any) -> Any:
     return {**example, "image": example["image"] // 2}
 
 
+def number_of_some(example: Any) -> int:
+    return int(example["x"]) % 3
+
+
+def some(example: Any) -> Any:
+    return [{"x": example["x"] + number} for number in range(number_of_some(example))]
+
+
 def plus_one(example: Any) -> Any:
     return {**example, "x": example["x"] + 1}
 

@@ -1,0 +1,98 @@
+"""GroupedSource: lists of the examples of another dataset."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.formatting import count_text
+from loadax.core.spec import spec_of, stack
+from loadax.errors import LeafError
+from loadax.protocols import Integers, Location, Order, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows
+from loadax.sources.io.byte_stream import indices
+from loadax.sources.wrappers.concat import PartReader
+
+
+class GroupedRow(NamedTuple):
+    """A row of a group.
+
+    Args:
+        row: Row of the source.
+    """
+
+    row: int
+
+
+@final
+class GroupedSource(BaseSource):
+    """Row i is the list of the examples at the positions of group i, as of epoch 0.
+
+    Args:
+        reader: Reader of the examples.
+        order: Order of the examples, with the same rows in every epoch.
+        bounds: Index of each group's first position in `positions`, int64[groups + 1].
+        positions: Positions of all groups, one group after the other, int32[n] or int64[n].
+        described: Everything that determines the groups, as JSON.
+    """
+
+    def __init__(
+        self, reader: PartReader, order: Order, bounds: Integers, positions: NDArray[Any], described: list[Any]
+    ):
+        self._reader, self._order, self._described = reader, order, described
+        self._bounds, self._positions = bounds, positions
+        own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={})
+        self.traits = own._replace(reads_columns=False, reads_parts=False, num_maps=own.num_maps + 1)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __repr__(self) -> str:
+        return f"{count_text(len(self._positions), 'row')} in groups of {self._reader.source!r}"
+
+    @property
+    def children(self) -> Sequence[Child]:
+        times = len(self._positions) / max(1, self._reader.num_rows)
+        return (Child("", self._reader.source, None, times, self._reader.maps),)
+
+    def map_children(self, wrap: MapChild) -> "GroupedSource":
+        reader = self._reader.with_source(wrap(self.children[0]))
+        return GroupedSource(reader, self._order, self._bounds, self._positions, self._described)
+
+    def describe(self) -> list[Any]:
+        return [self._described]
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        below, counts = self._below(Visits(rows, np.zeros_like(rows)))
+        return np.repeat(np.arange(len(rows)), counts), below.rows
+
+    def locate(self, row: int) -> list[Location]:
+        return [location for inner in self.documents(row) for location in self._reader.source.locate(inner.row)]
+
+    def documents(self, row: int) -> list[GroupedRow]:
+        return [GroupedRow(inner) for inner in self.rows_below(np.array([row]))[1].tolist()]
+
+    def read_visits(self, visits: Visits) -> Tree:
+        examples = self.read_examples(visits)
+        spec = spec_of((examples or self.read_examples(Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))))[0])
+        try:
+            return stack(examples, spec, visits.rows.tolist())
+        except LeafError as error:
+            error.add_note("loadax: a row of group() is a list of examples; make one of fixed shape of it: .map(fn)")
+            raise
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        below, counts = self._below(visits)
+        examples = self._reader.examples(below) if len(below.rows) else []
+        ends = np.cumsum(counts).tolist()
+        return [examples[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+
+    def _below(self, visits: Visits) -> tuple[Visits, Integers]:
+        """Visits of the rows of groups, and the number of rows of each group."""
+        groups = check_rows(visits.rows, len(self))
+        first, counts = self._bounds[groups], self._bounds[groups + 1] - self._bounds[groups]
+        positions = self._positions[indices(first, counts)].astype(np.int64)
+        epochs = np.zeros_like(visits.epochs) if self._order.varies else visits.epochs
+        return self._order.visits(np.repeat(epochs, counts), positions), counts
