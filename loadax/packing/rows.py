@@ -1,6 +1,9 @@
 """PackedRows: the leaves of packed rows, and how they are filled from parts of documents."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -13,7 +16,6 @@ from loadax.packing.documents import PartsRequest
 from loadax.packing.form import BARE, Form
 from loadax.plan.pack import ADDED, PackOptions
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
-from loadax.sources.io.byte_stream import indices
 
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
@@ -56,15 +58,17 @@ class _Shown(NamedTuple):
     offset: int | None = None
 
 
-class _Cut(NamedTuple):
+@final
+@dataclass(frozen=True)
+class _Cut:
     """Columns of the rows of one group: the segments in them, and the leaves to write."""
 
     segments: Segments
     begun: Integers
     """Entries of each segment before the first column."""
     lengths: Integers
-    places: Integers
-    """Index of each entry among the columns."""
+    taken: NDArray[np.bool_] | None
+    """Which columns of each row have an entry; None: all."""
     own: NDArray[np.bool_]
     """Whether an entry is the document's own."""
     visible: NDArray[np.bool_]
@@ -73,6 +77,14 @@ class _Cut(NamedTuple):
     """Whether the entry after each segment is read too, for targets."""
     request: PartsRequest
     out: dict[int, NDArray[Any]]
+
+    @cached_property
+    def positions(self) -> Integers:
+        """Position of each entry in its segment."""
+        narrow: Any = np.int32 if len(self.own) < 1 << 31 else np.int64
+        before = np.cumsum(self.lengths) - self.lengths
+        found: Integers = np.repeat((self.begun - before).astype(narrow), self.lengths)
+        return found + np.arange(len(self.own), dtype=narrow)
 
 
 @final
@@ -160,7 +172,6 @@ class PackedRows:
         together: dict[tuple[int, int, int], dict[int, NDArray[Any]]] = {}
         for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True)):
             if box is not None and destination is not None:
-                destination[...] = self._fills[leaf]
                 together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
         cuts = [self._cut(segments[group], group, low, high, leaves) for (group, low, high), leaves in together.items()]
         for cut, read in zip(cuts, parts([cut.request for cut in cuts]), strict=True):
@@ -184,8 +195,9 @@ class PackedRows:
             number = self._own_mask if self._shows[leaf].what == _MASK else self._shows[leaf].what
             if isinstance(number, int):
                 wanted[number] = True
-        places = indices(segments.rows * (high - low) + first - low, lengths)
-        own = np.ones(len(places), np.bool_)
+        own = np.ones(int(lengths.sum()), np.bool_)
+        shape = len(next(iter(out.values()))), high - low
+        taken = None if len(own) == math.prod(shape) else _taken(segments.rows * shape[1] + first - low, lengths, shape)
         paired = self._shift and group < self._form.num_lengths
         if group < self._form.num_lengths:
             skips, read, begins = self.without_bos(segments.skips + begun, lengths)
@@ -193,7 +205,7 @@ class PackedRows:
         else:  # one value a document
             skips, read = np.zeros_like(lengths), lengths
         request = PartsRequest(segments.documents, skips, read + paired, wanted)
-        return _Cut(segments, begun, lengths, places, own, visible, paired, request, out)
+        return _Cut(segments, begun, lengths, taken, own, visible, paired, request, out)
 
     def _write(
         self,
@@ -202,20 +214,16 @@ class PackedRows:
         boxes: Sequence[Columns | None],
         segments: Sequence[Segments],
     ) -> None:
-        """Writes leaves to destinations, which contain padding."""
+        """Writes leaves, and their padding, to destinations."""
         for leaf, destination in cut.out.items():
             shown, box = self._shows[leaf], boxes[leaf]
             match shown.what:
                 case "segment_ids":
-                    values: Any = np.repeat(cut.segments.numbers, cut.lengths)
+                    values: Any = np.repeat(cut.segments.numbers.astype(shown.dtype), cut.lengths)
                 case "positions":
-                    values = indices(cut.begun, cut.lengths)
+                    values = cut.positions
                 case "loss_mask":
-                    values = self._countable(cut)
-                    if self._own_mask is not None and self._shift:
-                        values = self._entries(cut, parts[self._own_mask], True, True)
-                    elif self._own_mask is not None:
-                        values[cut.own] &= parts[self._own_mask]
+                    values = self._countable(cut, None if self._own_mask is None else parts[self._own_mask])
                 case number:
                     assert isinstance(number, int)
                     assert box is not None
@@ -224,13 +232,21 @@ class PackedRows:
                     if shown.offset is not None:
                         before = np.repeat(segments[shown.offset].columns[cut.visible], cut.lengths)
                         values = values + before.astype(values.dtype).reshape(-1, *[1] * len(shown.shape))
-            _scatter(values, cut.places, destination)
+            if cut.taken is None or values is cut.taken:
+                destination[...] = values.reshape(destination.shape)
+            else:
+                destination[...] = self._fills[leaf]
+                destination[cut.taken] = values
 
-    def _countable(self, cut: _Cut) -> NDArray[np.bool_]:
-        """Whether each entry is a target, so far as documents don't say it."""
+    def _countable(self, cut: _Cut, own_mask: Any) -> NDArray[np.bool_]:
+        """Whether each entry is a target; the columns that are taken, if all are."""
         if self._shift:
-            return np.ones(len(cut.places), np.bool_)
-        return cut.own.copy() if self._all_count else indices(cut.begun, cut.lengths) > 0
+            counts = np.ones_like(cut.own) if cut.taken is None else cut.taken
+            return counts if own_mask is None else self._entries(cut, own_mask, True, True)
+        counts = cut.own.copy() if self._all_count else cut.positions > 0
+        if own_mask is not None:
+            counts[cut.own] &= own_mask
+        return counts
 
     def _entries(self, cut: _Cut, part: Any, ahead: bool, bos: Any) -> NDArray[Any]:
         """Entries of a leaf of the documents: those that were read, with `bos` before, and of pairs one of both."""
@@ -240,9 +256,9 @@ class PackedRows:
             kept = np.ones(len(part), np.bool_)
             kept[(ends - lengths)[lengths > cut.lengths] if ahead else ends - 1] = False
             part = part[kept]
-        if ahead or len(part) == len(cut.places):
+        if ahead or len(part) == len(cut.own):
             return part
-        values = np.full((len(cut.places), *part.shape[1:]), bos, part.dtype)
+        values = np.full((len(cut.own), *part.shape[1:]), bos, part.dtype)
         values[cut.own] = part
         return values
 
@@ -294,18 +310,17 @@ def _own_mask(shown: Any) -> int | None:
     """
     if shown is None:
         return None
-    if not isinstance(shown, _Shown) or shown.dtype.kind != "b":
+    if not isinstance(shown, _Shown) or shown.dtype.kind != "b" or shown.shape or shown.group:
         what = f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts"
         raise ArgumentError(f"{what}; cast it in a map, or rename it if it is something else")
     assert isinstance(shown.what, int)
     return shown.what
 
 
-def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:
-    rows, columns, *shape = destination.shape
-    if len(places) == rows * columns:  # no padding
-        destination[...] = values.reshape(destination.shape)
-    elif destination.flags.c_contiguous:
-        destination.reshape(-1, *shape)[places] = values
-    else:
-        destination[np.divmod(places, columns)] = values
+def _taken(starts: Integers, lengths: Integers, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """Whether each column of rows of this shape is one of the parts, which ascend.
+
+    A boolean mask of mostly True values is copied through 2.5 times as fast as an array of indices.
+    """
+    runs = np.diff(np.column_stack([starts, starts + lengths]).reshape(-1), prepend=0, append=math.prod(shape))
+    return np.repeat(np.resize([False, True], len(runs)), runs).reshape(shape)
