@@ -37,11 +37,20 @@ class Form:
         """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
-        self.shapes = [array.shape[self._is_ragged(leaf) :] for leaf, array in enumerate(arrays)]
+        self.shapes = [array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)]
         """Shape of one entry of each leaf."""
+        self._like = [
+            (dtype, shape, group < self.num_lengths)
+            for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
+        ]
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
+        self._as_long = [
+            (leaf, self._of_budget[group])
+            for leaf, group in enumerate(self.groups)
+            if group < self.num_lengths and leaf != self._of_budget[group]
+        ]
 
     def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         """Returns the leaves of a document. A leaf of one value a document has one entry.
@@ -49,21 +58,40 @@ class Form:
         Raises:
             LeafError: When its form differs from that of the first; names the row and the leaf.
         """
+        arrays = self._plain_leaves(example)
+        if arrays is None:
+            arrays = self._cast_leaves(example, row)
+        self._check_lengths(arrays, row)
+        return arrays
+
+    def _plain_leaves(self, example: Tree) -> list[NDArray[Any]] | None:
+        """The leaves of a document, if they are arrays of the expected dtypes and shapes already."""
+        leaves = self._structure.plain_leaves(example)
+        if leaves is None:
+            return None
+        for index, (leaf, (dtype, shape, ragged)) in enumerate(zip(leaves, self._like, strict=True)):
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape[leaf.ndim - len(shape) :] != shape:
+                return None
+            if leaf.ndim != len(shape) + ragged:
+                return None
+            if not ragged:
+                leaves[index] = leaf[None]
+        return leaves
+
+    def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
-        for index, (array, dtype, shape) in enumerate(zip(arrays, self.dtypes, self.shapes, strict=True)):
+        for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
             path = f"row {row}: leaf {self.paths[index]}"
-            given = array.shape[self._is_ragged(index) :]
-            if (given != shape and array.size) or len(array.shape) < self._is_ragged(index):
+            if (array.shape[ragged:] != shape and array.size) or array.ndim < ragged:
                 shown = f"{path} is {array.dtype}{list(array.shape)}, in other documents entries have the shape"
                 raise LeafError(f"{shown} {list(shape)}; reshape it in a map")
-            if not self._is_ragged(index):
+            if not ragged:
                 arrays[index] = array[None]
-            if not array.size and self._is_ragged(index):
+            if ragged and not array.size:
                 arrays[index] = np.empty((len(array), *shape), dtype)  # NumPy makes an empty list float64
             elif array.dtype.newbyteorder("=") != dtype:
                 what = f"{path} is {array.dtype}, in other documents it is {dtype}"
                 raise LeafError(f"{what}; cast it in a map")
-        self._check_lengths(arrays, row)
         return arrays
 
     def lengths(self, leaves: Sequence[NDArray[Any]]) -> list[int]:
@@ -79,13 +107,12 @@ class Form:
         built: dict[Any, Any] = self._structure.build(leaves)
         return built
 
-    def _is_ragged(self, leaf: int) -> bool:
-        return self.groups[leaf] < self.num_lengths
-
     def _check_lengths(self, arrays: list[NDArray[Any]], row: int) -> None:
         """Checks that leaves of one budget are equally long."""
-        lengths = [*self.lengths(arrays), 1]
-        if all(len(array) == lengths[group] for array, group in zip(arrays, self.groups, strict=True)):
+        for leaf, other in self._as_long:
+            if len(arrays[leaf]) != len(arrays[other]):
+                break
+        else:
             return
         shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(self.paths, arrays, strict=True))
         many = self.num_lengths > 1
