@@ -59,36 +59,35 @@ def molecules(count: int) -> list[Graph]:
     return found
 
 
-def counts(segments: Any, graphs: int) -> Any:
-    """Entries of each graph; the padding is the graph after the last one, as in jraph."""
-    found = np.bincount(segments, minlength=_GRAPHS + 1)
-    return np.insert(found[1:], graphs, found[0]).astype(np.int32)
-
-
-def graphs_tuple(row: Graph) -> Any:
-    """A packed row as a batch of jraph."""
-    graphs = int(row["documents_segment_ids"].max())
-    kept = {name: row[name] for name in ("nodes", "edges", "senders", "receivers")}
-    n_node, n_edge = (counts(row[f"{name}_segment_ids"], graphs) for name in ("nodes", "edges"))
-    kept |= {"globals": np.concatenate([row["globals"], np.zeros((1, 128), np.float32)])}
-    kept |= {"n_node": n_node, "n_edge": n_edge}
+def graphs_tuple(rows: Graph) -> Any:
+    """Packed rows as batches of jraph, where the padding is the graph after the last one."""
+    count = len(rows["nodes"])
+    padding = rows["documents_segment_ids"].max(axis=1)[:, None]
+    first = np.arange(count)[:, None] * (_GRAPHS + 1)
+    kept = {name: rows[name] for name in ("nodes", "edges", "senders", "receivers")}
+    kept["globals"] = np.concatenate([rows["globals"], np.zeros((count, 1, 128), np.float32)], axis=1)
+    for name in ("nodes", "edges"):
+        graphs = np.where(rows[f"{name}_segment_ids"], rows[f"{name}_segment_ids"] - 1, padding) + first
+        found = np.bincount(graphs.reshape(-1), minlength=count * (_GRAPHS + 1))
+        kept[f"n_{name[:-1]}"] = found.reshape(count, -1).astype(np.int32)
     return kept if jraph is None else jraph.GraphsTuple(**kept)
 
 
 def packed_graphs(data: Dataset) -> Dataset:
-    """Packed rows of graphs, whose padding edges join the last node."""
+    """Packed rows of graphs, whose padding edges join a node of padding."""
     return data.shuffle(seed=0).pack(
-        {"nodes": _NODES - 1, ("edges", "senders", "receivers"): _EDGES},
+        {"nodes": _NODES, ("edges", "senders", "receivers"): _EDGES},
         method="best_fit",
         most_documents=_GRAPHS,
         offsets={"senders": "nodes", "receivers": "nodes"},
+        value={"senders": _NODES - 1, "receivers": _NODES - 1},
         progress=False,
     )
 
 
 def ours(data: Dataset, rows: int) -> Generator[Any, None, None]:
     """Batches of graphs on the device."""
-    with iter(Dataloader(packed_graphs(data).map(graphs_tuple), rows, num_epochs=None)) as batches:
+    with iter(Dataloader(packed_graphs(data).map_batch(graphs_tuple), rows, num_epochs=None)) as batches:
         yield from batches
 
 

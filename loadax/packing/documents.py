@@ -228,7 +228,7 @@ def cut_documents(
     ends = request.skips + request.lengths
     bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
     return [
-        np.concatenate([np.empty((0, *shape), dtype), *(documents[at][leaf][low:high] for at, low, high in bounds)])
+        np.concatenate([documents[at][leaf][low:high] for at, low, high in bounds] or [np.empty((0, *shape), dtype)])
         if want
         else None
         for leaf, (dtype, shape, want) in enumerate(zip(form.dtypes, form.shapes, request.wanted, strict=True))

@@ -43,6 +43,8 @@ class Form:
             (dtype, shape, group < self.num_lengths)
             for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
         ]
+        self._ndims = [1 + len(shape) for shape in self.shapes]
+        self._of_one_value = [leaf for leaf, group in enumerate(self.groups) if group == self.num_lengths]
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -69,14 +71,13 @@ class Form:
         leaves = self._structure.plain_leaves(example)
         if leaves is None:
             return None
-        for index, (leaf, (dtype, shape, ragged)) in enumerate(zip(leaves, self._like, strict=True)):
-            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape[leaf.ndim - len(shape) :] != shape:
-                return None
-            if leaf.ndim != len(shape) + ragged:
-                return None
-            if not ragged:
-                leaves[index] = leaf[None]
-        return leaves
+        # Comparing lists is quick: this is most of the work for small documents, such as graphs.
+        if any(kind is not np.ndarray for kind in map(type, leaves)) or [leaf.dtype for leaf in leaves] != self.dtypes:
+            return None
+        for index in self._of_one_value:
+            leaves[index] = leaves[index][None]
+        alike = [leaf.shape[1:] for leaf in leaves] == self.shapes and [leaf.ndim for leaf in leaves] == self._ndims
+        return leaves if alike else None
 
     def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
@@ -101,7 +102,7 @@ class Form:
     @property
     def one_value(self) -> bool:
         """Whether a leaf has one value a document."""
-        return self.num_lengths in self.groups
+        return bool(self._of_one_value)
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
         built: dict[Any, Any] = self._structure.build(leaves)
