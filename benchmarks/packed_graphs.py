@@ -175,7 +175,7 @@ def main() -> None:
     for kind, contestants, batches in (*kinds, ("shift", packed_tokens(), 60)):
         taken = rates(contestants, batches, arguments.rounds)
         for name, seconds in taken.items():
-            other = [*taken][0] if kind == "shift" else [*taken][-1]
+            other = next(iter(taken)) if kind == "shift" else [*taken][-1]
             wall, cpu = (
                 statistics.median(theirs[field] / own[field] for own, theirs in zip(seconds, taken[other], strict=True))
                 for field in (0, 1)

@@ -37,7 +37,9 @@ class Form:
         """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
-        self.shapes = [array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)]
+        self.shapes = [
+            array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
+        ]
         """Shape of one entry of each leaf."""
         self._like = [
             (dtype, shape, group < self.num_lengths)

@@ -13,7 +13,7 @@ from loadax import Dataloader, Dataset, as_dataset, from_source, from_stream, pl
 from loadax.errors import ArgumentError, LeafError
 from loadax.testing import check_source
 from tests.limits import examples
-from tests.packing.slow_packing import Row, slowly
+from tests.packing.slow_packing import Row, slow_graphs
 from tests.packing.stream_packing import host_steps
 
 BUDGETS: Any = {"nodes": 9, ("edges", "senders", "receivers"): 12}
@@ -38,42 +38,7 @@ def graphs(sizes: list[tuple[int, int]]) -> list[Row]:
 
 
 def slow_rows(given: list[Row], method: str, window: int, most: int, align: int = 1, value: float = 0) -> list[Row]:
-    """Rows of graphs that the slow packer of one-dimensional leaves assigns, put together one graph at a time."""
-    numbers = [
-        {
-            "nodes": np.full(len(graph["nodes"]), number, np.int64),
-            "edges": np.full(len(graph["edges"]), number, np.int64),
-        }
-        for number, graph in enumerate(given)
-    ]
-    rows = []
-    for row in slowly(numbers, {"nodes": 9, "edges": 12}, method, window, most, align):
-        columns = {name: row[f"{name}_segment_ids"] for name in ("nodes", "edges")}
-        which = {
-            int(segment): int(number)
-            for name, segments in columns.items()
-            for number, segment in zip(row[name], segments, strict=True)
-            if segment
-        }
-        found: Row = {
-            f"{name}_{added}": row[f"{name}_{added}"] for name in columns for added in ("segment_ids", "positions")
-        }
-        for leaf in given[0]:
-            budget = {"nodes": "nodes", "label": "", "energy": ""}.get(leaf, "edges")
-            size = most if not budget else len(columns[budget])
-            like = given[0][leaf]
-            found[leaf] = np.full((size, *np.shape(like)[bool(budget) :]), value, like.dtype)
-            for place, number in sorted(which.items()):
-                if not budget:
-                    found[leaf][place - 1] = given[number][leaf]
-                    continue
-                begin = int(np.argmax(columns[budget] == place)) if (columns[budget] == place).any() else 0
-                for entry, item in enumerate(given[number][leaf]):
-                    before = int(np.argmax(columns["nodes"] == place)) if leaf in OFFSETS else 0
-                    found[leaf][begin + entry] = item + before
-        found["documents_segment_ids"] = np.array([*sorted(which), *[0] * (most - len(which))])
-        rows.append(found)
-    return rows
+    return slow_graphs(given, {"nodes": 9, "edges": 12}, method, window, most, align, value)
 
 
 def assert_rows(found: Any, wanted: list[Row]) -> None:

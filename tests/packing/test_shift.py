@@ -18,6 +18,7 @@ from tests.limits import examples
 from tests.packing.stream_packing import documents_of, lane_parts
 
 Row = dict[str, Any]
+ADDED = ("segment_ids", "positions", "loss_mask")
 
 
 def pairs_of(document: Any, bos: int | None) -> list[tuple[int, int]]:
@@ -64,6 +65,8 @@ PACKINGS = st.builds(
     st.sampled_from([1, 2]),
     st.sampled_from([None, 2]),
     st.sampled_from([0, -1]),
+    st.just("shift"),
+    st.just(ADDED),
 ).map(
     lambda packing: (
         packing._replace(align=1 if packing.seq_len == 1 else packing.align)
@@ -84,7 +87,7 @@ def test_every_document_trains_all_targets_but_the_first(
     lengths: list[int], packing: Packing, bos: int | None, form: str
 ) -> None:
     documents = documents_of(lengths)
-    packed = opened(documents, form).pack(**packing._asdict(), targets="shift", bos=bos)
+    packed = opened(documents, form).pack(**packing._asdict(), bos=bos)
     pairs = [pairs_of(document, bos) for document in documents]
     parts = packed_rows(list(map(len, pairs)), packing)
     found = packed.read(range(len(packed)))
@@ -116,7 +119,7 @@ def test_streams_train_the_same_targets(lengths: list[int], packing: Packing, bo
         if verb == "to_stream"
         else from_stream(lambda lane, lanes: iter(documents), lanes=1)
     )
-    packed = stream.pack(**packing._asdict(), targets="shift", bos=bos)
+    packed = stream.pack(**packing._asdict(), bos=bos)
     wanted = [
         slow_row(documents, row, packing, bos)
         for row in lane_parts([len(pairs_of(document, bos)) for document in documents], packing)
@@ -182,9 +185,6 @@ def test_summary_and_state_of_shifted_rows(tmp_path: Path) -> None:
                 kept.read([0]), data.pack(4, targets=None if "tokens" in kept.spec else "shift").read([0])
             )
     assert any("shift" in file.name for file in tmp_path.rglob("*.npy"))
-
-
-ADDED = ("segment_ids", "positions", "loss_mask")
 
 
 @pytest.mark.parametrize("add", [(), ("segment_ids",), ["loss_mask", "positions"], ADDED])
