@@ -3,7 +3,7 @@
 python benchmarks/packed_graphs.py [--graphs 20_000] [--rounds 7] [--json FILE]
 
 - "graphs": random molecules of the sizes of ogbg-molpcba, in batches on the device of 8 times (and of one time) 512
-  nodes, 4,096 edges and 32 graphs. "loadax" packs them with `pack`, and its rows become a `GraphsTuple` in a map.
+  nodes, 4,096 edges and 64 graphs. "loadax" packs them with `pack`, and its rows become a `GraphsTuple` in a map.
   "jraph" batches them with `jraph.dynamically_batch`, as the flax example ogbg_molpcba does, and stacks 8 of these
   (`pip install jraph`).
 - "shift": host batches of 64 packed rows of 2,048 tokens, of `pack(targets="shift")` beside `pack()`, and beside the
@@ -28,7 +28,7 @@ from turns import machine
 
 from loadax import Dataloader, Dataset, from_documents, from_source
 
-_NODES, _EDGES, _GRAPHS = 512, 4096, 32
+_NODES, _EDGES, _GRAPHS = 512, 4096, 64
 
 try:
     import jraph

@@ -249,18 +249,24 @@ class PackedRows:
         return counts
 
     def _entries(self, cut: _Cut, part: Any, ahead: bool, bos: Any) -> NDArray[Any]:
-        """Entries of a leaf of the documents: those that were read, with `bos` before, and of pairs one of both."""
+        """Entries of a leaf of the documents: those that were read, with `bos` before, or the ones after these."""
+        after = part
         if cut.paired:
-            lengths = cut.request.lengths
-            ends = np.cumsum(lengths)
+            ends = np.cumsum(cut.request.lengths)
             kept = np.ones(len(part), np.bool_)
-            kept[(ends - lengths)[lengths > cut.lengths] if ahead else ends - 1] = False
-            part = part[kept]
-        if ahead or len(part) == len(cut.own):
-            return part
-        values = np.full((len(cut.own), *part.shape[1:]), bos, part.dtype)
-        values[cut.own] = part
-        return values
+            kept[ends - 1] = False
+            part, after = part[kept], part[ends - 1]
+        values = part
+        if len(part) < len(cut.own):
+            values = np.full((len(cut.own), *part.shape[1:]), bos, part.dtype)
+            values[cut.own] = part
+        if not ahead:
+            return values
+        # Copied from the next column, but for the last entry of each segment.
+        targets = np.empty_like(values)
+        targets[:-1] = values[1:]
+        targets[np.cumsum(cut.lengths) - 1] = after
+        return targets
 
 
 def _with_offset(name: str, shown: Any, budgets: list[str], budget: str, options: PackOptions) -> _Shown:
