@@ -24,6 +24,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
 from turns import machine
 
 from loadax import Dataloader, Dataset, from_documents, from_source
@@ -81,13 +82,16 @@ def packed_graphs(data: Dataset) -> Dataset:
         most_documents=_GRAPHS,
         offsets={"senders": "nodes", "receivers": "nodes"},
         value={"senders": _NODES - 1, "receivers": _NODES - 1},
+        add=("segment_ids",),
         progress=False,
     )
 
 
 def ours(data: Dataset, rows: int) -> Generator[Any, None, None]:
     """Batches of graphs on the device."""
-    with iter(Dataloader(packed_graphs(data).map_batch(graphs_tuple), rows, num_epochs=None)) as batches:
+    mesh = jax.make_mesh((1,), ("data",), (AxisType.Auto,), devices=jax.devices()[:1])
+    loader = Dataloader(packed_graphs(data).map_batch(graphs_tuple), rows, num_epochs=None, mesh=mesh)
+    with iter(loader) as batches:
         yield from batches
 
 
@@ -156,6 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--graphs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=480, help="batches of one row that a round times")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
     given = molecules(arguments.graphs)
@@ -163,7 +168,10 @@ def main() -> None:
     began = perf_counter()
     packed = packed_graphs(data)
     print(f"{packed.source!r}: planned in {perf_counter() - began:.1f} s")
-    kinds = [(f"{rows} x graphs", {"loadax": partial(ours, data, rows)}, 480 // rows) for rows in (8, 1)]
+    kinds = [
+        (f"{rows} x graphs", {"loadax": partial(ours, data, rows)}, max(1, arguments.batches // rows))
+        for rows in (8, 1)
+    ]
     if jraph is None:
         print("jraph is not installed, so there is nothing beside loadax: pip install jraph")
     else:
@@ -172,7 +180,7 @@ def main() -> None:
         filled = [int((np.asarray(batch.n_node) > 0).sum()) - 1 for batch in islice(theirs(given, 1), 200)]
         print(f"graphs a batch: loadax {len(given) / len(packed):.2f}, jraph {np.mean(filled):.2f}")
     figures: dict[str, Any] = {"machine": machine()}
-    for kind, contestants, batches in (*kinds, ("shift", packed_tokens(), 60)):
+    for kind, contestants, batches in (*kinds, ("shift", packed_tokens(), max(1, arguments.batches // 8))):
         taken = rates(contestants, batches, arguments.rounds)
         for name, seconds in taken.items():
             other = next(iter(taken)) if kind == "shift" else [*taken][-1]
