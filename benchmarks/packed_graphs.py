@@ -15,7 +15,7 @@ Each round measures all of them, one after the other; the ratio is the median of
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from loadax import Dataloader, Dataset, from_documents, from_source
 _NODES, _EDGES, _GRAPHS = 512, 4096, 64
 
 try:
-    import jraph
+    import jraph  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
     jraph = None
 
@@ -137,7 +137,7 @@ def packed_tokens() -> dict[str, Contestant]:
     return {name: partial(host_batches, each) for name, each in rows.items()}
 
 
-def rates(contestants: dict[str, Contestant], batches: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+def rates(contestants: Mapping[str, Contestant], batches: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Seconds of wall and of processor time of `batches`, by contestant and round."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for number in range(-1, rounds):
@@ -168,7 +168,7 @@ def main() -> None:
     began = perf_counter()
     packed = packed_graphs(data)
     print(f"{packed.source!r}: planned in {perf_counter() - began:.1f} s")
-    kinds = [
+    kinds: list[tuple[str, dict[str, Contestant], int]] = [
         (f"{rows} x graphs", {"loadax": partial(ours, data, rows)}, max(1, arguments.batches // rows))
         for rows in (8, 1)
     ]

@@ -399,7 +399,7 @@ class Dataset:
 
     def pack(
         self,
-        seq_len: int | Mapping[str, int] | Mapping[str | tuple[str, ...], int],
+        seq_len: int | Mapping[Any, int],
         *,
         method: Method = "split",
         long: Long = "error",
