@@ -419,7 +419,7 @@ class Dataset:
 
     def pack(
         self,
-        seq_len: int | Mapping[str, int],
+        seq_len: int | Mapping[Any, int],
         *,
         method: Method = "split",
         long: Long = "error",
@@ -428,7 +428,9 @@ class Dataset:
         most_documents: int | None = None,
         value: Any = 0,
         bos: Any = None,
-        targets: Literal["given"] | None = None,
+        targets: Literal["shift", "given"] | None = None,
+        offsets: Mapping[str, str] | None = None,
+        add: Sequence[str] = ("segment_ids", "positions", "loss_mask"),
         index: str | os.PathLike[str] | None = None,
         key: str | None = None,
         executor: Engine | None = None,
@@ -436,11 +438,17 @@ class Dataset:
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
 
-        A document is a one-dimensional array, or a dict of such arrays of equal length. An example is a dict of the
-        documents' leaves (a bare array becomes `tokens`), padded to `seq_len`, and of `segment_ids` (int32: 1, 2, … for
-        the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and `loss_mask` (bool:
-        whether the previous entry is in the same segment, so that this one can be predicted). Documents may have a leaf
-        `loss_mask` of their own (bool), such as False for the entries of a prompt: where it is False, the row's is too.
+        A document is an array of entries, or a dict of such arrays of equal length; an entry is a number, or an array
+        of a fixed shape. An example is a dict of the documents' leaves (a bare array becomes `tokens`), padded to
+        `seq_len`, and of `segment_ids` (int32: 1, 2, … for the documents of the row, 0 for padding), `positions`
+        (int32: from 0 in every segment) and `loss_mask` (bool: whether the previous entry is in the same segment, so
+        that this one can be predicted). Documents may have a leaf `loss_mask` of their own (bool), such as False for
+        the entries of a prompt: where it is False, the row's is too.
+
+        Rows of `targets="shift"` have `inputs` and `targets`, both of `seq_len`, in place of `tokens` (or of the only
+        leaf). A document of n entries gives n - 1 pairs of an entry and the next one, n with `bos`, and methods, `long`
+        and `align` count pairs: no target is lost, also where a document is cut. `loss_mask` is True for all pairs;
+        where the documents' own is False for the target, it is too. Other leaves stay with the inputs.
 
         Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
@@ -451,13 +459,20 @@ class Dataset:
         The other methods take the fullest row that the documents held by a lane can make, and every eighth time the row
         of the oldest one.
 
-        Leaves of a document may have different lengths, such as `inputs` and `targets`, if `seq_len` is a dict of the
-        row's length for each leaf. A document is then put into a row where all of its leaves fit. Each leaf `x` has
-        `x_segment_ids` and `x_positions` of its own, with the same number for a document in all leaves, and there is no
-        `loss_mask`. `method` is "best_fit" or "first_fit", and `long` is "error" or "drop".
+        Leaves of a document may have different lengths, such as `inputs` and `targets`, or the nodes and edges of a
+        graph, if `seq_len` is a dict of the row's length for each budget. A document is then put into a row where all
+        of its leaves fit. Each budget `x` has `x_segment_ids` and `x_positions` of its own, with the same number for a
+        document in all budgets, and there is no `loss_mask`. `method` is "best_fit" or "first_fit", and `long` is
+        "error" or "drop".
+
+        A leaf of one value a document, such as a label of a graph, becomes `[most_documents, *shape]`; then
+        `documents_segment_ids` (int32[most_documents]: 1, 2, …, 0 for padding) tells how many there are. With one
+        length that is any number, with a dict also an array whose shape is the same for all documents.
 
         Args:
-            seq_len: Entries of a row; or a dict of them, with all leaves of the documents.
+            seq_len: Entries of a row; or a dict of them by leaf, a budget each. Leaves that share one are a tuple:
+                `{"nodes": 512, ("edges", "senders", "receivers"): 4096}`, whose name is the first. A leaf that is not
+                named has the budget that is as long as it in the first documents.
             method: "split": documents are concatenated and cut every `seq_len` entries; only the last row is padded.
                 "best_fit" or "first_fit": documents are not cut, but fitted into rows from the longest to the shortest;
                 packed rows are in the order of their first documents.
@@ -469,14 +484,20 @@ class Dataset:
             align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
                 an attention kernel. It divides `seq_len`.
             most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
+                Needed if a leaf has one value a document.
             value: Value of the padding of the documents' leaves. Or a dict of values by leaf, 0 for the others:
                 `{"labels": -100}`.
             bos: Value of an entry that is put before every document that is not empty, such as the token that begins a
                 sequence. It is an entry like the others, at position 0, so that the first token is predicted from it.
                 Or a dict of values by leaf, 0 for the others. None: no such entry.
-            targets: "given": documents bring their targets, shifted, beside their inputs, such as `tokens[:-1]` and
-                `tokens[1:]`. `loss_mask` is then True for all entries of documents, but those of `bos`. None:
-                `loss_mask` is for targets that are shifted after packing.
+            targets: "shift": rows of inputs and targets, which are the next entries. "given": documents bring their
+                targets, shifted, beside their inputs, such as `tokens[:-1]` and `tokens[1:]`. `loss_mask` is then True
+                for all entries of documents, but those of `bos`. None: `loss_mask` is for targets that are shifted
+                after packing, which loses the last target of each row.
+            offsets: Leaves of indices, each with the budget that it is an index of: `{"senders": "nodes"}`. The entries
+                of that budget before the document in its row are added, so that they are indices of the row. Padding
+                stays `value`.
+            add: Leaves that are added, any of the three; with several budgets, those of each.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. While lengths are measured, it keeps what is finished, as in `filter`;
                 processes that share it measure them together. Without it, documents of unknown length are all read in
@@ -506,6 +527,15 @@ class Dataset:
             >>> row = from_source(pairs).pack({"inputs": 4, "targets": 4}, method="best_fit")[0]
             >>> row["targets"].tolist(), row["targets_segment_ids"].tolist()
             ([1, 2, 3, 0], [1, 2, 2, 0])
+            >>> row = from_source([np.array([5, 6, 7]), np.array([8, 9])]).pack(4, targets="shift")[0]
+            >>> row["inputs"].tolist(), row["targets"].tolist(), row["loss_mask"].tolist()
+            ([5, 6, 8, 0], [6, 7, 9, 0], [True, True, True, False])
+            >>> bond = {"nodes": np.ones((2, 3)), "senders": np.array([0]), "receivers": np.array([1])}
+            >>> budgets = {"nodes": 5, ("senders", "receivers"): 4}
+            >>> offsets = {"senders": "nodes", "receivers": "nodes"}
+            >>> row = from_source([bond, bond]).pack(budgets, method="best_fit", offsets=offsets)[0]
+            >>> row["nodes"].shape, row["senders"].tolist(), row["receivers"].tolist()
+            ((5, 3), [0, 2, 0, 0], [1, 3, 0, 0])
         """
         from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
@@ -514,10 +544,11 @@ class Dataset:
         from loadax.packing.rows import Filling
 
         optional_flag("progress", progress)
-        remedy = "None, or 'given' if documents bring shifted targets; to shift them, use a map before pack()"
-        given = choice("targets", targets, (None, "given"), remedy) is not None
-        options = pack_options(seq_len, method, long, window, align, most_documents, bos)
-        filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), given)
+        remedy = "None, 'shift' for rows of inputs and targets, or 'given' if documents bring shifted targets"
+        choice("targets", targets, (None, "shift", "given"), remedy)
+        shift = targets == "shift"
+        options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add)
+        filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
         if self.is_stream:
             for name, argument in (("index", index), ("key", key), ("executor", executor)):
                 if argument is not None:
@@ -536,7 +567,7 @@ class Dataset:
         if index is not None:  # also for later runs
             source = make()
             return Dataset(source, Sequential(len(source)))
-        decisive = "pack", PACK_VERSION, options, *filling
+        decisive = "pack", PACK_VERSION, *options.recipe, *filling
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
     def to_stream(self, lanes: int = _LANES) -> "Dataset":

@@ -83,7 +83,7 @@ def packing(data: Dataset) -> "Figure":
         data: Packed dataset.
 
     Raises:
-        ArgumentError: If `data` is not packed.
+        ArgumentError: If `data` is not packed, or without `segment_ids`.
         UnsupportedError: If matplotlib is not installed.
 
     Examples:
@@ -100,6 +100,8 @@ def packing(data: Dataset) -> "Figure":
     documents = [source.documents(row) for row in rows.tolist()]
     by_leaf = getattr(documents[0][0], "lengths", None)
     names = ["segment_ids"] if by_leaf is None else [f"{name}_segment_ids" for name in by_leaf]
+    if names[0] not in source.spec:
+        raise ArgumentError(f"data has no leaf {names[0]!r}, which shows how long rows are; pass add=('segment_ids',)")
     seq_len = sum(source.spec[name].shape[0] for name in names)
     fill = np.array([sum(part.length for part in parts) for parts in documents]) / seq_len
     counts = np.array([len(parts) for parts in documents])

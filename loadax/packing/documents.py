@@ -1,4 +1,4 @@
-"""Documents: the rows of a dataset that are packed, as one-dimensional leaves of any length."""
+"""Documents: the rows of a dataset that are packed, as leaves of any length."""
 
 import copy
 import threading
@@ -15,6 +15,7 @@ from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Form, find_form
 from loadax.plan.order import check_fixed_rows
+from loadax.plan.pack import PackOptions
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
@@ -62,18 +63,23 @@ class Documents:
     Args:
         reader: Reader of the documents.
         order: Order of the documents.
-        by_leaf: Whether the leaves of a document may have different lengths; such documents are read whole.
+        options: How they are packed. With several budgets, documents are read whole.
         key: Identifier of the maps in an index; None: their fingerprints.
 
     Raises:
         LeafError: If a record is not a document. The message names its row.
     """
 
-    def __init__(self, reader: Reader, order: Order, by_leaf: bool, key: str | None):
-        self.reader, self.order, self.size, self.by_leaf = reader, order, order.size, by_leaf
-        self.flat, self._key = reader.traits.reads_parts and not by_leaf, key
+    def __init__(self, reader: Reader, order: Order, options: PackOptions, key: str | None):
+        self.reader, self.order, self.size, self._key = reader, order, order.size, key
         self.traits = reader.traits
-        self.form = self._find_form()
+        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
+        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
+        assert found is not None, "a dataset without rows is refused"
+        self.form: Form = found[0]
+        self.options: PackOptions = found[1]
+        """The options with the budgets of all leaves."""
+        self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
         self.known: Integers | None = None
         """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
@@ -114,7 +120,7 @@ class Documents:
 
     def known_lengths(self) -> Integers | None:
         """int64[n, 1]: the length of every document, if the source knows it without reading them."""
-        if self.by_leaf:
+        if self.options.by_leaf:
             return None
         out = np.empty(self.size, np.int64)
         for start in range(0, self.size, _LENGTHS_PER_CALL):
@@ -129,15 +135,10 @@ class Documents:
             raise SourceError(f"{what}; return the length of each document, 0 or more")
         return out[:, None]
 
-    @property
-    def num_lengths(self) -> int:
-        """Number of lengths of a document."""
-        return len(self.form.dtypes) if self.by_leaf else 1
-
     def measure(self, numbers: Integers) -> Integers:
-        """int64[n, lengths]: lengths of these documents, which are read. One length, if all leaves are equally long."""
-        lengths = [self._measured(leaves) for leaves in self.leaves(numbers)]
-        return np.array(lengths, np.int64).reshape(len(numbers), self.num_lengths)
+        """int64[n, budgets]: lengths of these documents, which are read."""
+        lengths = [self.form.lengths(leaves) for leaves in self.leaves(numbers)]
+        return np.array(lengths, np.int64).reshape(len(numbers), self.form.num_lengths)
 
     def identity(self) -> dict[str, Any]:
         """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
@@ -150,26 +151,18 @@ class Documents:
             if self._key is None
             else ["key", self._key],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
+            **({"budgets": self.options.leaves} if self.options.leaves else {}),
+            **({"shapes": self.form.shapes} if any(self.form.shapes) else {}),
             "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self.reader.source),
         }
-
-    def _find_form(self) -> Form:
-        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
-        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), self.by_leaf)
-        assert found is not None, "a dataset without rows is refused"
-        return found[0]
-
-    def _measured(self, leaves: list[NDArray[Any]]) -> list[int]:
-        """Lengths of a document: of each leaf, or the one that all leaves have."""
-        return [len(leaf) for leaf in (leaves if self.by_leaf else leaves[:1])]
 
     def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
         if self.known is None:
             return
         known = self.known[numbers].tolist()
         for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
-            found = self._measured(leaves)
+            found = self.form.lengths(leaves)
             if found != lengths:
                 row, now, before = self.row_of(np.array([index]))[0], str(found)[1:-1], str(lengths)[1:-1]
                 raise LeafError(
@@ -237,8 +230,8 @@ def cut_documents(
     ends = request.skips + request.lengths
     bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
     return [
-        np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
+        np.concatenate([documents[at][leaf][low:high] for at, low, high in bounds] or [np.empty((0, *shape), dtype)])
         if want
         else None
-        for leaf, (dtype, want) in enumerate(zip(form.dtypes, request.wanted, strict=True))
+        for leaf, (dtype, shape, want) in enumerate(zip(form.dtypes, form.shapes, request.wanted, strict=True))
     ]

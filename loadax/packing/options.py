@@ -1,18 +1,27 @@
 """The arguments of `Dataset.pack`, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError
-from loadax.plan.pack import ALL, Long, Method, PackOptions
+from loadax.plan.pack import ADDED, ALL, Long, Method, PackOptions
 
 _WINDOW = 1 << 20  # default number of documents that are packed together
 _WINDOW_BY_LEAF = 1 << 12  # fewer, since each document is compared with all open rows
 
 
 def pack_options(
-    seq_len: Any, method: Any, long: Any, window: Any, align: Any, most_documents: Any, bos: Any
+    seq_len: Any,
+    method: Any,
+    long: Any,
+    window: Any,
+    align: Any,
+    most_documents: Any,
+    bos: Any,
+    shift: bool,
+    offsets: Any,
+    add: Any,
 ) -> PackOptions:
     """The arguments of `Dataset.pack` as options.
 
@@ -20,7 +29,11 @@ def pack_options(
         ArgumentError: When one can't be used, alone or beside the others.
     """
     by_leaf = isinstance(seq_len, Mapping)
-    seq_lens = _seq_lens(seq_len)
+    seq_lens, leaves = _seq_lens(seq_len)
+    offsets = _offsets(offsets, by_leaf, bos)
+    if shift and by_leaf:
+        what = "targets='shift' is for rows of one length"
+        raise ArgumentError(f"{what}; pass seq_len as an int, or shift documents in a map", argument="targets")
     align = integer("align", align, 1)
     most = None if most_documents is None else integer("most_documents", most_documents, 1)
     _check_method(method, long, by_leaf)
@@ -34,15 +47,41 @@ def pack_options(
             raise ArgumentError(f"{argument}={length}: pass less than 2^31")
     default = 0 if method == "split" else _WINDOW_BY_LEAF if by_leaf else _WINDOW
     window = default if window is None else integer("window", window, 1)
-    return PackOptions(seq_lens, method, long, window, align, most, bos is not None)
+    begun = bos is not None
+    return PackOptions(seq_lens, method, long, window, align, most, begun, shift, leaves, offsets, _added(add))
 
 
-def _seq_lens(seq_len: Any) -> dict[str, int]:
+def _seq_lens(seq_len: Any) -> tuple[dict[str, int], dict[str, str]]:
+    """Entries of a row for each budget, and the budgets of further leaves that share one."""
     if not isinstance(seq_len, Mapping):
-        return {ALL: integer("seq_len", seq_len, 1)}
+        return {ALL: integer("seq_len", seq_len, 1)}, {}
     if not seq_len:
         raise ArgumentError("seq_len={}: pass a length for each leaf of the documents", argument="seq_len")
-    return {name: integer(f"seq_len[{name!r}]", length, 1) for name, length in seq_len.items()}
+    given = {key if isinstance(key, tuple) else (key,): length for key, length in seq_len.items()}
+    names = [name for key in given for name in key]
+    if len(set(names)) < len(names) or not all(given):
+        what = f"seq_len={seq_len} names a leaf twice, or none"
+        raise ArgumentError(f"{what}; pass each leaf once, alone or in a tuple of leaves", argument="seq_len")
+    seq_lens = {key[0]: integer(f"seq_len[{key[0]!r}]", length, 1) for key, length in given.items()}
+    return seq_lens, {name: key[0] for key in given for name in key[1:]}
+
+
+def _offsets(offsets: Any, by_leaf: bool, bos: Any) -> dict[str, str]:
+    if offsets is None:
+        return {}
+    if not isinstance(offsets, Mapping):
+        what = f"offsets={offsets!r}: pass a dict of the budget that a leaf is an index of"
+        raise ArgumentError(f"{what}, such as {{'senders': 'nodes'}}", argument="offsets")
+    if not by_leaf or bos is not None:
+        what = f"offsets={offsets!r} is for a length for each leaf, and without bos"
+        raise ArgumentError(f"{what}; pass seq_len as a dict, and leave bos out", argument="offsets")
+    return dict(offsets)
+
+
+def _added(add: Any) -> tuple[str, ...]:
+    if isinstance(add, str) or not isinstance(add, Sequence) or not set(names := [*add]) <= set(ADDED):
+        raise ArgumentError(f"add={add!r}: pass a tuple of some of {ADDED}, such as ('segment_ids',)", argument="add")
+    return tuple(name for name in ADDED if name in names)
 
 
 def _check_method(method: Any, long: Any, by_leaf: bool) -> None:

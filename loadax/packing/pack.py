@@ -1,5 +1,7 @@
 """Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
+import hashlib
+import json
 import logging
 import os
 import warnings
@@ -13,12 +15,11 @@ from numpy.typing import NDArray
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.tasks import Engine
-from loadax.errors import ArgumentError
 from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Form
 from loadax.packing.packed import Group, PackedSource
 from loadax.packing.rows import Filling, PackedRows
-from loadax.plan.pack import PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
+from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import refuse_shared
@@ -29,7 +30,12 @@ _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shift
 _LARGEST = 1 << 62  # bytes, more than any file has
 
 # The counts that the summary mentions, and their descriptions.
-_COUNT_TEXTS = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
+_COUNT_TEXTS = {
+    "empty": "empty and left out",
+    "single": "too short for a target and left out",
+    "cut": "cut",
+    "dropped": "too long and left out",
+}
 
 _log = logging.getLogger("loadax")
 
@@ -46,9 +52,9 @@ def pack(
 ) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     folder = _open_index(reader, index, key, engine)
-    documents = Documents(reader, order, options.by_leaf, key)
-    options = in_order_of_leaves(options, documents.form)
-    if not filling.given and not options.by_leaf:
+    documents = Documents(reader, order, options, key)
+    options = documents.options
+    if not (filling.given or options.shift or options.by_leaf):
         warn_of_shifted(documents.form, lambda: documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
     workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
     lengths, digest = _cached_lengths(documents, folder, PassOptions(workers, engine, progress))
@@ -66,18 +72,19 @@ def pack(
         *([filling.value] if options.by_leaf else [["value", filling.value]] if filling.value else []),
         *([["bos", filling.bos]] if options.bos else []),
         *([["targets", "given"]] if filling.given else []),
+        *options.newer,
     ]
-    groups = [Group(name, plan) for name, plan in zip(options.seq_lens, plans, strict=True)]
-    rows = PackedRows(documents.form, options.seq_lens, filling)
+    groups = [Group(name, plan) for name, plan in zip([*options.seq_lens, DOCUMENTS], plans, strict=False)]
+    rows = PackedRows(documents.form, options, filling)
     return PackedSource(documents, groups, rows, described, _summary(documents, lengths, options, plans))
 
 
 def warn_of_shifted(form: Form, first_documents: Callable[[], list[list[NDArray[Any]]]]) -> None:
     """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
     dtypes, paths = form.dtypes, form.paths
-    ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu"]
+    ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu" and not form.groups[leaf]]
     sample = first_documents() if len(ints) > 1 else []
-    long = [leaves for leaves in sample if len(leaves[0]) >= _SHIFTED_LENGTH]
+    long = [leaves for leaves in sample if form.lengths(leaves)[0] >= _SHIFTED_LENGTH]
     for one, other in permutations(ints, 2):
         # Leaves of few distinct values, such as roles, may look shifted by chance.
         varied = dtypes[one] == dtypes[other] and any(len(np.unique(leaves[one])) > 2 for leaves in long)
@@ -104,28 +111,11 @@ def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | No
     return None
 
 
-def in_order_of_leaves(options: PackOptions, form: Form) -> PackOptions:
-    """The options with lengths in the order of the documents' leaves.
-
-    Raises:
-        ArgumentError: When the lengths are not of these leaves.
-    """
-    if not options.by_leaf:
-        return options
-    seq_lens = options.seq_lens
-    leaves = form.build(list(range(len(form.dtypes))))
-    if set(leaves) != set(seq_lens) or not all(isinstance(number, int) for number in leaves.values()):
-        what = f"seq_len={seq_lens} does not name the leaves of the documents, which are {', '.join(form.paths)}"
-        remedy = "pass a length for each of them, or drop the others in a map"
-        raise ArgumentError(f"{what}; {remedy}", argument="seq_len")
-    return options._replace(seq_lens={name: seq_lens[name] for name in sorted(leaves, key=leaves.__getitem__)})
-
-
 def _cached_lengths(documents: Documents, folder: IndexFolder | None, options: PassOptions) -> tuple[Integers, str]:
     """Lengths of the documents, int64[n, lengths], and their digest."""
 
     def check(entry: Entry) -> None:
-        lengths = check_array(entry, "lengths", np.int64, documents.size * documents.num_lengths, 0)
+        lengths = check_array(entry, "lengths", np.int64, documents.size * documents.form.num_lengths, 0)
         check_digest(entry, "lengths")
         if np.sum(lengths, dtype=np.float64) >= _LARGEST:
             raise ValueError("all lengths together are larger than any file")
@@ -134,7 +124,9 @@ def _cached_lengths(documents: Documents, folder: IndexFolder | None, options: P
         lengths = np.concatenate([part.reshape(-1) for part in parts])
         return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
-    name = "lengths-by-leaf" if documents.by_leaf else "lengths"
+    name = "lengths-by-leaf" if documents.options.by_leaf else "lengths"
+    if documents.options.leaves:
+        name += "-" + hashlib.sha256(json.dumps(documents.options.leaves).encode()).hexdigest()[:8]
     known = documents.known_lengths()
     if known is not None:
         entry = cached(folder, name, documents.identity, check, lambda: entry_of([known]))
@@ -149,7 +141,7 @@ def _cached_lengths(documents: Documents, folder: IndexFolder | None, options: P
             lambda parts: entry_of(part["lengths"] for part in parts),
             options,
         )
-    return entry.arrays["lengths"].reshape(documents.size, documents.num_lengths), entry.facts["digest"]
+    return entry.arrays["lengths"].reshape(documents.size, documents.form.num_lengths), entry.facts["digest"]
 
 
 def _cached_arrays(
@@ -177,7 +169,7 @@ def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
     full = options.lengths(lengths)
     too_long = int((full > options.sizes).any(axis=1).sum())
     return {
-        "empty": int((~full.any(axis=1)).sum()),
+        "single" if options.shift else "empty": int((~full.any(axis=1)).sum()),
         "cut": too_long if options.method != "split" and options.long == "cut" else 0,
         "dropped": too_long if options.method != "split" and options.long == "drop" else 0,
     }
@@ -186,7 +178,7 @@ def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
 def _summary(documents: Documents, lengths: Integers, options: PackOptions, plans: list[Packed]) -> str:
     shares = ", ".join(
         f"{name} {plan.entries / plan.size / size:.1%}".strip()
-        for (name, size), plan in zip(options.seq_lens.items(), plans, strict=True)
+        for (name, size), plan in zip(options.seq_lens.items(), plans, strict=False)
     )
     counts = [
         f"{count_text(count, 'document')} {_COUNT_TEXTS[name]}"

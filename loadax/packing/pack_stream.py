@@ -6,7 +6,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.packing.document_lane import DocumentLane
 from loadax.packing.documents import refuse_batch_maps
 from loadax.packing.form import find_form
-from loadax.packing.pack import in_order_of_leaves, warn_of_shifted
+from loadax.packing.pack import warn_of_shifted
 from loadax.packing.packed_lanes import PackedLanes, Packing
 from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.next_row import NEXT_ROW_VERSION
@@ -37,16 +37,15 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
         raise ArgumentError("pack() of a stream with batched=True; yield documents one by one, without batched=True")
     refuse_batch_maps(reader)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
-    found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options.by_leaf)
+    found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options)
     if found is None:
         raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
-    form, leaves = found
-    if not filling.given and not options.by_leaf:
+    form, options, leaves = found
+    if not (filling.given or options.shift or options.by_leaf):
         warn_of_shifted(form, lambda: [leaves])
-    options = in_order_of_leaves(options, form)
-    rows = PackedRows(form, options.seq_lens, filling)
+    rows = PackedRows(form, options, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
     source = StreamSource(lanes, stream.lanes, rows.spec, False, stream.name, below)
-    described = ["pack", NEXT_ROW_VERSION, *options.described, *filling]
+    described = ["pack", NEXT_ROW_VERSION, *options.described, *filling, *options.newer]
     return source, LaneVerb(f"pack({options.seq_len}, method={options.method!r})", described)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.packing.documents import Documents
 from loadax.packing.rows import PackedRows
-from loadax.plan.pack import ALL, Packed
+from loadax.plan.pack import ALL, DOCUMENTS, Packed
 from loadax.protocols import Columns, Integers, Location, Order, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
@@ -40,10 +40,10 @@ class PackedDocument(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Leaves of one length.
+    """Leaves of one budget.
 
     Args:
-        name: Name of the leaf; `ALL`: these are all leaves.
+        name: Name of the budget.
         plan: Assignment of their entries to rows, with the same documents in each row for all groups.
     """
 
@@ -57,7 +57,7 @@ class PackedSource(BaseSource):
 
     Args:
         documents: Documents to pack.
-        groups: Groups of leaves: one of all leaves, or one for each leaf of the documents in their order.
+        groups: Groups of leaves, in the order of the budgets.
         rows: Leaves of the rows.
         described: Everything that determines the rows, as JSON.
         summary: Text for `repr`.
@@ -151,11 +151,11 @@ class PackedSource(BaseSource):
         ]
         if not self._by_leaf:
             return [DocumentPart(*fields) for fields in zip(rows, *parts[0], strict=True)]
-        names = [group.name for group in self._groups]
+        names = [group.name for group in self._groups if group.name != DOCUMENTS]
         return [
             PackedDocument(
                 inner,
-                *({name: part[field][index] for name, part in zip(names, parts, strict=True)} for field in (1, 2)),
+                *({name: part[field][index] for name, part in zip(names, parts, strict=False)} for field in (1, 2)),
             )
             for index, inner in enumerate(rows)
         ]

@@ -140,7 +140,7 @@ class PackedLane:
             return None
         document, row = read
         leaves = self._packing.form.leaves(document, row)
-        lengths = np.array([len(leaf) for leaf in leaves[: len(options.sizes)]])
+        lengths = np.array(self._packing.form.lengths(leaves))
         skips, sizes = document_parts(lengths, options, row)
         return [_Part(number, skip, size, leaves, base) for skip, size in zip(skips.tolist(), sizes, strict=True)]
 
@@ -151,7 +151,8 @@ class PackedLane:
         skips = np.array([self._parts[index].skip for index in chosen.tolist()])
         documents, numbers = [part.leaves for part in self._parts], np.arange(1, len(chosen) + 1)
         segments = []
-        for lengths, widths in zip(used[chosen].T, options.aligned(used[chosen]).T, strict=True):
+        ones = [np.ones_like(chosen)] * form.one_value
+        for lengths, widths in zip([*used[chosen].T, *ones], [*options.aligned(used[chosen]).T, *ones], strict=True):
             columns = np.cumsum(widths) - widths
             segments.append(Segments(np.zeros_like(chosen), chosen, skips, columns, lengths, numbers))
 

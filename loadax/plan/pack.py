@@ -23,6 +23,10 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 ALL = ""
 """The name of a length that all leaves of a document have."""
+DOCUMENTS = "most_documents"
+"""The name of the budget of leaves that have one value a document; it has `most_documents` entries."""
+ADDED = ("segment_ids", "positions", "loss_mask")
+"""The leaves that are added to packed rows."""
 
 
 class PackOptions(NamedTuple):
@@ -37,6 +41,10 @@ class PackOptions(NamedTuple):
         align: Divisor of the first column of every document, unless `method` is "split". It divides the rows.
         most_documents: Largest number of documents of a row, unless `method` is "split"; None: no limit.
         bos: Whether an entry is put before every document.
+        shift: Whether rows have inputs and targets, so that a document of n entries has n - 1 of each.
+        leaves: Budget of each leaf that has not the one of its own name, or `ALL`.
+        offsets: Budgets whose entries before a document are added to a leaf of indices, by leaf.
+        add: Leaves that are added, in the order of `ADDED`.
     """
 
     seq_lens: dict[str, int]
@@ -46,6 +54,10 @@ class PackOptions(NamedTuple):
     align: int = 1
     most_documents: int | None = None
     bos: bool = False
+    shift: bool = False
+    leaves: Mapping[str, str] = {}
+    offsets: Mapping[str, str] = {}
+    add: tuple[str, ...] = ADDED
 
     @property
     def by_leaf(self) -> bool:
@@ -69,21 +81,34 @@ class PackOptions(NamedTuple):
         return [*first, *([name, value] for name, value in self._later())]
 
     @property
+    def recipe(self) -> list[Any]:
+        """All options as JSON, for recipes of caches; those of later versions only where they are used."""
+        return [[*self[: self._fields.index("shift")]], *self.newer]
+
+    @property
+    def newer(self) -> list[Any]:
+        """Options of later versions than `described`, as JSON, where they are used."""
+        names = ("shift", "leaves", "offsets", "add")
+        return [[name, value] for name in names if (value := getattr(self, name)) != self._field_defaults[name]]
+
+    @property
     def name(self) -> str:
         """Name of the plan in an index. Names of leaves may not be fit for that of a file."""
         kind = ["by-leaf"] if self.by_leaf else []
         first = [self.method, *self.seq_lens.values(), self.long, self.window]
         most = [self.most_documents] if self.by_leaf else []
         later = [part for option in self._later() for part in option]
-        return "-".join(map(str, [*kind, *first, *most, *later, *(["bos"] if self.bos else [])]))
+        ends = ["bos"] * self.bos + ["shift"] * self.shift
+        return "-".join(map(str, [*kind, *first, *most, *later, *ends]))
 
     def _later(self) -> list[tuple[str, Any]]:
         later = {"align": self.align} | ({} if self.by_leaf else {"most_documents": self.most_documents})
         return [(name, value) for name, value in later.items() if value != self._field_defaults[name]]
 
     def lengths(self, documents: Integers) -> Integers:
-        """Lengths with the entries that are put before documents, int64[documents, lengths]."""
-        return documents + documents.any(axis=1, keepdims=True) if self.bos else documents
+        """Lengths with the entries that are put before documents, or of pairs, int64[documents, lengths]."""
+        documents = documents + documents.any(axis=1, keepdims=True) if self.bos else documents
+        return np.maximum(documents - 1, 0) if self.shift else documents
 
     def counts(self, lengths: Integers) -> Integers:
         """Number of parts of each document, from its lengths, int64[documents]; 0: it is empty, or left out."""
@@ -197,7 +222,7 @@ class Fitted:
 
 
 def packed(options: PackOptions, arrays: Mapping[str, NDArray[Any]], lengths: Integers) -> list[Packed]:
-    """The plans with these arrays, which `plan_arrays` made: one for each length, with the same documents in each row.
+    """The plans with these arrays, which `plan_arrays` made: one for each budget, with the same documents in each row.
 
     Args:
         options: Options of `plan_arrays`.
@@ -206,10 +231,13 @@ def packed(options: PackOptions, arrays: Mapping[str, NDArray[Any]], lengths: In
     """
     if options.method == "split":
         return [Split(options.seq_lens[ALL], arrays)]
+    plain = {"bounds": arrays["bounds"], "documents": arrays["documents"]}
+    one_value = DOCUMENTS in options.leaves.values()
+    ones = [Fitted(1, {**plain, "lengths": np.ones(len(plain["documents"]), np.int8)})] if one_value else []
     if not options.by_leaf:
-        return [Fitted(options.align, arrays)]
+        return [Fitted(options.align, arrays), *ones]
     known, documents = options.lengths(lengths), arrays["documents"]
-    return [Fitted(options.align, {**arrays, "lengths": leaf[documents]}) for leaf in known.T]
+    return [*(Fitted(options.align, {**arrays, "lengths": leaf[documents]}) for leaf in known.T), *ones]
 
 
 def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int], int] = int) -> Arrays:
@@ -223,9 +251,10 @@ def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int],
     Raises:
         ArgumentError: When nothing is left to pack, or a document is longer than a row and `long` is "error".
     """
-    if not lengths.any():
-        raise ArgumentError(f"pack(): all {len(lengths)} documents are empty; pack a dataset with entries")
     lengths = options.lengths(lengths)
+    if not lengths.any():
+        what = "have no target, which is the entry after another" if options.shift else "are empty"
+        raise ArgumentError(f"pack(): all {len(lengths)} documents {what}; pack a dataset with entries")
     if options.method == "split":
         return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
     check_lengths(lengths, options, row_of)
@@ -251,7 +280,7 @@ def check_lengths(lengths: Integers, options: PackOptions, row_of: Callable[[int
         return
     document, leaf = np.argwhere(too_long)[0].tolist()
     what = f"whose leaf {[*options.seq_lens][leaf]!r} has length" if options.by_leaf else "of"
-    with_bos = " with its bos entry" if options.bos else ""
+    with_bos = " in inputs" if options.shift else " with its bos entry" if options.bos else ""
     ways = "long='drop' (leaves them out), or "
     cut = f"long='cut' (cuts them into rows), {ways}method='split'"
     ways = f"{ways}truncate them in a map" if options.by_leaf else cut

@@ -34,6 +34,7 @@ from tests.laws.chain_rows import (
     scaled,
     some_rows,
     to_document,
+    to_graph,
     to_text,
     tokenized,
     unnamed,
@@ -123,6 +124,7 @@ class Choices:
             ("windows", lambda: self.windows(chain)),
             ("pack", lambda: self.pack(chain)),
             ("pack", lambda: self.pack(chain)),
+            ("pack", lambda: self.pack_graphs(chain)),
             ("cache", lambda: self.cache(chain)),
             ("map", lambda: self.map(chain)),
             ("map", lambda: self.map(chain)),
@@ -257,6 +259,9 @@ class Choices:
             for leaf in (chain.like.values() if isinstance(chain.like, dict) else ())
         ):
             return chain  # nested documents are not in the oracle
+        ranks = {np.ndim(leaf) > 0 for row in chain.values() for leaf in leaves(row) if numeric(leaf)}
+        if len(ranks) > 1:
+            return chain  # nor are values of documents, but those of graphs
         method: Any = self.random.choice(["split", "best_fit", "first_fit"])
         long: Any = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
         window = None if method == "split" else self.random.choice([None, 1, 3, 8])
@@ -265,8 +270,15 @@ class Choices:
         if method != "split" and self.random.random() < 0.5:
             align = self.random.choice([divisor for divisor in range(1, seq_len + 1) if seq_len % divisor == 0])
             most = self.random.choice([None, 1, 2, 5])
-        packing = verbs.Packing(seq_len, method, long, window, align, most, self.random.randint(0, 1))
+        names = set(chain.like) if isinstance(chain.like, dict) else {"tokens"}
+        shift = (
+            self.random.random() < 0.4 and ("tokens" in names or len(names) == 1) and not names & {"inputs", "targets"}
+        )
+        add = [name for name in verbs.SEQUENCES if self.random.random() < 0.8]
+        value = self.random.randint(0, 1)
+        packing = verbs.Packing(seq_len, method, long, window, align, most, value, "shift" if shift else None, add)
         lengths = [len(leaves(each)[0]) for each in chain.values()] if self._documents(chain) else []
+        lengths = [max(0, length - shift) for length in lengths]
         fits = (
             long == "cut"
             or method == "split"
@@ -281,12 +293,22 @@ class Choices:
             verbs.pack(chain, packing, index)  # what follows is found there
         return verbs.pack(chain, packing, index)
 
+    def pack_graphs(self, chain: Chain) -> Chain:
+        if chain.random or chain.batch_mapped or not len(chain):
+            return chain
+        chain = verbs.map_rows(chain, to_graph, "to_graph")
+        self.tally.verbs["map"] += 1
+        align = self.random.choice([1, 3])
+        sizes = {"nodes": self.random.choice([6, 9]), "edges": self.random.choice([6, 12])}
+        method = self.random.choice(["best_fit", "first_fit"])
+        return verbs.pack_graphs(chain, sizes, method, self.random.choice([2, 100]), self.random.choice([1, 3]), align)
+
     def _documents(self, chain: Chain) -> bool:
-        """Whether all rows are documents with the same leaves: one-dimensional numbers."""
+        """Whether all rows are documents with the same leaves: numbers, or arrays of one shape."""
         rows = chain.values()
         if not rows or not all(isinstance(row, dict | np.ndarray) and placeable(row) and leaves(row) for row in rows):
             return False
-        if any(np.ndim(leaf) != 1 or len(leaf) != len(leaves(row)[0]) for row in rows for leaf in leaves(row)):
+        if any(np.ndim(leaf) < 1 or len(leaf) != len(leaves(row)[0]) for row in rows for leaf in leaves(row)):
             return False
         if any(
             isinstance(row, dict)
@@ -294,7 +316,7 @@ class Choices:
             for row in rows
         ):
             return False  # or what pack() adds has no place; nested ones are not in the oracle
-        kinds = {str(each_leaf(lambda leaf: leaf.dtype, row)) for row in rows if len(leaves(row)[0])}
+        kinds = {str(each_leaf(lambda leaf: (leaf.dtype, leaf.shape[1:]), row)) for row in rows if len(leaves(row)[0])}
         keys = {str(each_leaf(lambda leaf: 0, row)) for row in rows}
         return len(kinds) <= 1 and len(keys) == 1
 
@@ -411,8 +433,7 @@ class Choices:
         rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
         verb: Any = self.random.choice(["rename", "rename", "keep", "drop"])
         if not isinstance(chain.like, dict) or len({tuple(sorted(verbs.dict_paths(row))) for row in rows}) > 1:
-            refused = chain.dataset.rename({"n": "m"}) if chain.mapped else None
-            return self._without_meaning(chain, verb, lambda: (refused or chain.dataset.keep("nothing"))[0])
+            return self._without_meaning(chain, verb, lambda: chain.dataset.keep("nothing")[0])
         paths = verbs.dict_paths(chain.like)
         nodes = sorted({path[:end] for path in paths for end in range(1, len(path) + 1)})
         chosen = self.random.sample(nodes, self.random.randint(1, max(1, len(nodes) - 1)))

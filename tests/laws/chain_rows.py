@@ -240,6 +240,17 @@ def to_document(row: Row) -> Row:
     return {"tokens": np.arange(number % 6, dtype=np.int32) + number % 90}
 
 
+def to_graph(row: Row) -> Row:
+    number = number_of(row)
+    nodes, edges = 1 + number % 5, number // 5 % 7
+    return {
+        "nodes": (np.arange(2 * nodes, dtype=np.float32) + number % 90).reshape(nodes, 2),
+        "edges": np.arange(edges, dtype=np.int16) - number % 9,
+        "senders": np.arange(edges, dtype=np.int32) % nodes,
+        "label": np.asarray(number % 100, np.float64),
+    }
+
+
 def tokenized(text: str) -> Row:
     return np.array([ord(letter) for letter in text], np.uint16)
 

@@ -22,6 +22,7 @@ import loadax
 from loadax import Dataset
 from loadax.seeds import derive, permute, row_generator
 from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, scaled, stacked
+from tests.packing.slow_packing import slow_graphs
 
 SEQUENCES = ("segment_ids", "positions", "loss_mask")
 """The leaves that pack() adds."""
@@ -364,9 +365,7 @@ def select_leaves(chain: Chain, verb: Literal["rename", "keep", "drop"], names: 
     """The leaves at some paths, under other ones, of dicts of dicts."""
     dataset = chain.dataset.rename(names) if verb == "rename" else getattr(chain.dataset, verb)(*names)
     mapped = _mapped(chain, f".{verb}({names})", dataset, lambda visit: selected_row(visit.value, paths))
-    unchanged = {name: getattr(chain, name) for name in ("one_by_one", "differs", "maps", "stride")}
-    # Sources that can't leave leaves out are mapped.
-    return replace(mapped, **unchanged, mapped=bool(dataset.maps))
+    return replace(mapped, **{name: getattr(chain, name) for name in ("one_by_one", "differs", "maps")})
 
 
 def selected_row(row: Row, paths: Paths) -> Row:
@@ -790,6 +789,8 @@ class Packing(NamedTuple):
     align: int = 1
     most_documents: int | None = None
     value: int = 0
+    targets: Literal["shift"] | None = None
+    add: Sequence[str] = ("segment_ids", "positions", "loss_mask")
 
 
 def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
@@ -798,10 +799,37 @@ def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
         dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
         len(dataset)  # plans it
     documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
+    if packing.targets == "shift":
+        documents = list(map(shifted, documents))
     rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
     like = next(each for each in documents if len(leaves(each)[0]))
     found = [packed_row(documents, parts, packing, like) for parts in rows]
     verb = f".pack({', '.join(map(str, packing))})"
+    return anew(chain, verb, dataset, found, chain.maps + 1)
+
+
+def shifted(document: Row) -> Row:
+    """A document as pairs of a token and the next one."""
+    name = "tokens" if "tokens" in document else next(iter(document))
+    pairs = {"inputs": document[name][:-1], "targets": document[name][1:]}
+    return pairs | {key: leaf[:-1] for key, leaf in document.items() if key != name}
+
+
+def pack_graphs(chain: Chain, sizes: dict[str, int], method: Any, window: int, most: int, align: int) -> Chain:
+    """Rows are graphs, see `chain_rows.to_graph`."""
+    dataset = chain.dataset.pack(
+        {"nodes": sizes["nodes"], ("edges", "senders"): sizes["edges"]},
+        method=method,
+        long="drop",
+        window=window,
+        align=align,
+        most_documents=most,
+        value=-1,
+        offsets={"senders": "nodes"},
+        progress=False,
+    )
+    found = slow_graphs(chain.values(), sizes, method, window, most, align, -1)
+    verb = f".pack({sizes}, {method}, {window}, {most}, {align})"
     return anew(chain, verb, dataset, found, chain.maps + 1)
 
 
@@ -858,10 +886,10 @@ def width(part: Part, packing: Packing) -> int:
 
 
 def packed_row(documents: list[Row], parts: list[Part], packing: Packing, like: Row) -> Row:
-    def blank(value: Any, dtype: Any) -> Any:
-        return np.full(packing.seq_len, value, dtype)
+    def blank(value: Any, dtype: Any, shape: tuple[int, ...] = ()) -> Any:
+        return np.full((packing.seq_len, *shape), value, dtype)
 
-    row = {key: blank(packing.value, like[key].dtype) for key in like}
+    row = {key: blank(packing.value, like[key].dtype, like[key].shape[1:]) for key in like}
     row |= {"segment_ids": blank(0, np.int32), "positions": blank(0, np.int32), "loss_mask": blank(0, bool)}
     column = 0
     for number, part in enumerate(parts, 1):
@@ -871,9 +899,9 @@ def packed_row(documents: list[Row], parts: list[Part], packing: Packing, like: 
                 row[key][column + entry] = documents[document][key][start + entry]
             row["segment_ids"][column + entry] = number
             row["positions"][column + entry] = entry
-            row["loss_mask"][column + entry] = entry > 0
+            row["loss_mask"][column + entry] = entry > 0 or packing.targets == "shift"
         column += width(part, packing)
-    return row
+    return {key: leaf for key, leaf in row.items() if key in like or key in packing.add}
 
 
 def cached(chain: Chain, path: Path) -> Chain:

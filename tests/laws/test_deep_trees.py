@@ -58,7 +58,7 @@ DOORS: dict[str, Callable[[Any, Any, Path], Any]] = {
 @pytest.mark.parametrize("depth", [110, 450, 900])
 def test_examples_that_are_nested_too_deep(depth: int, kind: str, door: str, tmp_path: Path) -> None:
     row, rows = nested(depth, kind), nested(depth, kind, np.arange(8))
-    with pytest.raises(LoadaxError, match=r"nested more than \d+|one-dimensional"):
+    with pytest.raises(LoadaxError, match=r"nested more than \d+|not an array of numbers"):
         list(Dataloader(DOORS[door](row, rows, tmp_path), 8))
 
 

@@ -80,3 +80,45 @@ def row_of(documents: list[Row], seq_lens: dict[str, int], align: int) -> Row:
         entries += [(-1, 0, 0)] * (seq_len - len(entries))
         row[name], row[f"{name}_segment_ids"], row[f"{name}_positions"] = map(np.array, zip(*entries, strict=True))
     return row
+
+
+def slow_graphs(
+    given: list[Row], sizes: dict[str, int], method: str, window: int, most: int, align: int = 1, value: float = 0
+) -> list[Row]:
+    """Packed graphs: those of one-dimensional stand-ins, put together one graph and one entry at a time.
+
+    `nodes` are the leaf of one budget, `label` and `energy` are one value a graph, and all others are edges;
+    `senders` and `receivers` count on.
+    """
+    stand_ins = [
+        {name: np.full(len(graph[name]), number, np.int64) for name in sizes} for number, graph in enumerate(given)
+    ]
+    rows = []
+    for row in slowly(stand_ins, sizes, method, window, most, align):
+        segments = {name: row[f"{name}_segment_ids"] for name in sizes}
+        which = {
+            int(place): int(number)
+            for name in sizes
+            for number, place in zip(row[name], segments[name], strict=True)
+            if place
+        }
+        found: Row = {
+            f"{name}_{added}": row[f"{name}_{added}"].astype(np.int32)
+            for name in sizes
+            for added in ("segment_ids", "positions")
+        }
+        for leaf, like in given[0].items():
+            budget = {"nodes": "nodes", "label": "", "energy": ""}.get(leaf, "edges")
+            size = sizes[budget] if budget else most
+            found[leaf] = np.full((size, *np.shape(like)[bool(budget) :]), value, like.dtype)
+            for place, number in sorted(which.items()):
+                if not budget:
+                    found[leaf][place - 1] = given[number][leaf]
+                    continue
+                begins = {name: int(np.argmax(segments[name] == place)) for name in sizes}
+                for entry, item in enumerate(given[number][leaf]):
+                    before = begins["nodes"] if leaf in ("senders", "receivers") else 0
+                    found[leaf][begins[budget] + entry] = item + before
+        found["documents_segment_ids"] = np.array([*sorted(which), *[0] * (most - len(which))], np.int32)
+        rows.append(found)
+    return rows

@@ -151,9 +151,13 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         {"inputs": 9},
         {},
-        r"\{\'inputs\': 9\} does not name the leaves of the documents, which are \['inputs'\], \['targets'\]; pass",
+        r"leaf 'targets' has one value a document; pass the most documents of a row, .* name it in seq_len, or drop it",
     ),
-    ({**SEQ_LENS, "x": 1}, {}, r"does not name the leaves of the documents"),
+    (
+        {**SEQ_LENS, "x": 1},
+        {},
+        r"names 'x', which is not a leaf of the documents: \['inputs', 'targets'\]; leave it out",
+    ),
     (SEQ_LENS, {"value": {"target": 1}}, r"value has the key 'target', which is not a leaf of the documents: \['inp"),
     (SEQ_LENS, {"value": 0.5}, r"value=0\.5 does not fit leaf 'inputs', which is int64"),
     (
@@ -175,7 +179,10 @@ def test_documents_that_are_refused() -> None:
     with pytest.raises(ArgumentError, match="all 2 documents are empty"):
         len(from_source(pairs([(0, 0), (0, 0)])).pack(SEQ_LENS, method="best_fit"))
     nested = [{"inputs": np.arange(3), "more": {"targets": np.arange(3)}}]
-    with pytest.raises(ArgumentError, match="does not name the leaves of the documents, which are"):
+    assert len(from_source(nested).pack({"inputs": 4, "more.targets": 4}, method="best_fit")) == 1
+    with pytest.raises(
+        ArgumentError, match=r"names 'more', which is not a leaf of the documents: \['inputs', 'more.targets'\]"
+    ):
         len(from_source(nested).pack({"inputs": 4, "more": 4}, method="best_fit"))
     taken = [{"inputs": np.arange(3), "inputs_positions": np.arange(3)}]
     with pytest.raises(ArgumentError, match="adds 'inputs_positions', which documents have; rename or drop"):

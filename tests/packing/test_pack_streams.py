@@ -315,7 +315,7 @@ def test_refused_arguments_and_documents() -> None:
         stream.map_batch(lambda batch: batch).pack(8)
     with pytest.raises(ArgumentError, match="yield documents one by one, without batched=True"):
         from_stream(lambda lane, lanes: [np.zeros((2, 3))], lanes=1, batched=True).pack(8)
-    with pytest.raises(LeafError, match=r"row 0 is str .*; a document is a one-dimensional array"):
+    with pytest.raises(LeafError, match=r"row 0 is str .*; a document is an array of entries"):
         from_stream(lambda lane, lanes: ["text"], lanes=1).pack(8)
     with pytest.raises(SourceError, match="lane 0 of the stream has none; check what opens its lanes"):
         from_stream(lambda lane, lanes: [], lanes=1).pack(8)

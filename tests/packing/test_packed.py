@@ -293,11 +293,11 @@ ONE = np.arange(3)
     [
         (
             [ONE, np.zeros((4, 2))],
-            r"row 1: leaf \['tokens'\] is float64\[4, 2\], not a one-dimensional array of numbers",
+            r"row 1: leaf \['tokens'\] is float64\[4, 2\], in other documents entries have the shape \[\]; reshape",
         ),
-        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], not a one-dimensional array"),
-        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', not a one-dimensional array"),
-        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], not a one-dimensional"),
+        ([{"a": 2, "b": 3}], r"row 0 has only numbers; a document needs an array"),
+        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', not an array of numbers"),
+        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], not an array of numbers"),
         (
             [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
             r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make .*, or pass seq_len as a dict",
@@ -310,9 +310,9 @@ ONE = np.arange(3)
         ),
         (
             [(ONE, ONE)],
-            r"row 0 is tuple \(array\(\[0, 1, 2\]\), array\(\[0, 1, 2\]\)\); a document is a one-dimensional",
+            r"row 0 is tuple \(array\(\[0, 1, 2\]\), array\(\[0, 1, 2\]\)\); a document is an array of entries",
         ),
-        ([3, 4], r"row 0 is int64 3; a document is a one-dimensional array, or a dict of these"),
+        ([3, 4], r"row 0 is int64 3; a document is an array of entries, or a dict of these"),
         ([{}], "row 0 is a document without leaves; give it at least one array"),
     ],
 )

@@ -14,6 +14,10 @@ MOST_CALLS = 41
     ("command", "starts"),
     [
         ("neighbours.py --rows 300 --rounds 1", {"huggingface": 6, "grain in": 3, "grain out": 8}),
+        (
+            "packed_graphs.py --graphs 300 --rounds 1 --batches 8",
+            {"8 x graphs loadax": 1, "1 x graphs loadax": 1, "shift": 3},
+        ),
         ("packing_streams.py --only easylm --rounds 1 --seconds 0.1", {"easylm": 4}),
         ("passes.py --rows 2000 --engines thread", {"| thread": 1, "recipe of": 4}),
         ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
