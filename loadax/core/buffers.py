@@ -23,11 +23,11 @@ from loadax.protocols import ArraySpec
 _OWN_MAP = 1 << 18  # bytes from which a buffer gets its own mmap
 _LARGE_PAGE = 2 << 20  # bytes; unused parts of a map take no memory
 
+# Allocates a 64-byte-aligned uint8[size].
 Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
-"""Allocates a 64-byte-aligned uint8[size]."""
 
+# Alignment in bytes of memory that XLA's CPU client can alias without a copy.
 ALIGNMENT = 64
-"""Alignment in bytes of memory that XLA's CPU client can alias without a copy."""
 
 
 def align(size: int) -> int:

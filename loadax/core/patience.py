@@ -24,8 +24,8 @@ class Patience:
 
     def __init__(self, notice: float, limit: float, since: float | None = None):
         self._next, self._limit = notice, limit
+        # When the wait began.
         self.since = perf_counter() if since is None else since
-        """When the wait began."""
 
     @property
     def waited(self) -> float:

@@ -14,8 +14,8 @@ from loadax.protocols import ArraySpec, Columns, Tree
 
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
+# Types of immutable leaves that need no conversion.
 _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
-"""Types of immutable leaves that need no conversion."""
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:

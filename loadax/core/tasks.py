@@ -26,8 +26,8 @@ _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forg
 
 _log = logging.getLogger("loadax")
 
+# An executor, or a function that makes one: a process pool whose worker has died can't be used again.
 Engine: TypeAlias = Executor | Callable[[], Executor]
-"""An executor, or a function that makes one: a process pool whose worker has died can't be used again."""
 
 
 class Tasks(Protocol):
@@ -46,11 +46,10 @@ class Tasks(Protocol):
         ...
 
 
+# From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
+#
+# The function returns the seconds that it took, or `Raised` if it fails.
 Call: TypeAlias = Callable[[int, int], Sequence[Any]]
-"""From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
-
-The function returns the seconds that it took, or `Raised` if it fails.
-"""
 
 
 class Raised(NamedTuple):

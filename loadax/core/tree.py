@@ -25,8 +25,8 @@ import numpy as np
 
 from loadax.errors import ArgumentError, LeafError
 
+# Common types of leaves, for the fast path.
 _LEAVES = {np.ndarray, int, float, bool, complex, str, bytes, *np.sctypeDict.values()}
-"""Common types of leaves, for the fast path."""
 
 
 class _Fields(NamedTuple):
@@ -36,15 +36,15 @@ class _Fields(NamedTuple):
     static: tuple[str, ...]
 
 
+# Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change.
 _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
-"""Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
 # Levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level.
 _DEEPEST = 100
 
+# Classes of mappings that JAX knows, here or where a structure was pickled.
 _MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
-"""Classes of mappings that JAX knows, here or where a structure was pickled."""
 
 
 @final
@@ -78,8 +78,8 @@ class Structure:
     kind: Any  # None: a leaf
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
+    # Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name "".
     static: tuple[tuple[str, Static], ...] = ()
-    """Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name ""."""
 
     def __reduce__(self) -> Any:
         # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.

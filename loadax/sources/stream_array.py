@@ -87,5 +87,5 @@ class StreamArray:
         out[...] = content.view(self._stored).reshape(len(first), high - low, *shape[1:])[box]
 
 
+# An array whose first dimension counts entries, read in native byte order: in memory, or in files.
 ArrayLeaf: TypeAlias = MemoryArray | StreamArray
-"""An array whose first dimension counts entries, read in native byte order: in memory, or in files."""

@@ -49,8 +49,8 @@ _SWAPS = 8  # tries, in case other processes replace the same store
 
 _log = logging.getLogger("loadax")
 
+# `(i, n)`: process i of n.
 Share = tuple[int, int]
-"""`(i, n)`: process i of n."""
 
 
 @final

@@ -27,6 +27,7 @@ _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outw
 _BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 
+# Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
 _DTYPES = frozenset(
     (
         *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -34,7 +35,6 @@ _DTYPES = frozenset(
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
     )
 )
-"""Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names."""
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
@@ -44,8 +44,8 @@ _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
+# Folder of finished parts in a local store.
 KEPT_PARTS = "loadax.parts"
-"""Folder of finished parts in a local store."""
 
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 

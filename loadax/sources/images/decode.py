@@ -9,8 +9,8 @@ import numpy as np
 
 from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
 
+# Exceptions of decoding damaged files; Pillow has no common class.
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
-"""Exceptions of decoding damaged files; Pillow has no common class."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by more pictures, as phones write it

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from loadax.errors import SourceError, StorageError
 
+# Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request.
 GAP = 64 << 10
-"""Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request."""
 
+# Largest joined range in bytes, so that several requests share the work.
 JOINED = 8 << 20
-"""Largest joined range in bytes, so that several requests share the work."""
 
 
 class ByteRange(NamedTuple):

@@ -207,8 +207,8 @@ class MappedSegments:
 class _MappedSegment(NamedTuple):
     file: FileMap
     memory: NDArray[np.uint8]
+    # Overlapping rows by their size, of which there are few.
     views: dict[int, NDArray[Any]]
-    """Overlapping rows by their size, of which there are few."""
 
 
 def _map(segment: FileSpan) -> _MappedSegment:

@@ -35,10 +35,9 @@ from loadax.sources.io.kept_files import (
 )
 from loadax.sources.io.paths import local_folder
 
+# Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
+# the cache has few files.
 BLOCK = 128 << 10
-"""Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
-the cache has few files.
-"""
 
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4

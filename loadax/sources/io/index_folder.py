@@ -23,11 +23,11 @@ from loadax.sources.io.kept_files import open_kept, sweep, whole_file
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.io.paths import local_folder
 
+# Field of an identity that is None in a run of several processes, since each may have its own copy of the data.
 FILES = "files"
-"""Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
+# Field of an identity that stores of earlier versions lack.
 INNER = "inner functions"
-"""Field of an identity that stores of earlier versions lack."""
 
 _VERSION = 3
 _LONGEST = 64 << 20  # bytes of a description

@@ -22,8 +22,8 @@ from loadax.errors import ArgumentError
 from loadax.sources.io.files import open_regular
 
 _TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
+# Suffixes of the folders that belong to a temporary file.
 BESIDE = (".new", ".old")
-"""Suffixes of the folders that belong to a temporary file."""
 
 
 def private_folder(path: Path, name: str) -> Path:

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
 
+# Timeout of one read in seconds: far longer than the six tries below take.
 PATIENCE = 300.0
-"""Timeout of one read in seconds: far longer than the six tries below take."""
 
 _TRIES = 6
 _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
@@ -22,8 +22,8 @@ _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server 
 }
 _STALLED = 10  # seconds without a byte, after which a request is sent again
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
+# Schemes of the URLs of buckets, whose objects can be listed.
 BUCKETS = ("s3", "gs", "az")
-"""Schemes of the URLs of buckets, whose objects can be listed."""
 
 _SCHEMES = (*BUCKETS, "http", "https")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")

@@ -118,5 +118,5 @@ def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
     yield wave
 
 
+# Reads parts of a stream of local or remote files; `far`: a read waits for a network.
 ByteStream: TypeAlias = MappedSegments | RemoteSegments
-"""Reads parts of a stream of local or remote files; `far`: a read waits for a network."""

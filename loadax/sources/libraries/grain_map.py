@@ -19,12 +19,12 @@ from loadax.sources.library import comes_from
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Names of Grain's classes of datasets, without "MapDataset".
+# Element i is computed from element i of the parent.
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
-"""Element i is computed from element i of the parent."""
+# Records are the same in every epoch if those of the parents are.
 _SAME_RECORDS = {*_ROW_BY_ROW, "Source", "Range", "Slice", "Concatenate", "Zip", "Repeat", "Batch"}
-"""Records are the same in every epoch if those of the parents are."""
+# The same record may have another value in each epoch: Grain's indices continue from epoch to epoch.
 _RANDOM = {"MapWithIndex", "RandomMap"}
-"""The same record may have another value in each epoch: Grain's indices continue from epoch to epoch."""
 
 
 @final

@@ -168,5 +168,5 @@ class _OfXarray:
         return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
 
 
+# Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together.
 _Stored: TypeAlias = _OfSource | _OfZarr | _OfHdf5 | _OfXarray
-"""Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together."""

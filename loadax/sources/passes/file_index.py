@@ -30,14 +30,13 @@ _AT_ONCE = 16  # remote files that are read at once
 _PARTS = 512  # most parts, each of whole files
 _PART = 8 << 20  # bytes of local files that are worth a part
 _FACTS = "facts"  # of the entry of a part, beside its arrays
+# Name of the entry in the index folder.
 ENTRY = "records"
-"""Name of the entry in the index folder."""
 
 Found = TypeVar("Found")
+# Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
+# at hand after them, returns what it found. The ranges must ascend.
 Scan = Generator[tuple[int, int], memoryview, Found]
-"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
-at hand after them, returns what it found. The ranges must ascend.
-"""
 
 
 class RecordFormat(NamedTuple):

@@ -50,8 +50,8 @@ class PartStore(Protocol):
     """Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`."""
 
     count: int
+    # Called on the thread that claims, with each part that is found to be finished.
     done: Done
-    """Called on the thread that claims, with each part that is found to be finished."""
 
     def claim(self) -> int | None: ...
 

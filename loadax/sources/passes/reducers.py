@@ -58,10 +58,10 @@ def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> 
     return file
 
 
+# By the type of an object.
 REDUCERS: dict[type, Callable[[Any], Any]] = {
     type(functools.cache(abs)): reduced_cache,
     functools.cached_property: lambda cached: (type(cached), (cached.func,), {"attrname": cached.attrname}),  # no lock
     **dict.fromkeys((io.FileIO, io.BufferedReader, io.TextIOWrapper), reduced_file),
     zipfile.ZipFile: lambda file: (zipfile.ZipFile, (file.fp,)) if file.mode == "r" else NotImplemented,
 }
-"""By the type of an object."""

@@ -10,8 +10,8 @@ from loadax.sources.images.decode import Rendering
 from loadax.sources.images.format import ENDINGS
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 
+# Exceptions of decoding damaged files.
 FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
-"""Exceptions of decoding damaged files."""
 
 OBJECT = np.dtype(object)
 
@@ -41,8 +41,8 @@ def _text(content: memoryview) -> str:
     return bytes(content).decode("utf-8")
 
 
+# Gives a file's own bytes.
 UNDECODED = FileDecoder(bytes, ArraySpec((), OBJECT))
-"""Gives a file's own bytes."""
 
 _BY_EXTENSION = {
     "cls": FileDecoder(_number, ArraySpec((), np.dtype(np.int32))),

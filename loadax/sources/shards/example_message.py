@@ -13,6 +13,7 @@ from loadax.sources.library import require
 
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
+# Fields of each message, numbered from 1 on.
 _FIELDS = {
     "BytesList": {"value": "repeated bytes"},
     "FloatList": {"value": "repeated float"},
@@ -26,7 +27,6 @@ _FIELDS = {
     "Features": {"feature": "repeated Entry"},
     "Example": {"features": "optional Features"},
 }
-"""Fields of each message, numbered from 1 on."""
 
 
 def parse_example(content: bytes) -> dict[str, Value]:

@@ -30,8 +30,8 @@ class Records:
 
     def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None, index: Any = None):
         path = "" if index is None else IndexFolder(index).path(ENTRY)
+        # Part of the name of a record in errors: the index may be of another file.
         self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
-        """Part of the name of a record in errors: the index may be of another file."""
         segments = [
             FileSpan(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
             for location, info in zip(locations, files.infos(locations), strict=True)

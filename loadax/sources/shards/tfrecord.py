@@ -201,10 +201,10 @@ def _damaged(location: str, record: str, header: bytes) -> SourceError:
     return SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
 
 
+# The format of TFRecord files.
 RECORDS = RecordFormat(
     "from_tfrecord", "tfrecord 1", _scan, merge_records, partial(check_records, counts="records", after=_CRC)
 )
-"""The format of TFRecord files."""
 
 
 def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:

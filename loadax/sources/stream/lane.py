@@ -16,8 +16,8 @@ from loadax.errors import LeafError, SourceError, StateError
 from loadax.protocols import Tree
 from loadax.sources.stream.blocks import BlockSpec
 
+# Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
 OpenLane = Callable[[int, int, int], Any]
-"""Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch."""
 
 # Share of a lane's time that asking it for its state may take. Resuming repeats the rows since the latest state.
 _STATE_SHARE = 0.05
@@ -72,10 +72,10 @@ class Lane:
         self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs, self._blocks = lanes, epochs, blocks
         self._next = self._next_rows if blocks is None else self._next_block
+        # Next row, counted over all epochs.
         self.row = start.row
-        """Next row, counted over all epochs."""
+        # Ticket of the piece that may read the lane.
         self.serving = 0
-        """Ticket of the piece that may read the lane."""
         self._next_ticket = 0
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
@@ -85,10 +85,10 @@ class Lane:
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False
+        # States that were taken, in order. Those that no consumer can ask for any more are dropped.
         self.states = [start]
-        """States that were taken, in order. Those that no consumer can ask for any more are dropped."""
+        # Whether there are no states to take or to drop.
         self.stateless = True
-        """Whether there are no states to take or to drop."""
         self._state_due = 0.0
         self.ended = epochs is not None and start.epoch >= epochs
 

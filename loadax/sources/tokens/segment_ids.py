@@ -22,8 +22,8 @@ class SegmentIds:
 
     def __init__(self, token_files: TokenFiles):
         self._files = token_files.files
+        # Paths or URLs of the `.idx` files.
         self.indices = [str(entry.index_file) for entry in token_files.entries]
-        """Paths or URLs of the `.idx` files."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_files": self._files, "indices": self.indices}

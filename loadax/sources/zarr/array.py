@@ -25,11 +25,11 @@ _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and the key of those
 _INNER = ("kvstore", "base", "layers")  # keys of specs within specs
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # errors that a retry can't fix
+# Seconds before a retry.
 PAUSE = 0.2
-"""Seconds before a retry."""
 
+# Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching.
 CACHE_BYTES = 64 << 20
-"""Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching."""
 
 
 @final

@@ -29,8 +29,8 @@ from loadax.sources.zarr.array import (
 )
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
+# Reader of the rows of one array: one leaf of a `TensorStoreSource`.
 Rows: TypeAlias = StoredArray | MappedChunks
-"""Reader of the rows of one array: one leaf of a `TensorStoreSource`."""
 
 
 @final

@@ -249,8 +249,8 @@ class Objects:
         return found
 
 
+# One column of all record batches; its `spec` is None where the rows need not be alike.
 Column: TypeAlias = Numbers | Lists | Objects
-"""One column of all record batches; its `spec` is None where the rows need not be alike."""
 
 
 def joined(columns: Sequence[Column]) -> Column:

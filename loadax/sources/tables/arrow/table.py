@@ -18,8 +18,8 @@ _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
 _COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
 
+# Function of rows: the rows of the columns that they are.
 RowMap: TypeAlias = Callable[[Integers], Integers]
-"""Function of rows: the rows of the columns that they are."""
 
 
 @final

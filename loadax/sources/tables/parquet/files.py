@@ -34,8 +34,8 @@ _TOGETHER = 256 << 20  # bytes that are requested of servers at a time
 _THREADS = 8  # files that are opened at a time
 _ALIKE = 8  # schemas that one is compared with
 
+# Name of a column, and of the member of each struct below it: names may contain dots.
 Names = tuple[str, ...]
-"""Name of a column, and of the member of each struct below it: names may contain dots."""
 
 
 class Footer(NamedTuple):
@@ -105,6 +105,7 @@ class ParquetFiles:
         with thread_pool(_THREADS, "loadax-footers") as pool:
             read = pool.map(partial(self._footer, files), range(len(self.locations)), map(tails.get, self.locations))
             self._footers = list(_sharing(read))
+        # Row groups with rows, in the order of the files.
         self.groups = [
             RowGroup(file, index, first, rows, size)
             for file, footer in enumerate(self._footers)
@@ -113,7 +114,6 @@ class ParquetFiles:
             )
             if rows
         ]
-        """Row groups with rows, in the order of the files."""
 
     def schemas(self) -> Iterator[tuple[str, Any]]:
         """Yields each Arrow schema of files with rows, with the location of the first; without rows, the first file's.

@@ -338,5 +338,5 @@ def _check(entry: Entry, sizes: Integers) -> None:
     check_array(entry, "sizes", np.int64, None, 1)
 
 
+# The format of JSON lines.
 RECORDS = RecordFormat("from_jsonl", "jsonl 1", _scan, merge_records, _check)
-"""The format of JSON lines."""
