@@ -108,8 +108,11 @@ class BufferPool:
         capacity = align(max(size, 1))
         with self._lock:
             self._sort_in()
-            memory = self._take(capacity)
-            if memory is None:
+            if stack := self._idle.get(capacity):
+                self._idle.move_to_end(capacity)  # this size is in use
+                self._idle_bytes -= capacity
+                memory = stack.pop()
+            else:
                 # New sizes replace old ones, so that memory does not grow with every change of size.
                 self._shrink_to(self._idle_bytes - capacity)
                 memory = self._make(capacity)
@@ -119,14 +122,6 @@ class BufferPool:
         # Without the lock: garbage collection may call this at any point, with any lock held.
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease
-
-    def _take(self, capacity: int) -> NDArray[np.uint8] | None:
-        stack = self._idle.get(capacity)
-        if not stack:
-            return None
-        self._idle.move_to_end(capacity)  # this size is in use
-        self._idle_bytes -= capacity
-        return stack.pop()
 
     def _sort_in(self) -> None:
         while self._returned:

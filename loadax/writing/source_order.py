@@ -39,9 +39,8 @@ from loadax.sources.io.kept_files import open_kept
 from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.destination import Share
 from loadax.writing.layout import Layout
-from loadax.writing.parts import ahead, rows_per_read
-from loadax.writing.ragged import RaggedRows
-from loadax.writing.rows import Rows, Written
+from loadax.writing.parts import Parts, ahead, rows_per_read
+from loadax.writing.rows import Written
 
 _MEMORY_BYTES = 128 << 20  # all rows, if there is no file; rows that wait to be appended; a bucket, at least a part
 _RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
@@ -54,44 +53,36 @@ _log = logging.getLogger("loadax")
 
 @contextmanager
 def in_source_order(
-    rows: Rows | RaggedRows,
-    layout: Layout,
-    parts: Sequence[int],
-    share: Share,
-    path: Path | None,
-    workers: int,
-    resume: bool,
-    progress: bool | None,
-) -> Iterator[Rows | RaggedRows]:
-    """A block that writes rows; yields them, after one pass over their source if that decodes far fewer chunks.
+    parts: Parts, wanted: Sequence[int], share: Share, path: Path | None, *, resume: bool, progress: bool | None
+) -> Iterator[Parts]:
+    """A block that writes parts; yields them, after one pass over their source if that decodes far fewer chunks.
 
     Args:
-        rows: Rows to write.
-        layout: Layout of the store.
-        parts: Parts that will be written.
+        parts: Writer of the parts.
+        wanted: Parts that will be written.
         share: `(i, n)`: this process writes every n-th part from i on.
         path: Path of the temporary file, which is deleted after the block unless it fails; None: no file can be used.
-        workers: Number of threads that read.
         resume: Whether to continue with the file of an interrupted write.
         progress: Whether to show a progress bar of the pass; None: if stderr is a terminal.
 
     Raises:
         SourceError: When the file can't be written or read.
     """
-    if not isinstance(rows, Written) or not _pays(rows, layout, parts, workers):
-        yield rows
+    rows, layout = parts.rows, parts.layout
+    if not isinstance(rows, Written) or not _pays(rows, layout, wanted, parts.workers):
+        yield parts
         return
     row = np.dtype([("", np.int64), *(("", each.spec.dtype, each.spec.shape) for each in layout.arrays)], align=True)
     size = row.itemsize * sum(stop - start for start, stop in map(layout.part, range(share[0], layout.parts, share[1])))
     in_memory = size <= _MEMORY_BYTES
     if not in_memory and (reason := _lacks_space(path, size)):
         _log.warning("chunks of the source are decoded once for each row: %s", reason)
-        yield rows
+        yield parts
         return
     with nullcontext() if in_memory or path is None else _open(path, resume) as file:
         ordered = SourceOrder(rows, layout, share, row, file)
-        ordered.read_source(workers, progress)
-        yield replace(rows, stored=ordered.read)
+        ordered.read_source(parts.workers, progress)
+        yield replace(parts, rows=replace(rows, stored=ordered.read))
     if file is not None and path is not None:
         path.unlink(missing_ok=True)
 

@@ -3,9 +3,8 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from math import inf
 from time import sleep
@@ -182,7 +181,8 @@ def _write_share(parts: Parts, destination: Destination, share: Share, *, resume
     own_parts = range(share[0], parts.layout.parts, share[1])
     with progress_bar(parts.label, sum(map(parts.rows_of, own_parts)), "row", progress) as done:
         wanted = list(parts.missing(own_parts, lambda part: done(parts.rows_of(part)))) if resume else own_parts
-        with _ordered(parts, destination, wanted, share, resume=resume, progress=progress) as ordered:
+        path = destination.path_of_rows(*share)
+        with in_source_order(parts, wanted, share, path, resume=resume, progress=progress) as ordered:
             ordered.write(wanted, lambda part: done(parts.rows_of(part)))
 
 
@@ -215,7 +215,8 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
                 if options.executor is not None:
                     run_pass(parts, kept, options, done)
                     return
-                with _ordered(parts, destination, wanted, (0, 1), resume=resume, progress=options.progress) as ordered:
+                path, bar = destination.path_of_rows(0, 1), options.progress
+                with in_source_order(parts, wanted, (0, 1), path, resume=resume, progress=bar) as ordered:
                     while not kept.is_complete():
                         ordered.write(iter(kept.claim, None), partial(_keep, kept))
                         sleep(_POLL if not kept.is_complete() else 0)
@@ -237,22 +238,6 @@ def _wait_for_all(destination: Destination) -> None:
 def _keep(kept: PartsFolder, part: int) -> None:
     kept.put(part, {})
     kept.finish(part)
-
-
-@contextmanager
-def _ordered(
-    parts: Parts,
-    destination: Destination,
-    wanted: Sequence[int],
-    share: Share,
-    *,
-    resume: bool,
-    progress: bool | None,
-) -> Iterator[Parts]:
-    """A block that writes parts, with each chunk of their source decoded once."""
-    file = destination.path_of_rows(*share)
-    with in_source_order(parts.rows, parts.layout, wanted, share, file, parts.workers, resume, progress) as rows:
-        yield replace(parts, rows=rows)
 
 
 @contextmanager

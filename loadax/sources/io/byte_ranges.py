@@ -55,6 +55,24 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
         yield ByteRange(location, start, stop), within
 
 
+def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
+
+    Examples:
+        >>> from loadax.sources.io.byte_ranges import waves
+        >>> list(waves([3, 4, 9, 1], 8))
+        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    first, total = 0, 0
+    for position, size in enumerate(sizes):
+        total += size
+        if total > most and position > first:
+            yield slice(first, position)
+            first, total = position, size
+    if len(sizes) > first:
+        yield slice(first, len(sizes))
+
+
 def no_such_file(location: str) -> StorageError:
     """Error for a file that does not exist."""
     return StorageError(f"{location}: there is no such file")

@@ -170,15 +170,9 @@ class MappedSegments:
             return take_parts(self._mapped(met[0]).memory.view(dtype), begins, lengths)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
-        memories = {index: self._mapped(index).memory.view(dtype) for index in met}
-        if len(out) >= _LONG * len(starts):
-            parts = zip(owners.tolist(), begins.tolist(), lengths.tolist(), places.tolist(), strict=True)
-            for index, begin, length, place in parts:
-                out[place : place + length] = memories[index][begin : begin + length]
-            return out
-        for index, memory in memories.items():
+        for index in met:
             owned = owners == index
-            put_parts(memory, begins[owned], lengths[owned], out, places[owned])
+            put_parts(self._mapped(index).memory.view(dtype), begins[owned], lengths[owned], out, places[owned])
         return out
 
     def _stretches(self, index: int, size: int) -> NDArray[Any]:

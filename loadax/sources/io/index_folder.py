@@ -10,7 +10,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import open_kept, sweep, whole_file
+from loadax.sources.io.kept_files import open_kept, stamp_of, sweep, whole_file
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.io.paths import local_folder
 
@@ -78,10 +77,7 @@ class IndexFolder:
 
     def stamp(self, name: str) -> tuple[int, int] | None:
         """What changes whenever an entry is written; None if there is none."""
-        with suppress(OSError):
-            status = self.path(name).stat()
-            return status.st_ino, status.st_mtime_ns
-        return None
+        return stamp_of(self.path(name))
 
     def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
         """Returns an entry if it was computed from `identity`; else None, and logs why if it exists.

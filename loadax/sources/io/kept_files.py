@@ -108,6 +108,14 @@ def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
     return open_regular(path, flags | os.O_NOFOLLOW)
 
 
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes whenever a file is written; None if there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
 @contextmanager
 def temporary_file(folder: Path, mode: int = 0o666, prefix: str = "") -> Iterator[tuple[BinaryIO, Path]]:
     """A block that writes a new file in a folder, and may rename it; otherwise it is deleted.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
-from loadax.sources.io.byte_ranges import GAP, JOINED
+from loadax.sources.io.byte_ranges import GAP, JOINED, waves
 from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
@@ -79,17 +79,12 @@ class RemoteSegments:
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
-        for wave in _waves(_groups(starts[order], stops[order], self.ends)):
-            for group, content in zip(wave, self._fetch(wave), strict=True):
-                yield order[group.first : group.last], group.start, content
-
-    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
-        """Yields the bytes of each group; all requests are sent at once."""
-        ranges = [self.ends.ranges(group.start, group.stop) for group in groups]
-        contents = iter(self._files.read([byte_range for group in ranges for byte_range in group]))
-        for group in ranges:
-            pieces = [next(contents) for _ in group]
-            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        groups = _groups(starts[order], stops[order], self.ends)
+        for wave in waves([group.stop - group.start for group in groups], _WAVE):  # whose requests are sent at once
+            ranges = [self.ends.ranges(group.start, group.stop) for group in groups[wave]]
+            contents = iter(self._files.read([byte_range for parts in ranges for byte_range in parts]))
+            for group, parts in zip(groups[wave], ranges, strict=True):
+                yield order[group.first : group.last], group.start, b"".join(next(contents) for _ in parts)
 
 
 def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
@@ -103,19 +98,6 @@ def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
     lasts = np.append(firsts[1:], len(starts))
     begins, ends = starts[firsts], np.maximum.reduceat(stops, firsts)
     return list(map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist()))
-
-
-def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
-    """Splits groups into waves of bounded memory."""
-    wave: list[_Group] = []
-    size = 0
-    for group in groups:
-        if wave and size + group.stop - group.start > _WAVE:
-            yield wave
-            wave, size = [], 0
-        wave.append(group)
-        size += group.stop - group.start
-    yield wave
 
 
 # Reads parts of a stream of local or remote files; `far`: a read waits for a network.

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.patience import NOTICE, Patience
+from loadax.core.tasks import Tasks
 from loadax.errors import SourceError
 from loadax.sources.io.kept_files import open_kept, temporary_file
 from loadax.sources.io.npy_header import NPY_FAILURES
@@ -46,23 +47,15 @@ class ChangedError(Exception):
     """Another process has merged the parts and deleted their folder, or a part was damaged: look again."""
 
 
-class PartStore(Protocol):
-    """Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`."""
+class PartStore(Tasks, Protocol):
+    """Results of parts, by number, and which of them are claimed."""
 
     count: int
     # Called on the thread that claims, with each part that is found to be finished.
     done: Done
 
-    def claim(self) -> int | None: ...
-
-    def is_complete(self) -> bool: ...
-
     def put(self, part: int, arrays: Arrays) -> None:
         """Keeps the arrays of a part, on any thread."""
-        ...
-
-    def finish(self, part: int) -> None:
-        """Ends the claim of a part whose arrays are kept."""
         ...
 
     def take(self, part: int) -> Arrays:
@@ -130,7 +123,10 @@ class PartsFolder:
         Raises:
             ChangedError: When the parts have been merged.
         """
-        self._touch()
+        try:
+            self._alive.touch()
+        except FileNotFoundError:
+            raise ChangedError from None
         over = threading.Event()
         thread = threading.Thread(target=self._stay_alive, args=(over,), name="loadax-alive", daemon=True)
         thread.start()
@@ -284,12 +280,6 @@ class PartsFolder:
                 return clock.stat().st_mtime - sign.lstat().st_mtime > _DEAD
         return True
 
-    def _touch(self) -> None:
-        try:
-            self._alive.touch()
-        except FileNotFoundError:
-            raise ChangedError from None
-
     def _stay_alive(self, over: threading.Event) -> None:
         while not over.wait(_TOUCH):
             with suppress(OSError):
@@ -306,10 +296,8 @@ def _owner(path: Path) -> str | None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
+    except OSError as error:  # else it is of another user
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

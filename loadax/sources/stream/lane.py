@@ -155,14 +155,15 @@ class Lane:
         before = len(rows)
         try:
             sampled = [] if self._checked or count == 1 else list(islice(self._iterator, 1))
-            copies = [list(map(_copy, flatten(row)[0])) for row in sampled]
+            leaves = [leaf for row in sampled for leaf in flatten(row)[0]]
+            copies = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
             rows.extend(sampled)
             rows.extend(islice(self._iterator, count - len(sampled)))
         except RAISED as error:
             self._blame(error, self.row + len(rows) - before)
             raise
-        if copies and len(rows) > before + 1:
-            self._check_unchanged(rows[before], copies[0])
+        if sampled and len(rows) > before + 1:
+            self._check_unchanged(rows[before], copies)
             self._checked = True
         return len(rows) - before
 
@@ -268,10 +269,6 @@ def no_rows(lane: str, lanes: int, epoch: int = 0) -> SourceError:
     what = f"{lane} of {lanes} has no rows" + f" in epoch {epoch}" * bool(epoch)
     remedy = "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…) or to_stream(lanes=…)"
     return SourceError(f"{what}; {remedy}")
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _differ(leaf: Any, copy: Any) -> bool:

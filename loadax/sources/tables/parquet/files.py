@@ -20,7 +20,7 @@ from loadax.core.memory import check_fits
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
-from loadax.sources.io.byte_ranges import ByteRange, changed
+from loadax.sources.io.byte_ranges import ByteRange, changed, waves
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
@@ -334,24 +334,6 @@ class ParquetFiles:
             _, dropped = kept.popitem(last=False)
             if kept is self._idle:
                 dropped.close(force=True)
-
-
-def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
-
-    Examples:
-        >>> from loadax.sources.tables.parquet.files import waves
-        >>> list(waves([3, 4, 9, 1], 8))
-        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
-    """
-    first, total = 0, 0
-    for position, size in enumerate(sizes):
-        total += size
-        if total > most and position > first:
-            yield slice(first, position)
-            first, total = position, size
-    if len(sizes) > first:
-        yield slice(first, len(sizes))
 
 
 def encrypted_text(location: str, what: str) -> str:

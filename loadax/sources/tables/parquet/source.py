@@ -12,8 +12,8 @@ from loadax.core.tree import flatten
 from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.io.byte_ranges import waves
 from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.parquet.files import waves
 from loadax.sources.tables.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
