@@ -6,13 +6,17 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
-from loadax.errors import LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
-from loadax.sources.array_record.files import RecordFiles
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Source, Tree, Visits
+from loadax.sources.array_record.files import RecordFiles, open_record_files
+from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
+from loadax.sources.io.expand import expand
+from loadax.sources.io.files import Files
 from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"
@@ -164,3 +168,32 @@ def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: 
             f"{with_article(str(dtype))} entry; check dtype=, or decode the records in a map if they are encoded"
         )
     return lengths
+
+
+def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
+    """Opens ArrayRecord files; see `loadax.from_array_record`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing, has another format, or has no records; names it.
+        UnsupportedError: When a path is a URL, or `array_record` is not installed.
+    """
+    entries = None if dtype is None else _dtype(dtype)
+    files = Files()
+    locations = expand(paths, FORMAT, files)
+    for path, size in zip(locations, files.sizes(locations), strict=True):
+        if not size:
+            raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
+    records = open_record_files(locations)
+    return RecordSource(records, entries)
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype = checked_dtype("dtype", value)
+    if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
+        raise ArgumentError(
+            f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or another numeric dtype, or decode "
+            "the bytes in a map",
+            argument="dtype",
+        )
+    return dtype
