@@ -92,7 +92,10 @@ class Structure:
     @property
     def paths(self) -> list[str]:
         """Path of every leaf, in leaf order, as in Python code: `['image']`, `[0].mask`; empty for a single leaf."""
-        return [path for path, _ in self._walk("")]
+        if self.kind is None:
+            return [""]
+        pairs = zip(self.keys, self.children, strict=True)
+        return [self._name(key) + path for key, child in pairs for path in child.paths]
 
     @property
     def names(self) -> list[str]:
@@ -101,12 +104,6 @@ class Structure:
             return [""]
         pairs = zip(self.keys, self.children, strict=True)
         return [f"{key}.{name}" if name else str(key) for key, child in pairs for name in child.names]
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
-        if self.kind is None:
-            yield prefix, self
-        for key, child in zip(self.keys, self.children, strict=True):
-            yield from child._walk(prefix + self._name(key))
 
     def _name(self, key: Any) -> str:
         if self._of_jax:

@@ -29,6 +29,8 @@ class MemoryArray:
         self._file = mapped_file(array)
         # A plain view: every operation on a memmap pays the cost of the subclass.
         self._array = array.view(np.ndarray)
+        self.memory = self._array if self._file is None else None  # the array, unless it is mapped from a file
+        self.addresses = [] if self._file is None else [str(Path(self._file.name).absolute())]
         self._extent: MappedExtent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
         self.whole = all_columns(self.spec.shape)
@@ -41,16 +43,6 @@ class MemoryArray:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_extent": None}  # another process maps the file again
-
-    @property
-    def addresses(self) -> list[str]:
-        """The mapped file."""
-        return [] if self._file is None else [str(Path(self._file.name).absolute())]
-
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        """The array, unless it is mapped from a file."""
-        return self._array if self._file is None else None
 
     def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
         """Copies a column box of entries."""

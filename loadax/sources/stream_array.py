@@ -27,6 +27,7 @@ class StreamArray:
 
     def __init__(self, stream: ByteStream, stored: np.dtype[Any], shape: tuple[int, ...] | None = None):
         self._stream, self._stored, self.far = stream, stored, stream.far
+        self.addresses = stream.ends.locations  # paths and URLs of the files
         self._length, *inner = shape or (stream.ends.total // stored.itemsize,)
         self.spec = ArraySpec(tuple(inner), stored.newbyteorder("="))
         self.whole = all_columns(self.spec.shape)
@@ -37,11 +38,6 @@ class StreamArray:
 
     def __repr__(self) -> str:
         return redact(f"at {', '.join(self.addresses)}")
-
-    @property
-    def addresses(self) -> list[str]:
-        """Paths and URLs of the files."""
-        return self._stream.ends.locations
 
     def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
         """Reads a column box of entries."""

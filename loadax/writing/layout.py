@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,24 +148,29 @@ class Layout:
         return [*rows, *array.spec.shape]
 
 
-def plan_layout(
-    spec: Tree,
-    rows: int,
-    *,
-    chunk_rows: int | None = None,
-    shard_rows: int | None = None,
-    compression: str | None = "zstd",
-) -> Layout:
+class Sizes(NamedTuple):
+    """What the user says about chunks and shards.
+
+    Args:
+        chunk_rows: Rows per chunk of every array, of ragged leaves entries; None: the smallest power of two with at
+            least 4 KiB of raw data, which suits any shuffle, of ragged leaves about 16 KiB.
+        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
+            all arrays together.
+        compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
+    """
+
+    chunk_rows: int | None = None
+    shard_rows: int | None = None
+    compression: str | None = "zstd"
+
+
+def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
     """Plans the layout of `rows` examples.
 
     Args:
         spec: Tree of `ArraySpec`s of an example.
         rows: Number of rows, at least 1.
-        chunk_rows: Rows per chunk of every array; None: the smallest power of two with at least 4 KiB of raw data,
-            which suits any shuffle.
-        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
-            all arrays together.
-        compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
+        sizes: Sizes of chunks and shards.
 
     Raises:
         ArgumentError: When a value is invalid.
@@ -175,6 +180,7 @@ def plan_layout(
     names = array_names(structure)
     if rows < 1:
         raise ArgumentError("the dataset has no rows to write; pass one with at least one row")
+    chunk_rows, shard_rows, compression = sizes
     choice("compression", compression, _COMPRESSORS)
     for path, leaf in zip(structure.paths, specs, strict=True):
         if leaf.dtype.name not in _DTYPES:
@@ -204,27 +210,17 @@ def plan_layout(
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
 
 
-def plan_ragged_layout(
-    spec: Tree,
-    rows: int,
-    lengths: Sequence[float | None],
-    *,
-    chunk_rows: int | None,
-    shard_rows: int | None,
-    compression: str | None,
-) -> Layout:
+def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes) -> Layout:
     """Plans the layout of `rows` examples, some leaves of which are ragged.
 
     Args:
         spec: Tree of `ArraySpec`s of an example; the first dimension of a ragged leaf is its expected length.
         rows: Number of rows, at least 1.
         lengths: Expected length of each ragged leaf; None for others.
-        chunk_rows: Entries per chunk of ragged leaves; None: about 16 KiB of raw data.
-        shard_rows: As in `plan_layout`.
-        compression: As in `plan_layout`.
+        sizes: Sizes of chunks and shards.
     """
-    entries = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
-    plain = plan_layout(spec, rows, shard_rows=shard_rows, compression=compression)
+    entries = None if sizes.chunk_rows is None else integer("chunk_rows", sizes.chunk_rows, 1)
+    plain = plan_layout(spec, rows, sizes._replace(chunk_rows=None))
     arrays = []
     for array, length in zip(plain.arrays, lengths, strict=True):
         if length is None:
@@ -236,7 +232,7 @@ def plan_ragged_layout(
         arrays.append(ArrayLayout(array.name or BARE, entry, block, _power_of_two(-(-of_part // block))))
     spec_of_lengths = ArraySpec((len(lengths) - lengths.count(None),), np.dtype(np.int64))
     arrays.append(ArrayLayout(LENGTHS, spec_of_lengths, _default_chunk(spec_of_lengths, rows, plain.shard_rows)))
-    return Layout(rows, plain.shard_rows, compression, tuple(arrays))
+    return Layout(rows, plain.shard_rows, plain.compression, tuple(arrays))
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:

@@ -15,7 +15,7 @@ from loadax.core.spec import array_or_object, spec_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Integers, Tree
-from loadax.writing.layout import Layout, plan_ragged_layout
+from loadax.writing.layout import Layout, Sizes, plan_ragged_layout
 from loadax.writing.rows import Written
 
 _SAMPLE = 32  # rows that tell which leaves are ragged, and how large parts are
@@ -102,17 +102,13 @@ class RaggedRows:
         return leaves
 
 
-def find_ragged(
-    rows: Written, ragged: bool | None, chunk_rows: int | None, shard_rows: int | None, compression: str | None
-) -> RaggedRows | None:
+def find_ragged(rows: Written, ragged: bool | None, sizes: Sizes) -> RaggedRows | None:
     """The rows as `RaggedRows`; None if a sample of them has leaves of one shape, so that they can be stacked.
 
     Args:
         rows: The rows.
         ragged: Whether all leaves with a dimension are ragged; None: those whose lengths differ in the sample.
-        chunk_rows: As in `plan_ragged_layout`.
-        shard_rows: As in `plan_ragged_layout`.
-        compression: As in `plan_layout`.
+        sizes: Sizes of chunks and shards.
     """
     if not len(rows) or ragged is False or (ragged is None and not rows.reader.ragged):
         return None
@@ -124,8 +120,7 @@ def find_ragged(
     specs, lengths = zip(*(_spec_and_length(column, ragged is True) for column in columns), strict=True)
     if not any(length is not None for length in lengths):
         return None
-    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
-    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, **sizes))
+    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, sizes))
 
 
 def _spec_and_length(column: Sequence[NDArray[Any]], ragged: bool) -> tuple[ArraySpec, float | None]:

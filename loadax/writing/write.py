@@ -27,7 +27,7 @@ from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import array_label, array_names, plan_layout
+from loadax.writing.layout import Sizes, array_label, array_names, plan_layout
 from loadax.writing.parts import Parts
 from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
@@ -111,9 +111,9 @@ def write_zarr(
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     engine = checked_engine(executor)
-    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
-    known = find_ragged(rows, ragged, **sizes) if isinstance(rows, Written) else None
-    layout = plan_layout(rows.spec, len(rows), **sizes) if known is None else known.layout
+    sizes = Sizes(chunk_rows, shard_rows, compression)
+    known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
+    layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
     structure = flatten_spec(rows.spec)[1] if known is None else known.structure
     content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
     if known is not None:

@@ -154,9 +154,11 @@ class RecordFiles:
         return records
 
     def _reader(self, index: int) -> Any:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = 1 << 20 if limit == resource.RLIM_INFINITY else max(1, limit // 2)
         with self._lock:
             if index not in self._open:
-                while len(self._open) >= _most_open():
+                while len(self._open) >= most:
                     # Closed when the last thread that reads from it drops its reference.
                     self._open.pop(next(iter(self._open)))
                 self._open[index] = _open(self.files[index].path)
@@ -195,9 +197,3 @@ def _open(path: str) -> Any:
     if reader.ok():
         return reader
     raise SourceError(f"{path} can't be opened as ArrayRecord: it has another format, or its writer was never closed")
-
-
-def _most_open() -> int:
-    """Half of the process's open-file limit."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if most == resource.RLIM_INFINITY else max(1, most // 2)

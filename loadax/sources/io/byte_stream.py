@@ -42,6 +42,7 @@ class Ends:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.segments = tuple(segments)
+        self.locations = [segment.location for segment in self.segments]
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
@@ -50,10 +51,6 @@ class Ends:
     def total(self) -> int:
         """Length of the stream in bytes."""
         return int(self.ends[-1])
-
-    @property
-    def locations(self) -> list[str]:
-        return [segment.location for segment in self.segments]
 
     def owners(self, offsets: Integers) -> Integers:
         """Indices of the segments that contain these bytes of the stream."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
 from loadax.core.memory import return_freed_memory
-from loadax.core.tasks import Engine
 from loadax.protocols import Integers
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
@@ -57,31 +57,22 @@ class RecordFormat(NamedTuple):
     check: Callable[[Entry, Integers], object]
 
 
-def index_files(
-    form: RecordFormat,
-    files: Files,
-    locations: Sequence[str],
-    index: Any,
-    progress: bool | None,
-    executor: Engine | None = None,
-) -> Entry:
+def index_files(form: RecordFormat, files: Files, locations: Sequence[str], options: RecordOptions) -> Entry:
     """Finds the records of files in a pass, or loads them from an index on disk.
 
     Args:
         form: Format of the files.
         files: Reader of the files.
         locations: Paths and URLs of the files.
-        index: Path of the index folder; None: no index.
-        progress: Whether to show a progress bar; None: if stderr is a terminal.
-        executor: What scans files instead of threads; None: threads.
+        options: Where the index is, and how it is made.
 
     Raises:
-        ArgumentError: When `index` is not a folder, or is None although an executor is given, or for remote files in a
-            run of several processes.
+        ArgumentError: When the index is not a folder, or is None although an executor is given, or for remote files
+            in a run of several processes.
         SourceError: When a file can't be read or is damaged, or the index can't be read or written.
     """
     sizes = files.sizes(locations)
-    folder = None if index is None else IndexFolder(index)
+    folder = None if options.index is None else IndexFolder(options.index)
     remote = files.far(locations)
     if remote:
         check_index(folder, form.opener, f"{len(locations)} files")
@@ -93,7 +84,7 @@ def index_files(
         lambda: _work(form, files, locations, sizes, remote),
         lambda parts: form.merge(map(_entry_of, parts)),
         # The scan of a local file computes, and holds the GIL.
-        PassOptions(_AT_ONCE if remote else 1, executor, progress),
+        PassOptions(_AT_ONCE if remote else 1, options.executor, options.progress),
         shared=remote,
     )
 

@@ -26,6 +26,11 @@ class Records:
         locations: Paths and URLs of the files.
         cache: Local cache of remote blocks; None: no cache.
         index: Path of the index folder that says where the ranges are; None: no index.
+
+    Attributes:
+        file_begins: First byte of each file in the concatenation.
+        addresses: Paths and URLs of the files.
+        concurrent_reads: Number of reads to run concurrently.
     """
 
     def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None, index: Any = None):
@@ -37,21 +42,8 @@ class Records:
             for location, info in zip(locations, files.infos(locations), strict=True)
         ]
         self._stream = open_stream(segments, files, cache)
-
-    @property
-    def file_begins(self) -> Integers:
-        """First byte of each file in the concatenation."""
-        return self._stream.ends.begins
-
-    @property
-    def concurrent_reads(self) -> int:
-        """Number of reads to run concurrently."""
-        return 4 if self._stream.far else 1
-
-    @property
-    def addresses(self) -> list[str]:
-        """Paths and URLs of the files."""
-        return self._stream.ends.locations
+        self.file_begins, self.addresses = self._stream.ends.begins, self._stream.ends.locations
+        self.concurrent_reads = 4 if self._stream.far else 1
 
     def read(self, begins: Integers, lengths: Integers) -> list[memoryview]:
         """Reads `lengths` bytes from each of `begins` on, int64[n] both; no range crosses the end of a file.

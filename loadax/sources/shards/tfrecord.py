@@ -10,11 +10,11 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.spec import spec_of
-from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
@@ -116,16 +116,8 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(
-    paths: Any,
-    index: Any = None,
-    features: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
-) -> TFRecordSource:
-    """Opens TFRecord files; see `loadax.from_tfrecord`. They are indexed on `executor`; None: in threads.
+def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> TFRecordSource:
+    """Opens TFRecord files; see `loadax.from_tfrecord`.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -135,14 +127,14 @@ def open_tfrecord(
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()
-    blocks = open_cache(cache, cache_bytes)
+    blocks = open_cache(options.cache, options.cache_bytes)
     files = Files()
     locations = expand(paths, TFRECORD, files)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
+    entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
-    records = Records(files, locations, blocks, index)
+    records = Records(files, locations, blocks, options.index)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
 
 

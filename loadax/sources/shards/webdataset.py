@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
-from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.images.format import ENDINGS
@@ -200,18 +200,12 @@ class WebDatasetSource(BaseSource):
 
 def open_webdataset(
     paths: Any,
-    index: Any = None,
+    options: RecordOptions,
     columns: Any = None,
     decode: bool = False,
     images: tuple[Any, ...] = (None, "crop", "high", "error"),
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
 ) -> WebDatasetSource:
     """Opens the examples of tar files; see `loadax.from_webdataset`, whose `size` to `damaged` are `images`.
-
-    Files are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -221,12 +215,12 @@ def open_webdataset(
     flag("decode", decode)
     if images[0] is not None and not decode:
         raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
-    blocks = open_cache(cache, cache_bytes)
+    blocks = open_cache(options.cache, options.cache_bytes)
     wanted = _columns(columns)
     files = Files()
     locations = expand(paths, WEBDATASET, files)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
-    records = Records(files, locations, blocks, index)
+    entry = index_files(RECORDS, files, locations, options)
+    records = Records(files, locations, blocks, options.index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
     decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}

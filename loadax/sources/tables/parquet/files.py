@@ -370,19 +370,14 @@ def _sharing(footers: Iterable[Footer]) -> Iterator[Footer]:
     for footer in footers:
         same = next((each for each in known[-_ALIKE:] if each.schema.equals(footer.schema)), None)
         if same is None:
-            same = footer._replace(leaves=_leaf_indices(footer.schema))
+            leaves: dict[Names, list[int]] = {}  # which Parquet names by joined names
+            below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in footer.schema)
+            for index, names in enumerate(below):
+                for depth in range(1, len(names) + 1):
+                    leaves.setdefault(names[:depth], []).append(index)
+            same = footer._replace(leaves=leaves)
             known.append(same)
         yield footer._replace(schema=same.schema, leaves=same.leaves)
-
-
-def _leaf_indices(schema: Any) -> dict[Names, list[int]]:
-    """Indices of a file's leaves, which Parquet names by joined names, in each column and member of a struct."""
-    found: dict[Names, list[int]] = {}
-    below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in schema)
-    for index, names in enumerate(below):
-        for depth in range(1, len(names) + 1):
-            found.setdefault(names[:depth], []).append(index)
-    return found
 
 
 def _leaves_below(kind: Any, names: Names) -> Iterator[Names]:

@@ -125,7 +125,8 @@ class ParquetSource(BaseSource):
         rows = check_rows(rows, len(self))
         if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)
-        if self._is_one_wave(rows):
+        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
+        if len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes:
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
         cuts = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
@@ -143,10 +144,6 @@ class ParquetSource(BaseSource):
             for place, example in zip(places.tolist(), tree.examples(inside), strict=True):
                 found[place] = example
         return found
-
-    def _is_one_wave(self, rows: Integers) -> bool:
-        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
-        return len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes
 
     def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""

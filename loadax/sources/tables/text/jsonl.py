@@ -14,11 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from loadax.core.tasks import Engine
 from loadax.errors import SourceError
 from loadax.protocols import Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
@@ -146,18 +146,9 @@ class _Lines(NamedTuple):
 
 
 def open_jsonl(
-    paths: Any,
-    columns: Sequence[str] | str | None = None,
-    dtypes: Any = None,
-    nulls: Any = None,
-    classes: Any = None,
-    index: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
+    paths: Any, options: RecordOptions, columns: Any = None, dtypes: Any = None, nulls: Any = None, classes: Any = None
 ) -> JsonlSource:
-    """Opens files of JSON lines; see `loadax.from_jsonl`. They are indexed on `executor`; None: in threads.
+    """Opens files of JSON lines; see `loadax.from_jsonl`.
 
     Raises:
         ArgumentError: When an argument is invalid.
@@ -165,14 +156,14 @@ def open_jsonl(
         LeafTypeError: When a column has a type without an array.
     """
     types = arrow_types(dtypes, text=False)
-    blocks = open_cache(cache, cache_bytes)
+    blocks = open_cache(options.cache, options.cache_bytes)
     files = Files()
-    locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
+    locations = decompressed(files, expand(paths, JSONL, files), options.cache, options.progress)
+    entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
-    records = Records(files, locations, blocks, index)
+    records = Records(files, locations, blocks, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
     schema = _infer(lines, columns, types)
     names = column_names(columns, schema.names)
