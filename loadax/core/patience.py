@@ -1,13 +1,16 @@
 """Patience: a wait that is logged again and again, and has an end."""
 
 import logging
-from time import perf_counter
-from typing import final
+from collections.abc import Callable
+from math import inf
+from time import perf_counter, sleep
+from typing import Any, final
 
 from loadax.errors import StorageError
 from loadax.redaction import redact
 
 NOTICE = 5.0  # seconds of waiting for storage before the first log line
+_POLL = 0.2  # seconds
 
 _log = logging.getLogger("loadax")
 
@@ -63,3 +66,19 @@ class Patience:
             raise StorageError(f"{redact(name)}: no answer after {self.waited:.0f} s; is the store reachable?")
         if self.due():
             _log.warning("%s: no answer for %.0f s, still waiting", redact(name), self.waited)
+
+
+def wait_until(done: Callable[[], Any], text: str, *values: Any) -> Any:
+    """Waits until a function returns something true, and returns that; logs a long wait again and again.
+
+    Args:
+        done: The function.
+        text: What is waited for, as a format of the log.
+        values: Values of the format.
+    """
+    patience = Patience(NOTICE, inf)
+    while not (found := done()):
+        if patience.due():
+            _log.warning(f"{text}, for %.0f s", *values, patience.waited)
+        sleep(_POLL)
+    return found

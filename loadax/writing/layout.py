@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import choice, integer
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
-from loadax.protocols import ArraySpec, Tree
+from loadax.protocols import Array, ArraySpec, Tree
 from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS
 
@@ -72,7 +71,7 @@ class ArrayLayout:
         """Number of blocks that a part of a ragged leaf with so many entries takes."""
         return -(-entries // self.chunk_rows)
 
-    def in_blocks(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def in_blocks(self, rows: Sequence[Array]) -> Array:
         """The entries of rows of a ragged leaf, one after the other, as blocks, of which the last ends in zeros."""
         total = sum(map(len, rows))
         blocks = np.zeros((self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype)

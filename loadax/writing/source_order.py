@@ -22,7 +22,6 @@ from threading import Lock
 from typing import Any, BinaryIO, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.context import Caller
 from loadax.core.formatting import size_text
@@ -33,7 +32,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.plan.order import depth_first
 from loadax.plan.sample import Sampled
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Array, Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.kept_files import open_kept
 from loadax.sources.wrappers.chunk_cache import largest_chunk
@@ -107,7 +106,7 @@ class SourceOrder:
         self._stored = np.zeros(-(-layout.parts // parts), np.int64)  # rows of each bucket in the file
         self._buffer = np.empty(max(1, _MEMORY_BYTES // row.itemsize), row)  # unused pages take no memory
         self._buffered = 0
-        self._bucket: tuple[int, NDArray[Any]] | None = None
+        self._bucket: tuple[int, Array] | None = None
         self._lock = Lock()
 
     def read_source(self, workers: int, progress: bool | None) -> None:
@@ -142,7 +141,7 @@ class SourceOrder:
         chosen = rows[found]
         return flatten_spec(self._rows.spec)[1].build(chosen[leaf] for leaf in self._leaves)
 
-    def _read_run(self, low: int, high: int) -> NDArray[Any]:
+    def _read_run(self, low: int, high: int) -> Array:
         """Reads the rows of these parts that are rows `low` to `high - 1` of the source."""
         order, source_rows = self._rows.order, np.arange(low, high)
         positions = order.inverse(source_rows, np.zeros_like(source_rows), (0, order.size)).positions
@@ -160,7 +159,7 @@ class SourceOrder:
                 rows[name] = leaf
         return rows
 
-    def _add(self, rows: NDArray[Any], begin: int) -> None:
+    def _add(self, rows: Array, begin: int) -> None:
         """Adds rows to the buffer; the source before row `begin` was added already."""
         for first in range(0, len(rows), len(self._buffer)):
             added = rows[first : first + len(self._buffer)]
@@ -187,7 +186,7 @@ class SourceOrder:
         self._stored += counts
         self._buffered = 0
 
-    def _load(self, number: int) -> NDArray[Any]:
+    def _load(self, number: int) -> Array:
         """Reads a bucket, and sorts it by position."""
         if self._file is None:
             rows = self._buffer[: self._buffered]

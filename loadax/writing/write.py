@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from math import inf
 from time import sleep
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
-from loadax.core.patience import NOTICE, Patience
+from loadax.core.patience import wait_until
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tasks import Engine, checked_engine
@@ -149,7 +148,7 @@ def write_zarr(
             text = "%s: process %d of %d is done; the store is complete when all are"
             _log.info(text, destination.location, *(share or (0, 1)))
         if is_dealt:
-            _wait_for_all(destination)
+            wait_until(destination.is_complete, "%s: waiting for the shares of other processes", destination.location)
     return structure
 
 
@@ -223,16 +222,6 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
         except ChangedError:
             if not destination.is_complete():
                 raise SourceError(f"{folder} was deleted; call again, with resume=True") from None
-
-
-def _wait_for_all(destination: Destination) -> None:
-    patience = Patience(NOTICE, inf)
-    while not destination.is_complete():
-        if patience.due():
-            _log.warning(
-                "%s: waiting for the shares of other processes, for %.0f s", destination.location, patience.waited
-            )
-        sleep(_POLL)
 
 
 def _keep(kept: PartsFolder, part: int) -> None:

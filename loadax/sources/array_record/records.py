@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Source, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Source, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles, open_record_files
 from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
@@ -67,7 +66,7 @@ class PaddedRecords(_Records):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         data, length = out
         if data is None and length is None:
             return
@@ -86,7 +85,7 @@ class PaddedRecords(_Records):
             (start, stop) = boxes[0][0]
             self._pad(records, start, stop, data)
 
-    def _pad(self, records: list[bytes], start: int, stop: int, data: NDArray[Any]) -> None:
+    def _pad(self, records: list[bytes], start: int, stop: int, data: Array) -> None:
         """Writes the entries `[start, stop)` of each record to `data`, padded with zeros."""
         straight = data.flags.c_contiguous and self._dtype.isnative
         room = data if straight else np.empty(data.shape, self._dtype)
@@ -130,7 +129,7 @@ class RecordSource(_Records):
             return None
         return PaddedRecords(self._files, self._dtype, length, truncate, fill_value("data", value, self._dtype))
 
-    def read(self, rows: Integers) -> NDArray[Any]:
+    def read(self, rows: Integers) -> Array:
         """Reads the examples at `rows`; arrays must be equally long."""
         records = self._files.read(rows)
         if self._dtype is None:

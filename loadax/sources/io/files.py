@@ -109,20 +109,17 @@ class Files:
         Raises:
             SourceError: When a range exceeds its file, or the file does not exist or has changed; names it.
         """
-        contents = [b""] * len(ranges)
         remote = {location: local_path(location) is None for location in {wanted.location for wanted in ranges}}
-        asked = [index for index, wanted in enumerate(ranges) if wanted.stop > wanted.start]
-        far = [index for index in asked if remote[ranges[index].location]]
-        answers, infos = self._remote.read([ranges[index] for index in far]) if far else ([], {})
+        far = [wanted for wanted in ranges if wanted.stop > wanted.start and remote[wanted.location]]
+        answers, infos = self._remote.read(far) if far else ([], {})
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
                 raise changed(location)
-        for index, content in zip(far, answers, strict=True):
-            contents[index] = content
-        for index in asked:
-            if not remote[ranges[index].location]:
-                contents[index] = _read(ranges[index])
-        return contents
+        contents = dict(zip(far, answers, strict=True))
+        return [
+            contents[wanted] if wanted in contents else _read(wanted) if wanted.stop > wanted.start else b""
+            for wanted in ranges
+        ]
 
     def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
         """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.

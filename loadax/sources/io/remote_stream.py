@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import GAP, JOINED, waves
 from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.disk_cache import CachedFiles, DiskCache
 from loadax.sources.io.files import Files
 
 _WAVE = 64 << 20  # bytes requested before the first are waited for

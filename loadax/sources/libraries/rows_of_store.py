@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.protocols import Array, ArraySpec, Integers, Tree
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
@@ -97,7 +96,7 @@ class _OfSource:
         self.shape, self.dtype = (len(source), *spec.shape), spec.dtype
         self.chunk_rows = source.chunks.step if isinstance(source.chunks, range) else 1
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         (leaf,), _ = flatten(self._source.read(rows))
         return leaf
 
@@ -120,7 +119,7 @@ class _OfZarr:
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
         self.chunk_rows = int(array.chunks[0])
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         return self._array[run] if run is not None else self._array.oindex[rows]
 
@@ -135,7 +134,7 @@ class _OfHdf5:
         self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
         self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         if run is not None:
             return self._dataset[run]
@@ -163,7 +162,7 @@ class _OfXarray:
         self._array = array.variable  # without the coordinates, which rows don't need
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
 

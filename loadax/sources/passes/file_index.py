@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
 from loadax.core.memory import return_freed_memory
-from loadax.protocols import Integers
+from loadax.protocols import Array, Integers
 from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
@@ -176,9 +175,9 @@ def merge_records(entries: Iterable[Entry]) -> Entry:
     return Entry({name: merged(parts) for name, parts in columns.items()}, {})
 
 
-def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[NDArray[Any]]], list[dict[str, Any]]]:
+def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[Array]], list[dict[str, Any]]]:
     """The arrays of each name, and the facts, of entries that have arrays of the same names."""
-    columns, facts = dict[str, list[NDArray[Any]]](), []
+    columns, facts = dict[str, list[Array]](), []
     for entry in entries:
         facts.append(entry.facts)
         for name, array in entry.arrays.items():
@@ -186,7 +185,7 @@ def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[NDArray[Any]]],
     return columns, facts
 
 
-def merged(parts: list[NDArray[Any]]) -> NDArray[Any]:
+def merged(parts: list[Array]) -> Array:
     """Concatenates arrays, at least one; empties the list, to free them."""
     whole = np.concatenate(parts)
     parts.clear()

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from loadax.core.buffers import align
 from loadax.errors import SourceError
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
+from loadax.sources.io.locations import cut_short, map_of, mapped_extent
 from loadax.sources.passes.reducers import REDUCERS, reduced_function
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
@@ -117,8 +117,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
     def _array(self, array: NDArray[Any]) -> Any:
         """What pickles an array; None: what NumPy says."""
         extent = mapped_extent(array)
-        if extent is not None and not extent.whole:
-            raise cut_short(mapped_name(array))
+        if extent is not None:
+            extent.check()
         view = self._view(array)
         if view is not None:
             return np.ndarray, view

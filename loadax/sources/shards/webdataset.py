@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
@@ -151,7 +150,7 @@ class WebDatasetSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._read(check_rows(visits.rows, len(self)))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return

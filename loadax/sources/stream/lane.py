@@ -7,13 +7,12 @@ from time import perf_counter
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import LeafError, SourceError, StateError
-from loadax.protocols import Tree
+from loadax.protocols import Array, Tree
 from loadax.sources.stream.blocks import BlockSpec
 
 # Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
@@ -81,7 +80,7 @@ class Lane:
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
         # Leaves of a block, its length, and the rows taken from it.
-        self._block: tuple[list[NDArray[Any]], int, int] | None = None
+        self._block: tuple[list[Array], int, int] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False

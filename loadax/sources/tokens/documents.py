@@ -6,12 +6,11 @@ from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.protocols import Array, Integers, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
@@ -76,7 +75,7 @@ class DocumentSource(BaseSource):
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    ) -> list[Array | None]:
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
@@ -92,7 +91,7 @@ class DocumentSource(BaseSource):
     def addresses(self) -> list[str]:
         return [address for flat in self._flats for address in flat.addresses]
 
-    def held(self, most: int) -> list[NDArray[Any]]:
+    def held(self, most: int) -> list[Array]:
         """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
         return [*rows_in_memory(self._flats, most), some_rows(self._begins, self._begins.nbytes, most)]
 

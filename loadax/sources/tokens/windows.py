@@ -5,11 +5,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
@@ -41,7 +40,7 @@ class SegmentIds:
         """First tokens of the documents, int64[m], ascending, without empty documents."""
         return np.unique(read_documents(self._files, self.indices)[0])
 
-    def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
+    def number_into(self, first: Integers, columns: tuple[int, int], out: Array) -> None:
         """Writes segment ids: the document number of each token, counted from 1 within each window.
 
         Args:
@@ -115,9 +114,9 @@ class TokenSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         first = check_rows(rows, self._length) * self._stride
-        wanted: list[tuple[int, int, NDArray[Any]]] = []
+        wanted: list[tuple[int, int, Array]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
             if columns is None or destination is None or not destination.size:
                 continue

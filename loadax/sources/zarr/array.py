@@ -8,12 +8,11 @@ from typing import Any, Literal, final
 
 import numpy as np
 import tensorstore as ts
-from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location
+from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, brief, failure, new_context, settled, wait
 from loadax.sources.zarr.chunk_files import chunk_files
@@ -61,7 +60,7 @@ class StoredArray:
         """Files of a row, as far as they are known without reading."""
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
-    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: Array) -> Callable[[], None]:
         """Starts to read these columns of the rows into `out`; the returned function waits for the end.
 
         Args:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
@@ -106,7 +105,7 @@ class TensorStoreSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
         under_way = [

@@ -13,8 +13,7 @@ import pytest
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import BLOCK, DiskCache, open_cache
+from loadax.sources.io.disk_cache import BLOCK, CachedFiles, DiskCache, open_cache
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.npy.source import open_npy

@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.buffers import Allocate, aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import Boxes, Integers, LeafArrays, Tree
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Tree
 from loadax.sources.base import Traits
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
@@ -100,7 +99,7 @@ class ColumnTree:
             return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
         return self._structure.build(leaves)
 
-    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
         runs = runs_of(self.starts, rows)
         for column, box, destination in zip(self.columns, boxes, out, strict=True):
@@ -128,7 +127,7 @@ class ColumnTree:
             for column, want in zip(self.columns, wanted, strict=True)
         ]
 
-    def sample(self, rows: Integers) -> Iterator[NDArray[Any]]:
+    def sample(self, rows: Integers) -> Iterator[Array]:
         """Yields the values of rows as arrays, to hash them."""
         runs = runs_of(self.starts, rows)
         for column in self.columns:

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from numpy.typing import NDArray
-
 from loadax.core.buffers import BufferPool
-from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.tables.arrow.call import Call
@@ -44,7 +42,7 @@ class TableSource(BaseSource):
         text: str,
         attributes: Attributes,
         opened: tuple[Callable[..., "TableSource"], tuple[Any, ...]],
-        held: Callable[[int], Iterator[NDArray[Any]]],
+        held: Callable[[int], Iterator[Array]],
         addresses: Sequence[str],
         mapping: tuple[RowMap, int] | None = None,
     ):
@@ -70,7 +68,7 @@ class TableSource(BaseSource):
         """Reads the rows, stacked; lists and images must be alike."""
         return self._tree.read(self._rows(rows), rows, self._buffers.lease)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         if self.traits.reads_columns:
             self._tree.fill(self._rows(rows), boxes, out)
         else:
@@ -90,7 +88,7 @@ class TableSource(BaseSource):
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._tree.parts(self._rows(rows), starts, lengths, wanted)
 
-    def held(self, most: int) -> Iterator[NDArray[Any]]:
+    def held(self, most: int) -> Iterator[Array]:
         return self._held(most)
 
     def __reduce__(self) -> Any:
@@ -121,7 +119,7 @@ def open_table(
     leaves = TableLeaves(table.schema, call, nulls, classes, lambda _: [table])
     tree = leaves.columns(table, where)
 
-    def held(most: int) -> Iterator[NDArray[Any]]:
+    def held(most: int) -> Iterator[Array]:
         yield from leaves.stated_names
         if len(tree):
             yield from tree.sample(sample_rows(len(tree), nbytes, most))

@@ -21,8 +21,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange, changed, waves
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.disk_cache import CachedFiles, DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.range_file import RangeFile

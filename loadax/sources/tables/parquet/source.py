@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
-from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_ranges import waves
@@ -51,7 +50,7 @@ class ParquetSource(BaseSource):
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         return f"Parquet columns ({self._groups.leaves}) of {where}"
 
-    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+    def held(self, most: int) -> list[Array]:  # noqa: ARG002
         return self._groups.leaves.stated_names
 
     @property
@@ -108,7 +107,7 @@ class ParquetSource(BaseSource):
         examples = self._examples(rows)
         return stack(examples, self.spec if self.spec is not None else spec_of(examples[0]), rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         if self._cache is not None:
             self._cache.read_into(rows, boxes, out)
         elif self.traits.reads_columns:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from loadax.errors import SourceError
-from loadax.protocols import Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
@@ -67,7 +66,7 @@ class JsonlSource(BaseSource):
     def __repr__(self) -> str:
         return f"JSON lines ({self._leaves}) of {self.addresses[0]}"
 
-    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+    def held(self, most: int) -> list[Array]:  # noqa: ARG002
         return self._leaves.stated_names
 
     @property
