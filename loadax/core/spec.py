@@ -322,7 +322,6 @@ class RowNames(Sequence[str]):
         return self._name(index)
 
 
-@final
 class _LeafName(NamedTuple):
     """A leaf of a row in messages, made only where one is needed: the row may be looked up."""
 

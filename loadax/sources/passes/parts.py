@@ -22,13 +22,12 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.patience import NOTICE, Patience
-from loadax.core.tasks import Tasks
 from loadax.errors import SourceError
 from loadax.sources.io.kept_files import open_kept, temporary_file
 from loadax.sources.io.npy_header import NPY_FAILURES
@@ -47,29 +46,13 @@ class ChangedError(Exception):
     """Another process has merged the parts and deleted their folder, or a part was damaged: look again."""
 
 
-class PartStore(Tasks, Protocol):
-    """Results of parts, by number, and which of them are claimed."""
-
-    count: int
-    # Called on the thread that claims, with each part that is found to be finished.
-    done: Done
-
-    def put(self, part: int, arrays: Arrays) -> None:
-        """Keeps the arrays of a part, on any thread."""
-        ...
-
-    def take(self, part: int) -> Arrays:
-        """Returns the arrays of a finished part. They may be dropped here."""
-        ...
-
-
 @final
 class PartsInMemory:
     """Parts of one process, which are lost when it ends.
 
     Args:
         count: Number of parts.
-        done: See `PartStore`.
+        done: Called on the thread that claims, with each part that is found to be finished.
     """
 
     def __init__(self, count: int, done: Done):
@@ -85,6 +68,7 @@ class PartsInMemory:
         return self._finished == self.count
 
     def put(self, part: int, arrays: Arrays) -> None:
+        """Keeps the arrays of a part, on any thread."""
         self._arrays[part] = arrays
 
     def finish(self, part: int) -> None:
@@ -92,6 +76,7 @@ class PartsInMemory:
         self.done(part)
 
     def take(self, part: int) -> Arrays:
+        """Returns the arrays of a finished part, which are dropped here."""
         return self._arrays.pop(part)
 
 
@@ -103,7 +88,7 @@ class PartsFolder:
         path: Path of the folder, which exists.
         label: Name of the pass, for messages.
         count: Number of parts.
-        done: See `PartStore`.
+        done: Called on the thread that claims, with each part that is found to be finished.
     """
 
     def __init__(self, path: Path, label: str, count: int, done: Done):
@@ -284,6 +269,10 @@ class PartsFolder:
         while not over.wait(_TOUCH):
             with suppress(OSError):
                 os.utime(self._alive)
+
+
+# Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`.
+PartStore: TypeAlias = PartsInMemory | PartsFolder
 
 
 def _owner(path: Path) -> str | None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ class TokenFile(NamedTuple):
     index_file: str | None = None
 
 
-@final
 class TokenFiles(NamedTuple):
     """The files of a stream, in order, and their reader."""
 

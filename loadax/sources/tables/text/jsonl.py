@@ -114,7 +114,6 @@ class JsonlSource(BaseSource):
         return self._leaves.columns(table, where)
 
 
-@final
 class _Lines(NamedTuple):
     """Lines of files.
 
