@@ -1,18 +1,16 @@
 """Patience: a wait that is logged again and again, and has an end."""
 
-import logging
 from collections.abc import Callable
 from math import inf
 from time import perf_counter, sleep
 from typing import Any, final
 
+from loadax.core.log import log
 from loadax.errors import StorageError
 from loadax.redaction import redact
 
 NOTICE = 5.0  # seconds of waiting for storage before the first log line
 _POLL = 0.2  # seconds
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -65,7 +63,7 @@ class Patience:
         if self.over:
             raise StorageError(f"{redact(name)}: no answer after {self.waited:.0f} s; is the store reachable?")
         if self.due():
-            _log.warning("%s: no answer for %.0f s, still waiting", redact(name), self.waited)
+            log.warning("%s: no answer for %.0f s, still waiting", redact(name), self.waited)
 
 
 def wait_until(done: Callable[[], Any], text: str, *values: Any) -> Any:
@@ -79,6 +77,6 @@ def wait_until(done: Callable[[], Any], text: str, *values: Any) -> Any:
     patience = Patience(NOTICE, inf)
     while not (found := done()):
         if patience.due():
-            _log.warning(f"{text}, for %.0f s", *values, patience.waited)
+            log.warning(f"{text}, for %.0f s", *values, patience.waited)
         sleep(_POLL)
     return found

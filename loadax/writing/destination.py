@@ -13,7 +13,6 @@ begins with `.name.loadax-`, and takes its name by two renames. Only a store tha
 
 import errno
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import tensorstore as ts
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import some
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
@@ -47,7 +47,6 @@ _MEANT = {
 _NAMED = 3  # foreign files in a message
 _SWAPS = 8  # tries, in case other processes replace the same store
 
-_log = logging.getLogger("loadax")
 
 # `(i, n)`: process i of n.
 Share = tuple[int, int]
@@ -199,7 +198,7 @@ class Destination:
     def _delete(self, old: Path) -> None:
         """Deletes a store that was replaced, unless foreign files have appeared in it."""
         if Destination(old).foreign():
-            _log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
+            log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
         else:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -10,7 +10,6 @@ the order of arrival. It begins with the number of source rows that it covers, w
 so that a resumed write continues from there. Processes that write the same file write the same bytes.
 """
 
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 
 from loadax.core.context import Caller
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.spec import check_batch, flatten_spec
 from loadax.core.threads import thread_pool
@@ -46,8 +46,6 @@ _RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
 _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for writing rows to a file and reading them back
 _COUNTED = 1 << 20  # positions in one step, when rows in the file are counted
 _HEADER_BYTES = 16  # int64[2]: rows of a bucket, rows of the source that the file covers
-
-_log = logging.getLogger("loadax")
 
 
 @contextmanager
@@ -75,7 +73,7 @@ def in_source_order(
     size = row.itemsize * sum(stop - start for start, stop in map(layout.part, range(share[0], layout.parts, share[1])))
     in_memory = size <= _MEMORY_BYTES
     if not in_memory and (reason := _lacks_space(path, size)):
-        _log.warning("chunks of the source are decoded once for each row: %s", reason)
+        log.warning("chunks of the source are decoded once for each row: %s", reason)
         yield parts
         return
     with nullcontext() if in_memory or path is None else _open(path, resume) as file:

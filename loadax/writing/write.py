@@ -1,7 +1,6 @@
 """`write_zarr`: writes the rows of a dataset to a zarr store."""
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.core.patience import wait_until
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
@@ -34,8 +34,6 @@ from loadax.writing.source_order import in_source_order
 
 _POLL = 0.2  # seconds
 _WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
-
-_log = logging.getLogger("loadax")
 
 
 @contextmanager
@@ -134,7 +132,7 @@ def write_zarr(
     share = (process.index, process.count) if is_dealt else share
     replaced = overwrite and final.is_replaced()
     if not replaced and not final.begin(content, resume=resume, share=share):
-        _log.info("%s: finished already", final.location)
+        log.info("%s: finished already", final.location)
         return structure
     with final.replacement(content) if replaced else _hint(final, go_on) as destination:
         arrays = destination.create(layout, rows.attributes)
@@ -146,7 +144,7 @@ def write_zarr(
             _write_together(parts, destination, PassOptions(1, engine, progress), resume=resume)
         if not destination.finish(content, share):
             text = "%s: process %d of %d is done; the store is complete when all are"
-            _log.info(text, destination.location, *(share or (0, 1)))
+            log.info(text, destination.location, *(share or (0, 1)))
         if is_dealt:
             wait_until(destination.is_complete, "%s: waiting for the shares of other processes", destination.location)
     return structure
@@ -200,7 +198,7 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
             check_shared(folder, parts.label, destination.is_complete)
         except ArgumentError:  # each host may have a copy of its own
             text = "%s: this is not the folder of process 0, so this process writes all rows for itself"
-            _log.warning(text, destination.location)
+            log.warning(text, destination.location)
     with progress_bar(parts.label, sum(parts.sizes), "row", options.progress) as done:
         kept = PartsFolder(folder, parts.label, parts.layout.parts, lambda part: done(parts.rows_of(part)))
         try:
@@ -210,7 +208,7 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
                         pass
                 wanted = [part for part in range(kept.count) if not kept.has(part)]
                 if resume:
-                    _log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
+                    log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
                 if options.executor is not None:
                     run_pass(parts, kept, options, done)
                     return

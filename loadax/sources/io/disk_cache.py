@@ -10,7 +10,6 @@ fetched again.
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import re
 import stat
@@ -22,6 +21,7 @@ from time import sleep
 from typing import Any, final
 
 from loadax.core.arguments import integer
+from loadax.core.log import log
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import FileIdentity
@@ -45,8 +45,6 @@ _CHECKSUM = 4
 _LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
 _TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can't be stored is fetched again
 _NAME = re.compile("[0-9a-f]{40}")  # of blocks
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -108,7 +106,7 @@ class DiskCache:
             self._warn(f"{path}: {error}")
             return None
         if content is None:
-            _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
+            log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
             with suppress(OSError):
                 path.unlink()
             return None
@@ -196,7 +194,7 @@ class DiskCache:
     def _warn(self, problem: str) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
+            log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
 
 
 def open_cache(folder: Any, limit: Any) -> DiskCache | None:

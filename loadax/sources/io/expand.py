@@ -1,7 +1,6 @@
 """Expands a path, folder, glob or brace pattern, URL, or a list of these, to files; lists folders and patterns."""
 
 import glob
-import logging
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -13,14 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import count_text, some
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.format import Format
 from loadax.sources.io.files import Files
 from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 from loadax.sources.neighbours import is_companion, is_hidden
-
-_log = logging.getLogger("loadax")
 
 _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
 _MOST_FILES = 10_000_000  # of a brace pattern
@@ -202,7 +200,7 @@ def _is_taken(entry: ListedPath, pattern: Sequence[str], kind: Format) -> bool:
 def _tell(path: str, aside: Sequence[ListedPath]) -> None:
     if aside:
         names = some(sorted("/".join(entry.parts) for entry in aside))
-        _log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)
+        log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)
 
 
 def _is_pattern(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, final
 from urllib.parse import urlsplit
 
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
 _PART = 1 << 20
 
-_log = logging.getLogger("loadax")
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -163,7 +162,7 @@ class Files:
         return any(local_path(location) is None for location in locations)
 
     def _digest(self, location: str, size: int) -> bytes:
-        _log.warning(
+        log.warning(
             "%s: the server sends neither ETag nor Last-Modified, so up to %s of the file are read to tell whether "
             "it has changed",
             redact(location),

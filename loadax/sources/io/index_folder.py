@@ -6,7 +6,6 @@ Used by `filter`, `split_by` and `pack`, and by sources whose files have no inde
 import errno
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import open_kept, stamp_of, sweep, whole_file
@@ -32,8 +32,6 @@ _VERSION = 3
 _LONGEST = 64 << 20  # bytes of a description
 _NAME = "loadax index"
 _MAGIC = f'{{\n "{_NAME}": '.encode()  # first bytes of a description
-
-_log = logging.getLogger("loadax")
 
 
 class Entry(NamedTuple):
@@ -105,7 +103,7 @@ class IndexFolder:
             plain = json.loads(json.dumps(asked))
             others = [field for field, value in plain.items() if differs(known.get(field), value, field)]
             if others:
-                _log.warning(
+                log.warning(
                     "index %s does not match (%s differs) and is not used; "
                     "if several calls share the folder, pass each its own index=",
                     path,
@@ -120,9 +118,9 @@ class IndexFolder:
             entry = Entry(arrays, content["facts"])
             check(entry)
         except NPY_FAILURES as error:
-            _log.warning("index %s can't be used: %s", path, error)
+            log.warning("index %s can't be used: %s", path, error)
             return None
-        _log.info("index %s: read", path)
+        log.info("index %s: read", path)
         return entry
 
     def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
@@ -148,7 +146,7 @@ class IndexFolder:
                 self._delete_others(name, entry.arrays)
         except OSError as error:
             raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
-        _log.info("index %s: written", path)
+        log.info("index %s: written", path)
 
     def _delete_others(self, name: str, keys: Iterable[str]) -> None:
         """Deletes arrays of an entry that its description does not name, such as those of the entry before it."""

@@ -9,7 +9,6 @@ The folder has, for part 12:
 and for each process `NAME.alive`, which it touches every few seconds. Part `count` is the merging of all others.
 """
 
-import logging
 import os
 import secrets
 import shutil
@@ -27,6 +26,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError
 from loadax.sources.io.kept_files import open_kept, temporary_file
@@ -36,7 +36,6 @@ _TOUCH = 2.0  # seconds between two signs of life of a process
 _DEAD = 30.0  # seconds without one, after which others take its parts; by the clock of the file system
 _LOOK = 0.3  # seconds between two looks at the parts of others
 
-_log = logging.getLogger("loadax")
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Done: TypeAlias = Callable[[int], object]
@@ -140,7 +139,7 @@ class PartsFolder:
             if not self._claimed and self._patience.due():
                 text = "%s: waiting for %d of %d parts that other processes work on: %s"
                 owners = {_owner(self._claim_of(part)) or "unknown" for part in self._others}
-                _log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
+                log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
             self._next_look = perf_counter() + _LOOK
             self._waiting.extend(self._others)
             self._others.clear()
@@ -200,7 +199,7 @@ class PartsFolder:
                 return {name: arrays[name] for name in arrays.files}
         except (*NPY_FAILURES, zipfile.BadZipFile) as error:
             file.unlink(missing_ok=True)
-            _log.warning("%s is damaged (%s): this part is computed again", file, error)
+            log.warning("%s is damaged (%s): this part is computed again", file, error)
             raise ChangedError from error
 
     def delete(self) -> None:
@@ -234,7 +233,7 @@ class PartsFolder:
             return False
         owner = _owner(claim)
         if owner is not None and self._is_dead(owner, claim, self._alive) and _owner(claim) == owner:
-            _log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
+            log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
             claim.unlink(missing_ok=True)
         try:
             claim.symlink_to(self._name)

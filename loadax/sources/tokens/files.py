@@ -1,6 +1,5 @@
 """Finds the files of a token stream: flat, with a header, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import FileSpan
@@ -21,8 +21,6 @@ from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
-
-_log = logging.getLogger("loadax")
 
 
 class TokenFile(NamedTuple):
@@ -101,7 +99,7 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
     """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
     if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
         return arrays
-    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
+    log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
     return []
 
 

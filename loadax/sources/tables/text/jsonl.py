@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -32,8 +32,6 @@ from loadax.sources.tables.text.dtypes import arrow_types, with_types
 from loadax.sources.tables.text.encoding import BOM, encoding_of
 from loadax.sources.tables.text.format import JSONL
 from loadax.sources.tables.text.integers import refuse_rounded
-
-_log = logging.getLogger("loadax")
 
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
@@ -267,7 +265,7 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
             first = whole.index(False)
             if not any(whole):
                 refuse_line(lines[first], None, partial(where, first))
-            _log.warning(
+            log.warning(
                 "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
                 where(first),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
