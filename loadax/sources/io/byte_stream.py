@@ -1,7 +1,7 @@
 """Reads many parts of a byte stream that is stored in a sequence of files."""
 
-import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -114,8 +114,8 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
-        self._maps: dict[int, _MappedSegment] = {}
-        self._lock = threading.Lock()
+        # One that is dropped is unmapped when the last thread that reads from it drops its array.
+        self._map = lru_cache(_MOST_MAPS)(_map)
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -180,13 +180,7 @@ class MappedSegments:
 
     def _mapped(self, index: int) -> "_MappedSegment":
         segment = self.ends.segments[index]
-        mapped = self._maps.get(index)
-        if mapped is None:
-            with self._lock:
-                while len(self._maps) >= _MOST_MAPS:
-                    # Unmapped when the last thread that reads from it drops its array.
-                    self._maps.pop(next(iter(self._maps)))
-                mapped = self._maps[index] = _map(segment)
+        mapped = self._map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
         if mapped.file.size() < segment.begin + segment.size:
             raise cut_short(segment.location)
