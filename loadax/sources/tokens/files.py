@@ -51,7 +51,10 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
         ArgumentError: When an argument is invalid, or `dtype` is missing.
         SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
-    wanted = None if dtype is None else _token_dtype(dtype)
+    wanted = None if dtype is None else checked_dtype("dtype", dtype)
+    if wanted is not None and wanted.kind not in "iu":
+        what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
+        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
     files = Files()
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
@@ -159,14 +162,6 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
 
 def _spelled(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.isnative else f"{dtype.newbyteorder('=')} (big-endian)"
-
-
-def _token_dtype(value: Any) -> np.dtype[Any]:
-    dtype = checked_dtype("dtype", value)
-    if dtype.kind not in "iu":
-        what = f"dtype={value!r} is {dtype}, but tokens are integers"
-        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
-    return dtype
 
 
 def _named_pair(location: str) -> str:

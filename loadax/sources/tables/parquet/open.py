@@ -1,6 +1,6 @@
 """Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
@@ -77,15 +76,12 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     refused: dict[Names, Any] = {}
     for names, group, count in groups.files.nulls(list(leaves)):
         refused.setdefault(names, [group, 0])[1] += count
-    if refused:
-        raise SourceError(table.nulls.refusal(_first_nulls(groups, leaves, refused)))
-
-
-def _first_nulls(groups: RowGroups, leaves: Mapping[Names, TableLeaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
-    for names, leaf in leaves.items():
-        if names in refused:
-            group, count = refused[names]
-            table = next(iter(groups.files.read([group], [names])))
-            arrays = [next(arrays_of([leaf], batch)) for batch in table.to_batches()]
-            row = group.first_row + first_null(arrays)
-            yield Found(leaf.path, arrays[0].type, count, f"row {row} of {groups.files.location(group)}")
+    found = []
+    for names in filter(refused.__contains__, leaves):
+        (group, count), leaf = refused[names], leaves[names]
+        read = next(iter(groups.files.read([group], [names])))
+        arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
+        row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
+        found.append(Found(leaf.path, arrays[0].type, count, row))
+    if found:
+        raise SourceError(table.nulls.refusal(found))
