@@ -125,9 +125,7 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
-        low = high = 0
-        if len(self.ends.segments) > 1:
-            low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
+        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
         if low == high:
             copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
             return

@@ -10,7 +10,7 @@ import numpy as np
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Array, Integers, Location, Tree, Visits
+from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
@@ -73,9 +73,7 @@ class DocumentSource(BaseSource):
         split = [[part[start:stop] for start, stop in pairwise(cuts)] for part in parts if part is not None]
         return [self._structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[Array | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
