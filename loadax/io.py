@@ -123,7 +123,7 @@ def from_arrow(
 
     require("a table", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.libraries.unsupported import refuse_known
-    from loadax.sources.tables.arrow.open import open_arrow
+    from loadax.sources.tables.arrow.table import open_arrow
 
     refuse_known(data)
     return _opened(open_arrow(data, columns, nulls, classes))

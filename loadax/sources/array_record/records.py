@@ -1,4 +1,4 @@
-"""Sources of ArrayRecord records: bytes, or arrays of one dtype, padded or equally long."""
+"""Opens ArrayRecord files, whose records are bytes, or arrays of one dtype, padded or equally long."""
 
 from collections.abc import Sequence
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""ImageSource: decodes image files on read."""
+"""ImageSource: decodes image files on read. `ImageFiles`: their names and classes, compactly."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence

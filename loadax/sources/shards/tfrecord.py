@@ -23,8 +23,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
-from loadax.sources.shards.example_message import example_class, parse_example
-from loadax.sources.shards.features import Feature, features_like, features_of
+from loadax.sources.shards.example_message import Feature, example_class, features_like, features_of, parse_example
 from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 

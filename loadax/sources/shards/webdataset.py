@@ -1,4 +1,4 @@
-"""WebDatasetSource: examples of tar files, each a dict of its files by extension."""
+"""WebDatasetSource: examples of tar files, each a dict of its files by extension, decoded by that."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property

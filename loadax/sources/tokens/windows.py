@@ -1,4 +1,4 @@
-"""TokenSource: windows of a token stream in flat files."""
+"""TokenSource: windows of a token stream in flat files, and the document number of each token."""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -13,7 +13,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Array, Columns, Integers, Location
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.stream_array import StreamArray
-from loadax.sources.zarr.chunk_files import chunk_key
+from loadax.sources.zarr.array import chunk_key
 
 _MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
