@@ -64,8 +64,7 @@ class Check(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds `doctor` to the commands."""
-    command = add_command(commands, run)
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_command(commands, run).add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

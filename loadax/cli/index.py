@@ -71,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
     dataset = _with_records(options) if options.records else open_dataset(options)
     scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
     if options.filter is not None:
-        function = import_function(options.filter, "--filter")
-        kept = dataset.filter(function, options.key, **scan)
+        kept = dataset.filter(import_function(options.filter, "--filter"), options.key, **scan)
         entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
     elif options.split_by is not None:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by

@@ -40,8 +40,7 @@ _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "r
 
 def add(commands: Any) -> None:
     """Adds `inspect` to the commands."""
-    command = add_command(commands, run)
-    add_source_options(command)
+    add_source_options(add_command(commands, run))
 
 
 def run(options: argparse.Namespace) -> int:

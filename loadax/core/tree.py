@@ -404,8 +404,7 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
 
     def visit(node: Any, below: Structure, path: str) -> Iterator[tuple[Any, bool]]:
         if is_leaf(node):
-            count = len(below.paths)
-            yield from ((node, below.kind is None) for _ in range(count))
+            yield from ((node, below.kind is None) for _ in below.paths)
             return
         parts = _children(node)
         position = f" at {path}" if path else ""

@@ -183,8 +183,7 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
-    records = open_record_files(locations)
-    return RecordSource(records, entries)
+    return RecordSource(open_record_files(locations), entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

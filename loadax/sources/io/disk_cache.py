@@ -86,8 +86,8 @@ class DiskCache:
     @staticmethod
     def name(identity: FileIdentity, byte_range: ByteRange) -> str:
         """Returns the cache key of a block of a file."""
-        key = identity, byte_range.start, byte_range.stop
-        return hashlib.blake2b(repr(key).encode(), digest_size=20).hexdigest()
+        key = repr((identity, byte_range.start, byte_range.stop))
+        return hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
 
     def get(self, name: str, byte_range: ByteRange) -> bytes | None:
         """Returns the content of a block; None if it is missing or damaged.

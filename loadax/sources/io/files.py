@@ -233,9 +233,8 @@ def _read(byte_range: ByteRange) -> bytes:
 
 
 def _opened(location: str) -> BinaryIO:
-    path = _path(location)
     try:
-        return os.fdopen(open_regular(path), "rb")
+        return os.fdopen(open_regular(_path(location)), "rb")
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:

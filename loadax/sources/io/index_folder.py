@@ -99,8 +99,7 @@ class IndexFolder:
             if content["check"] != _check(content):
                 raise ValueError("it is damaged: its checksum is wrong")
             known = {_NAME: content[_NAME], **content["identity"]}
-            asked = {_NAME: _VERSION, **identity}
-            plain = json.loads(json.dumps(asked))
+            plain = json.loads(json.dumps({_NAME: _VERSION, **identity}))
             others = [field for field, value in plain.items() if differs(known.get(field), value, field)]
             if others:
                 log.warning(

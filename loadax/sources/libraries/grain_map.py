@@ -266,8 +266,7 @@ def _deciding(dataset: Any) -> Any:
     deciding = dataset
     while _kind(deciding) in _ROW_BY_ROW - {"Filter"}:
         deciding = deciding.parents[0]
-    kinds = set(map(_kind, _chain(deciding)))
-    if kinds <= _SAME_RECORDS - _RANDOM:
+    if set(map(_kind, _chain(deciding))) <= _SAME_RECORDS - _RANDOM:
         return deciding
     raise ArgumentError(
         "the Grain dataset shuffles or maps at random before a .filter, so each epoch may have other rows; pass the "

@@ -134,8 +134,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         raise SourceError(f"{name} is {type_text(leaf)}: {what}")
     try:
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
-        strict = _strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False)
-        return ts.open(strict, read=True, context=context)
+        return ts.open(_strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False), read=True, context=context)
     except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
         what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
         raise SourceError(what) from redacted(error)

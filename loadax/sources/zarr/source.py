@@ -52,8 +52,7 @@ class TensorStoreSource(BaseSource):
         choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read missing chunks as the fill value")
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
-        context = new_context(CACHE_BYTES)
-        reopened = open_stores(leaves, names, context, missing)
+        reopened = open_stores(leaves, names, new_context(CACHE_BYTES), missing)
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
         attributes = {
