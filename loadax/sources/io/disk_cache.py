@@ -226,17 +226,17 @@ class CachedFiles:
     The key of a block includes the file's identity, so that a replaced file is fetched again.
 
     Args:
-        files: Reader of the files.
-        cache: Cache of their blocks.
+        files: Reader of the files, with a cache.
         extents: Number of readable bytes of each file, by location.
 
     Raises:
         ArgumentError: When the cache can't be written.
     """
 
-    def __init__(self, files: Files, cache: DiskCache, extents: Mapping[str, int]):
-        self._files, self._cache, self._extents = files, cache, dict(extents)
-        cache.create()
+    def __init__(self, files: Files, extents: Mapping[str, int]):
+        assert files.cache is not None
+        self._files, self._cache, self._extents = files, files.cache, dict(extents)
+        self._cache.create()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})

@@ -21,6 +21,7 @@ from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
+    from loadax.sources.io.disk_cache import DiskCache
     from loadax.sources.io.remote import RemoteFiles
 
 _DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
@@ -43,9 +44,13 @@ class Files:
     Every method takes many files, so that requests run concurrently. What is once known of a remote file, from a list
     or an earlier answer, is not requested again: remote files must not change while they are read. Thread-safe; pickles
     with what it knows, and another process opens its own connections.
+
+    Args:
+        cache: Local cache of blocks of remote files, for `CachedFiles`; None: no cache.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache: "DiskCache | None" = None) -> None:
+        self.cache = cache
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL

@@ -9,22 +9,21 @@ from numpy.typing import NDArray
 from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import GAP, JOINED, waves
 from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
-from loadax.sources.io.disk_cache import CachedFiles, DiskCache
+from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
 
 _WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
-def open_stream(segments: Sequence[FileSpan], files: Files, cache: DiskCache | None) -> "ByteStream":
+def open_stream(segments: Sequence[FileSpan], files: Files) -> "ByteStream":
     """Opens a stream of local files (memory-mapped) or of remote files (range requests).
 
     Args:
         segments: Segments of the stream.
-        files: Reader of the files; streams that share it share its connections.
-        cache: Local cache of remote blocks; None: no cache.
+        files: Reader of the files; streams that share it share its connections and its cache.
     """
     far = files.far([segment.location for segment in segments])
-    return RemoteSegments(segments, files, cache) if far else MappedSegments(segments)
+    return RemoteSegments(segments, files) if far else MappedSegments(segments)
 
 
 class _Group(NamedTuple):
@@ -43,15 +42,14 @@ class RemoteSegments:
     Args:
         segments: Segments of the stream.
         files: Reader of the files.
-        cache: Local cache of their blocks; None: no cache.
     """
 
     far = True
 
-    def __init__(self, segments: Sequence[FileSpan], files: Files, cache: DiskCache | None = None):
+    def __init__(self, segments: Sequence[FileSpan], files: Files):
         self.ends = Ends(segments)
         extents = {segment.location: segment.begin + segment.size for segment in segments}
-        self._files = files if cache is None else CachedFiles(files, cache, extents)
+        self._files = files if files.cache is None else CachedFiles(files, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         if not out.size:

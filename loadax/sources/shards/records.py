@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from loadax.core.spec import stack
 from loadax.protocols import ArraySpec, Integers, Location
 from loadax.sources.io.byte_stream import FileSpan
-from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.io.paths import local_path
@@ -24,7 +23,6 @@ class Records:
     Args:
         files: Reader of the files.
         locations: Paths and URLs of the files.
-        cache: Local cache of remote blocks; None: no cache.
         index: Path of the index folder that says where the ranges are; None: no index.
 
     Attributes:
@@ -33,7 +31,7 @@ class Records:
         concurrent_reads: Number of reads to run concurrently.
     """
 
-    def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None, index: Any = None):
+    def __init__(self, files: Files, locations: Sequence[str], index: Any = None):
         path = "" if index is None else IndexFolder(index).path(ENTRY)
         # Part of the name of a record in errors: the index may be of another file.
         self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
@@ -41,7 +39,7 @@ class Records:
             FileSpan(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
             for location, info in zip(locations, files.infos(locations), strict=True)
         ]
-        self._stream = open_stream(segments, files, cache)
+        self._stream = open_stream(segments, files)
         self.file_begins, self.addresses = self._stream.ends.begins, self._stream.ends.locations
         self.concurrent_reads = 4 if self._stream.far else 1
 

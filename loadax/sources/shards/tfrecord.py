@@ -126,14 +126,13 @@ def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> T
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()
-    blocks = open_cache(options.cache, options.cache_bytes)
-    files = Files()
+    files = Files(open_cache(options.cache, options.cache_bytes))
     locations = expand(paths, TFRECORD, files)
     entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
-    records = Records(files, locations, blocks, options.index)
+    records = Records(files, locations, options.index)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
 
 

@@ -214,12 +214,11 @@ def open_webdataset(
     flag("decode", decode)
     if images[0] is not None and not decode:
         raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
-    blocks = open_cache(options.cache, options.cache_bytes)
+    files = Files(open_cache(options.cache, options.cache_bytes))
     wanted = _columns(columns)
-    files = Files()
     locations = expand(paths, WEBDATASET, files)
     entry = index_files(RECORDS, files, locations, options)
-    records = Records(files, locations, blocks, options.index)
+    records = Records(files, locations, options.index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
     decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}

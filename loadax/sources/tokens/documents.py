@@ -116,9 +116,9 @@ def open_documents(
                 f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
                 "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
             )
-        found = find_token_files(data, dtype, documents=True)
+        found = find_token_files(data, dtype, True, blocks)
         begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
-        return DocumentSource(open_token_stream(found, blocks), begins, ends)
+        return DocumentSource(open_token_stream(found), begins, ends)
     leaves, structure = flatten(data, is_leaf=_is_files)  # several files are one stream, not a tree of arrays
     flats = [_open_flat(leaf, dtype, blocks) for leaf in leaves]
     bounds = _bounds(offsets, common_length(structure.paths, list(map(len, flats))))
@@ -132,7 +132,7 @@ def _is_files(data: Any) -> bool:
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:
     if _is_files(data):
-        return open_token_stream(find_token_files(data, dtype, documents=False), cache)
+        return open_token_stream(find_token_files(data, dtype, False, cache))
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)

@@ -38,7 +38,7 @@ class TokenFiles(NamedTuple):
     entries: tuple[TokenFile, ...]
 
 
-def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
+def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | None) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
@@ -46,6 +46,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
             or a list of these, which keeps its order. An `.idx` file selects the pair.
         dtype: Dtype of the tokens in flat files without a header; other files contain it.
         documents: Whether document offsets are required.
+        cache: Local cache of remote blocks; None: no cache.
 
     Raises:
         ArgumentError: When an argument is invalid, or `dtype` is missing.
@@ -55,7 +56,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     if wanted is not None and wanted.kind not in "iu":
         what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
         raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
-    files = Files()
+    files = Files(cache)
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
@@ -66,10 +67,10 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     return TokenFiles(files, tuple(entries))
 
 
-def open_token_stream(token_files: TokenFiles, cache: DiskCache | None) -> StreamArray:
+def open_token_stream(token_files: TokenFiles) -> StreamArray:
     """The tokens of all files, as one flat array."""
     segments = [entry.segment for entry in token_files.entries]
-    return StreamArray(open_stream(segments, token_files.files, cache), token_files.entries[0].dtype)
+    return StreamArray(open_stream(segments, token_files.files), token_files.entries[0].dtype)
 
 
 def _describe(

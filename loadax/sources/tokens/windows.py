@@ -165,10 +165,9 @@ def open_tokens(
     stride = seq_len if stride is None else integer("stride", stride, 1)
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
-    blocks = open_cache(cache, cache_bytes)
-    token_files = find_token_files(path, dtype, segment_ids)
+    token_files = find_token_files(path, dtype, segment_ids, open_cache(cache, cache_bytes))
     documents = SegmentIds(token_files) if segment_ids else None
-    return TokenSource(open_token_stream(token_files, blocks), documents, seq_len, stride, targets)
+    return TokenSource(open_token_stream(token_files), documents, seq_len, stride, targets)
 
 
 def _named(tokens: StreamArray) -> str:

@@ -21,7 +21,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange, changed, waves
-from loadax.sources.io.disk_cache import CachedFiles, DiskCache
+from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.range_file import RangeFile
@@ -82,19 +82,18 @@ class ParquetFiles:
     Args:
         locations: Paths and URLs.
         files: Reader of their bytes.
-        cache: Local cache of remote bytes; None: no cache.
         partitions: Columns that are not in the files: of each an Arrow array with the value of each file.
 
     Raises:
         SourceError: When a file is missing, or is not Parquet; names it.
     """
 
-    def __init__(self, locations: Sequence[str], files: Files, cache: DiskCache | None, partitions: Mapping[str, Any]):
+    def __init__(self, locations: Sequence[str], files: Files, partitions: Mapping[str, Any]):
         self.locations, self.partitions = list(locations), partitions
         self._sizes = files.sizes(self.locations)
         far = [location for location in self.locations if local_path(location) is None]
         extents = dict(zip(self.locations, self._sizes, strict=True))
-        self._files: Files | CachedFiles = files if cache is None or not far else CachedFiles(files, cache, extents)
+        self._files: Files | CachedFiles = files if files.cache is None or not far else CachedFiles(files, extents)
         self.far = bool(far)
         self._stamps = [
             None if local_path(location) is None else self._stamp(file) for file, location in enumerate(self.locations)

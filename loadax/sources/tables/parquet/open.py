@@ -44,15 +44,14 @@ def open_parquet(
         LeafTypeError: When a column has a type without an array.
     """
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
-    blocks = open_cache(cache, cache_bytes)
-    files = Files()
+    files = Files(open_cache(cache, cache_bytes))
     try:
         locations = expand(paths, FORMAT, files)
     except SourceError:
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
+    parquet = ParquetFiles(locations, files, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None

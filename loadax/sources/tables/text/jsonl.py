@@ -152,14 +152,13 @@ def open_jsonl(
         LeafTypeError: When a column has a type without an array.
     """
     types = arrow_types(dtypes, text=False)
-    blocks = open_cache(options.cache, options.cache_bytes)
-    files = Files()
+    files = Files(open_cache(options.cache, options.cache_bytes))
     locations = decompressed(files, expand(paths, JSONL, files), options.cache, options.progress)
     entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
-    records = Records(files, locations, blocks, options.index)
+    records = Records(files, locations, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
     schema = _infer(lines, columns, types)
     names = column_names(columns, schema.names)
