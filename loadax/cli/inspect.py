@@ -183,11 +183,7 @@ def shuffle_lines(code: str, dataset: Dataset) -> Iterator[str]:
     assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
     blocks = shuffle.blocks
     open_rows = min(blocks.lanes * blocks.window * blocks.rows, len(source))
-    row_bytes = sum(
-        math.prod(spec.shape) * spec.dtype.itemsize
-        for spec in flatten_spec(dataset.spec)[0]
-        if not spec.dtype.hasobject
-    )
+    row_bytes = sum(spec.nbytes for spec in flatten_spec(dataset.spec)[0] if not spec.dtype.hasobject)
     yield "  .shuffle(0): decodes a chunk for each row that it returns\n"
     yield f'  .shuffle(0, block="chunks"): decodes each once; keeps {count_text(open_rows, "row")} open '
     yield f"({size_text(open_rows * row_bytes)} of numbers), over all hosts\n"

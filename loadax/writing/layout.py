@@ -104,7 +104,7 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return _row_bytes(array.spec for array in self.arrays)
+        return sum(array.spec.nbytes for array in self.arrays)
 
     def part(self, index: int) -> tuple[int, int]:
         """Positions of a part, `[start, stop)`."""
@@ -227,7 +227,7 @@ def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], s
             continue
         entry = ArraySpec(array.spec.shape[1:], array.spec.dtype)
         of_part = math.ceil(max(1.0, length * plain.shard_rows))
-        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, _row_bytes([entry]))), _power_of_two(of_part))
+        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, entry.nbytes)), _power_of_two(of_part))
         arrays.append(ArrayLayout(array.name or BARE, entry, block, _power_of_two(-(-of_part // block))))
     spec_of_lengths = ArraySpec((len(lengths) - lengths.count(None),), np.dtype(np.int64))
     arrays.append(ArrayLayout(LENGTHS, spec_of_lengths, _default_chunk(spec_of_lengths, rows, plain.shard_rows)))
@@ -235,19 +235,15 @@ def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], s
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
-    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, _row_bytes([spec])))), _power_of_two(rows))
+    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, spec.nbytes))), _power_of_two(rows))
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
     unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
-    wanted = _SHARD_BYTES // max(1, _row_bytes(array.spec for array in arrays))
+    wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
-
-
-def _row_bytes(specs: Iterable[ArraySpec]) -> int:
-    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
 def _power_of_two(least: int) -> int:

@@ -42,9 +42,7 @@ class StoreSource(BaseSource):
     @property
     def chunks(self) -> range | None:
         """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
-        largest = max(
-            self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
-        )
+        largest = max(self._arrays, key=lambda array: ArraySpec(array.shape[1:], array.dtype).nbytes)
         return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
 
     def read(self, rows: Integers) -> Tree:

@@ -130,13 +130,9 @@ class WebDatasetSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """File and byte range of each column of an example."""
         index = int(check_rows([row], len(self))[0])
-        return [
-            location._replace(part=name)
-            for column, name in enumerate(self._decoders)
-            for location in self._records.locate(
-                int(self._examples.begins[index, column]), int(self._examples.sizes[index, column])
-            )
-        ]
+        begins, sizes = self._examples.begins[index].tolist(), self._examples.sizes[index].tolist()
+        located = zip(self._decoders, map(self._records.locate, begins, sizes), strict=True)
+        return [location._replace(part=name) for name, locations in located for location in locations]
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the examples at `rows`.

@@ -78,12 +78,10 @@ class DocumentSource(BaseSource):
         nonempty = lengths > 0
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
-        return [
-            (flat.gather(begins, lengths) if len(begins) else np.empty((0, *flat.spec.shape), flat.spec.dtype))
-            if want
-            else None
-            for flat, want in zip(self._flats, wanted, strict=True)
-        ]
+        flats = list(zip(self._flats, wanted, strict=True))
+        if not len(begins):
+            return [np.empty((0, *flat.spec.shape), flat.spec.dtype) if want else None for flat, want in flats]
+        return [flat.gather(begins, lengths) if want else None for flat, want in flats]
 
     @property
     def addresses(self) -> list[str]:

@@ -97,12 +97,9 @@ class TokenSource(BaseSource):
             # In leaf order.
             self._leaves = sorted([*self._leaves, TokenLeaf("segment_ids", 0, seq_len + (not targets))])
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if tokens.far else 1)
-        self.spec = {
-            leaf.name: ArraySpec(
-                (leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else tokens.spec.dtype
-            )
-            for leaf in self._leaves
-        }
+        dtypes = {"segment_ids": np.dtype(np.int32)}
+        kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
+        self.spec = {leaf.name: ArraySpec((leaf.length,), kind) for leaf, kind in zip(self._leaves, kinds, strict=True)}
 
     def __len__(self) -> int:
         return self._length

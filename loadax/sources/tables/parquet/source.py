@@ -66,7 +66,7 @@ class ParquetSource(BaseSource):
         number = len(self._groups.starts)
         if self._empty.is_numeric and number:
             height = largest_chunk(self._groups.starts, len(self))
-            row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._empty.specs if spec is not None)
+            row = sum(spec.nbytes for spec in self._empty.specs if spec is not None)
             fitting = self._memory_bytes // max(1, height * row)
         else:
             sizes = [self._groups.size(index) for index in range(number)]
