@@ -56,6 +56,11 @@ class Footer(NamedTuple):
     sizes: list[int]
     remote: bytes | None
 
+    def groups(self, file: int) -> "Iterator[RowGroup]":
+        """Yields the row groups with rows; `file` is the index of the file."""
+        spans = zip(accumulate(self.rows, initial=0), self.rows, self.sizes, strict=False)
+        return (RowGroup(file, index, *span) for index, span in enumerate(spans) if span[1])
+
 
 class RowGroup(NamedTuple):
     """A row group.
@@ -104,14 +109,7 @@ class ParquetFiles:
             read = pool.map(partial(self._footer, files), range(len(self.locations)), map(tails.get, self.locations))
             self._footers = list(_sharing(read))
         # Row groups with rows, in the order of the files.
-        self.groups = [
-            RowGroup(file, index, first, rows, size)
-            for file, footer in enumerate(self._footers)
-            for index, (first, rows, size) in enumerate(
-                zip(accumulate(footer.rows, initial=0), footer.rows, footer.sizes, strict=False)
-            )
-            if rows
-        ]
+        self.groups = [group for file, footer in enumerate(self._footers) for group in footer.groups(file)]
 
     def schemas(self) -> Iterator[tuple[str, Any]]:
         """Yields each Arrow schema of files with rows, with the location of the first; without rows, the first file's.

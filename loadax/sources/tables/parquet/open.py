@@ -83,12 +83,13 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     for names, group, count in groups.files.nulls(list(leaves)):
         refused.setdefault(names, [group, 0])[1] += count
     found = []
-    for names in filter(refused.__contains__, leaves):
-        (group, count), leaf = refused[names], leaves[names]
-        read = next(iter(groups.files.read([group], [names])))
-        arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
-        row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
-        found.append(Found(leaf.path, arrays[0].type, count, row))
+    for names, leaf in leaves.items():
+        if names in refused:
+            group, count = refused[names]
+            read = next(iter(groups.files.read([group], [names])))
+            arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
+            row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
+            found.append(Found(leaf.path, arrays[0].type, count, row))
     if found:
         raise SourceError(table.nulls.refusal(found))
 
