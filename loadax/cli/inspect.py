@@ -148,13 +148,11 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
-    yield table(
-        ("leaf", "shape", "dtype"),
-        [
-            (leaf or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype))
-            for leaf, spec in zip(structure.paths, specs, strict=True)
-        ],
-    )
+    rows = [
+        (leaf or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype))
+        for leaf, spec in zip(structure.paths, specs, strict=True)
+    ]
+    yield table(("leaf", "shape", "dtype"), rows)
     yield f"{redact(repr(source))}\n"
     if source.spec is None or source.rows_probed or (is_folder and source.traits.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"

@@ -93,10 +93,5 @@ class MemoryArray:
 
 def _takes(array: Array, destination: Array) -> bool:
     """Whether `np.take` copies only rows: it would first copy a whole array that is not contiguous."""
-    return (
-        array.flags.c_contiguous
-        and array.flags.aligned
-        and array.dtype == destination.dtype
-        and not array.dtype.hasobject
-        and destination.flags.c_contiguous
-    )
+    plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
+    return plain and array.dtype == destination.dtype and destination.flags.c_contiguous

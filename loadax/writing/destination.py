@@ -297,10 +297,8 @@ class Destination:
 
     def _group(self, names: list[str]) -> dict[str, Any]:
         """Group metadata with consolidated metadata of its arrays, for servers that can't list folders."""
-        answers = [
-            (name, wait(self.store.read(f"{name}/zarr.json"), array_label(self.location, name))) for name in names
-        ]
-        members = {name: json.loads(answer.value) for name, answer in answers}
+        reads = {name: self.store.read(f"{name}/zarr.json") for name in names}
+        members = {name: json.loads(wait(read, array_label(self.location, name)).value) for name, read in reads.items()}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
 

@@ -27,13 +27,11 @@ _BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a ch
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 
 # Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
-_DTYPES = frozenset(
-    (
-        *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
-        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    )
-)
+_DTYPES = {
+    *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+}
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
@@ -311,11 +309,9 @@ def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list
     nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
 
     def is_own(folder: str, slash: str, file: str) -> bool:
-        if (
-            (file in _METADATA and (not folder or folder in nodes))
-            or (not folder and _MARKER.fullmatch(file))
-            or folder == KEPT_PARTS
-        ):
+        if file in _METADATA and (not folder or folder in nodes):
+            return True
+        if folder == KEPT_PARTS or (not folder and _MARKER.fullmatch(file)):
             return True
         parts = f"{folder}{slash}{file}".split("/")
         return any(
