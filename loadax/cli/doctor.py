@@ -111,9 +111,8 @@ _JAX = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}
 
 def measure() -> Machine:
     """Measures this machine."""
-    soft, hard = (
-        1 << 30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (1 << 30 if limit == resource.RLIM_INFINITY else limit for limit in limits)
     found = {name: str(file) for name, file in _ACCELERATORS.items() if file.exists()}
     return Machine(*_devices(), found, (soft, hard), _available_memory(), usable_cores(), _quota())
 

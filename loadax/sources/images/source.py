@@ -19,6 +19,8 @@ from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.remote import RemoteFiles
 
+_AT_ONCE = 1024  # images per batch of checks
+
 
 @final
 class ImageFiles:
@@ -56,9 +58,6 @@ class ImageFiles:
         if self.sizes is not None:
             return self.folder + quote("/".join(filter(None, (self.classes[label], os.fsdecode(name)))))
         return os.path.join(self.folder, self.classes[label], os.fsdecode(name))  # noqa: PTH118 - a Path is ten times slower
-
-
-_AT_ONCE = 1024  # images per batch of checks
 
 
 @final

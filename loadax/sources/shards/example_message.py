@@ -17,6 +17,9 @@ from loadax.sources.library import require
 
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
+_OBJECT = np.dtype(object)
+_MEANT = "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a tuple, or None for any length"
+
 # Fields of each message, numbered from 1 on.
 _FIELDS = {
     "BytesList": {"value": "repeated bytes"},
@@ -86,10 +89,6 @@ def example_class() -> tuple[Any, type[Exception]]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("loadax.Example")), DecodeError
-
-
-_OBJECT = np.dtype(object)
-_MEANT = "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a tuple, or None for any length"
 
 
 class Feature(NamedTuple):

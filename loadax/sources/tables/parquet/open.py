@@ -31,6 +31,7 @@ from loadax.sources.tables.parquet.source import ParquetSource
 from loadax.sources.tables.parquet.table_formats import refuse_tables
 
 _NAMED = 100  # files in a message
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
 
 
 def open_parquet(
@@ -92,9 +93,6 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
             found.append(Found(leaf.path, arrays[0].type, count, row))
     if found:
         raise SourceError(table.nulls.refusal(found))
-
-
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_columns(given: Any, locations: Sequence[str]) -> dict[str, Any]:
