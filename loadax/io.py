@@ -14,6 +14,7 @@ from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.adapt import ObjectSource, UserSource, as_source
+from loadax.sources.format import RecordOptions
 from loadax.sources.formats import open_files
 
 
@@ -122,7 +123,7 @@ def from_arrow(
 
     require("a table", {"pyarrow": "pyarrow"}, "parquet")
     from loadax.sources.libraries.unsupported import refuse_known
-    from loadax.sources.tables.arrow.open import open_arrow
+    from loadax.sources.tables.arrow.table import open_arrow
 
     refuse_known(data)
     return _opened(open_arrow(data, columns, nulls, classes))
@@ -222,9 +223,8 @@ def from_jsonl(
         >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
         array([1, 2, 3, 4], dtype=uint16)
     """
-    return _opened(
-        open_files("from_jsonl", paths, columns, dtypes, nulls, classes, index, cache, cache_bytes, progress)
-    )
+    options = RecordOptions(index, cache, cache_bytes, progress)
+    return _opened(open_files("from_jsonl", paths, options, columns, dtypes, nulls, classes))
 
 
 def from_grain(
@@ -530,7 +530,8 @@ def from_tfrecord(
         >>> from_tfrecord(path)[2]
         b'three'
     """
-    return _opened(open_files("from_tfrecord", paths, index, features, cache, cache_bytes, progress))
+    options = RecordOptions(index, cache, cache_bytes, progress)
+    return _opened(open_files("from_tfrecord", paths, options, features))
 
 
 def from_webdataset(
@@ -594,8 +595,8 @@ def from_webdataset(
         >>> from_webdataset(path, columns="cls", decode=True)[1]
         {'cls': np.int32(5)}
     """
-    images = size, fit, quality, damaged
-    return _opened(open_files("from_webdataset", paths, index, columns, decode, images, cache, cache_bytes, progress))
+    images, options = (size, fit, quality, damaged), RecordOptions(index, cache, cache_bytes, progress)
+    return _opened(open_files("from_webdataset", paths, options, columns, decode, images))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:

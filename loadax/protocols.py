@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 Integers: TypeAlias = NDArray[np.int64]
 """int64[n]: rows, positions, epochs or steps."""
 
+# An array of any dtype.
+Array: TypeAlias = NDArray[Any]
+
 Tree: TypeAlias = Any
 """A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array."""
 

@@ -27,8 +27,7 @@ _DIFFERS = 1  # exit code; not that of an error, since the check itself succeede
 
 def add(commands: Any) -> None:
     """Adds `audit` to the commands."""
-    command = add_command(commands, run)
-    command.add_argument(
+    add_command(commands, run).add_argument(
         "certificates", metavar="CERTIFICATE", nargs="+", help="files that loader.certificate().save(path) wrote"
     )
 

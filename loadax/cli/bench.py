@@ -92,7 +92,9 @@ def run(options: argparse.Namespace) -> int:
     )
     throughput, limits = _feed(loader, batch_size, options.seconds, 0.0, options)
     _, stepping = _feed(loader, batch_size, options.seconds, options.step / 1000, options)
-    stage = _bottleneck(limits)
+    stage: str | None = limits.bottleneck
+    if stage is None and limits.waited is None and any(limits.shares.values()):  # too few steps for advice
+        stage = max(limits.shares, key=limits.shares.__getitem__)
     results = {
         "source": redact(options.source),
         "batch_size": batch_size,
@@ -175,14 +177,6 @@ def _feed(loader: Any, batch_size: int, seconds: float, step: float, options: ar
     cpu = (_processor_seconds() - cpu_began) / max(1, measured.stats.rows) * _MILLION
     throughput = Throughput(first, took, steps, rows / took, steps / took * size, cpu)
     return throughput, report(measured.stats, measured.loader, spelling(options))
-
-
-def _bottleneck(report: Any) -> str | None:
-    """The slowest stage, even if there were too few steps for advice."""
-    stage: str | None = report.bottleneck
-    if stage is None and report.waited is None and any(report.shares.values()):
-        return max(report.shares, key=report.shares.__getitem__)
-    return stage
 
 
 def _processor_seconds() -> float:

@@ -64,8 +64,7 @@ class Check(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds `doctor` to the commands."""
-    command = add_command(commands, run)
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_command(commands, run).add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,9 +111,8 @@ _JAX = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}
 
 def measure() -> Machine:
     """Measures this machine."""
-    soft, hard = (
-        1 << 30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (1 << 30 if limit == resource.RLIM_INFINITY else limit for limit in limits)
     found = {name: str(file) for name, file in _ACCELERATORS.items() if file.exists()}
     return Machine(*_devices(), found, (soft, hard), _available_memory(), usable_cores(), _quota())
 

@@ -14,8 +14,8 @@ from loadax.errors import ArgumentError
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _PACKAGES = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+# Beginnings of the names of files that no user writes.
 _LIBRARIES = ("<", f"{Path(__file__).parents[1]}/", *_PACKAGES)
-"""Beginnings of the names of files that no user writes."""
 
 
 def import_function(name: str, option: str) -> Callable[..., Any]:

@@ -34,6 +34,7 @@ from loadax.cli.source import add_source_options, find_opener, open_dataset
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.sources.format import RecordOptions
 from loadax.sources.formats import open_files
 from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.passes.file_index import ENTRY
@@ -70,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
     dataset = _with_records(options) if options.records else open_dataset(options)
     scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
     if options.filter is not None:
-        function = import_function(options.filter, "--filter")
-        kept = dataset.filter(function, options.key, **scan)
+        kept = dataset.filter(import_function(options.filter, "--filter"), options.key, **scan)
         entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
     elif options.split_by is not None:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
@@ -100,8 +100,8 @@ def _with_records(options: argparse.Namespace) -> Dataset:
             f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass their path"
         )
     if options.executor is not None:  # which finds the records; opening the files then finds the index
-        own = {name: value for name, value in opener.arguments.items() if name == "cache"}
-        open_files(opener.function, opener.path, index=options.out, executor=options.executor, **own)
+        own = RecordOptions(options.out, opener.arguments.get("cache"), executor=options.executor)
+        open_files(opener.function, opener.path, own)
     return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
 
 

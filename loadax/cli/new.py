@@ -60,8 +60,7 @@ def run(options: argparse.Namespace) -> int:
         LoadaxError: When the data can't be read, has no leaf of numbers, or the script exists.
     """
     script = Path(options.script)
-    opener = find_opener(options)
-    text = script_text(opener)
+    text = script_text(find_opener(options))
     try:
         with script.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -11,12 +11,12 @@ from loadax.core.arguments import shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError
 
+# Arguments of the library with an option of the same name and meaning.
 _ARGUMENTS = {
     "batch_size", "cache", "cache_bytes", "chunk_rows", "columns", "dtype", "executor", "hosts", "index",
     "num_workers", "overwrite", "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len",
     "shard_rows", "size", "variables", "worker_type", "workers",
 }  # fmt: skip
-"""Arguments of the library with an option of the same name and meaning."""
 
 
 def add_command(commands: Any, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:

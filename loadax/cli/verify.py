@@ -61,18 +61,14 @@ def run(options: argparse.Namespace) -> int:
     for damage in report.damages:
         name = f"{damage.array}: " if damage.array else ""
         show(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}")
-    summary = (
-        f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
-    )
+    rows, arrays = count_text(report.rows, "row"), count_text(report.arrays, "array")
+    summary = f"{report.location}: {rows} of {arrays}, {size_text(report.nbytes)} raw"
     if report.damages:
-        show(
-            f"{report.location}: {summary}: {count_text(len(report.damages), 'damaged place')}; "
-            "copy or write those files again"
-        )
+        show(f"{summary}: {count_text(len(report.damages), 'damaged place')}; copy or write those files again")
         if not report.ours and any("NOT_FOUND: chunk" in damage.message for damage in report.damages):
             show("missing chunks may contain only the fill value: some writers leave such chunks out")
         return _DAMAGED
-    show(f"{report.location}: {summary}: all can be read")
+    show(f"{summary}: all can be read")
     for name in report.unchecked:
         show(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed")
     return 0

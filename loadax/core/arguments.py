@@ -12,11 +12,11 @@ import numpy as np
 from loadax.core.formatting import name_of, type_text
 from loadax.errors import ArgumentError
 
+# Largest int64, the dtype of rows, positions, epochs and steps.
 LARGEST = (1 << 63) - 1
-"""Largest int64, the dtype of rows, positions, epochs and steps."""
 
+# Maximum number of positions in all epochs of a run, so that sums of two still fit in int64.
 MOST_POSITIONS = 1 << 62
-"""Maximum number of positions in all epochs of a run, so that sums of two still fit in int64."""
 
 _SHOWN = 120  # characters of a value in a message
 

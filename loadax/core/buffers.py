@@ -23,11 +23,11 @@ from loadax.protocols import ArraySpec
 _OWN_MAP = 1 << 18  # bytes from which a buffer gets its own mmap
 _LARGE_PAGE = 2 << 20  # bytes; unused parts of a map take no memory
 
+# Allocates a 64-byte-aligned uint8[size].
 Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
-"""Allocates a 64-byte-aligned uint8[size]."""
 
+# Alignment in bytes of memory that XLA's CPU client can alias without a copy.
 ALIGNMENT = 64
-"""Alignment in bytes of memory that XLA's CPU client can alias without a copy."""
 
 
 def align(size: int) -> int:
@@ -108,8 +108,11 @@ class BufferPool:
         capacity = align(max(size, 1))
         with self._lock:
             self._sort_in()
-            memory = self._take(capacity)
-            if memory is None:
+            if stack := self._idle.get(capacity):
+                self._idle.move_to_end(capacity)  # this size is in use
+                self._idle_bytes -= capacity
+                memory = stack.pop()
+            else:
                 # New sizes replace old ones, so that memory does not grow with every change of size.
                 self._shrink_to(self._idle_bytes - capacity)
                 memory = self._make(capacity)
@@ -119,14 +122,6 @@ class BufferPool:
         # Without the lock: garbage collection may call this at any point, with any lock held.
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease
-
-    def _take(self, capacity: int) -> NDArray[np.uint8] | None:
-        stack = self._idle.get(capacity)
-        if not stack:
-            return None
-        self._idle.move_to_end(capacity)  # this size is in use
-        self._idle_bytes -= capacity
-        return stack.pop()
 
     def _sort_in(self) -> None:
         while self._returned:

@@ -45,7 +45,10 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     recursively, functions, classes and modules of its own package or script. Those of other packages count by name,
     and tokenizers by their models.
     """
-    walk = _Walk(_package(_unwrapped(function)))
+    owner: Any = function
+    while isinstance(owner, functools.partial | types.MethodType):
+        owner = _bound(owner)[0]
+    walk = _Walk(_package(owner))
     text = repr(walk.text(function, ()))
     return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], walk.unknown)
 
@@ -206,13 +209,6 @@ def _parts(member: Any) -> tuple[Any, ...]:
             return (member.func,)
         case _:
             return (member,)
-
-
-def _unwrapped(function: Any) -> Any:
-    """The function inside of partials and methods."""
-    while isinstance(function, functools.partial | types.MethodType):
-        function = _bound(function)[0]
-    return function
 
 
 def _package(function: Any) -> str:

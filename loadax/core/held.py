@@ -22,13 +22,12 @@ _MOST = 2000  # objects to look at
 _NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
 _PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
 _INSTALLED = re.compile(r"\b(site|dist)-packages\b")
+# Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
+#
+# These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
 _HANDLE_MEMBERS = ("seek",), ("fileno",), ("commit", "cursor"), ("fetchone",), ("grab", "retrieve"), ("__next__",)
-"""Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
-
-These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
-"""
+# Modules whose objects are handles, or are not although they have these members: h5py has a lock.
 _HANDLES, _NO_HANDLES = ("netCDF4",), ("PIL", "itertools", "weakref", "h5py")
-"""Modules whose objects are handles, or are not although they have these members: h5py has a lock."""
 
 
 def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST) -> Iterator[tuple[str, Any]]:

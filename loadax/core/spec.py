@@ -5,17 +5,16 @@ from operator import itemgetter
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import with_article
 from loadax.core.tree import Structure, flatten, map_values, too_deep
 from loadax.errors import ArgumentError, LeafError
-from loadax.protocols import ArraySpec, Columns, Tree
+from loadax.protocols import Array, ArraySpec, Columns, Tree
 
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
+# Types of immutable leaves that need no conversion.
 _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
-"""Types of immutable leaves that need no conversion."""
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
@@ -145,7 +144,7 @@ def split_rows(batch: Tree, count: int) -> list[Tree]:
     return structure.build_all(leaves, count)
 
 
-def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
+def leaf_arrays(example: Tree) -> list[Array]:
     """The leaves of any example as arrays; leaves that NumPy can't convert become object arrays."""
     try:
         return [array_or_object(leaf) for leaf in flatten(example)[0]]
@@ -153,7 +152,7 @@ def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
         return [_object(example)]
 
 
-def array_or_object(leaf: Any, name: object = "a leaf") -> NDArray[Any]:
+def array_or_object(leaf: Any, name: object = "a leaf") -> Array:
     """A leaf as an array: an object array if NumPy can't convert it.
 
     Raises:
@@ -166,13 +165,13 @@ def array_or_object(leaf: Any, name: object = "a leaf") -> NDArray[Any]:
         return _object(leaf)
 
 
-def _object(value: Any) -> NDArray[Any]:
+def _object(value: Any) -> Array:
     box = np.empty((), object)
     box[()] = value
     return box
 
 
-def as_array(leaf: Any, name: object) -> NDArray[Any]:
+def as_array(leaf: Any, name: object) -> Array:
     """A leaf from user code, as an array; strings of NumPy's `StringDType` become objects.
 
     Args:
@@ -236,7 +235,7 @@ def stack_into(
     specs: Sequence[ArraySpec],
     structure: Structure,
     rows: Sequence[int | str],
-    out: Sequence[NDArray[Any]],
+    out: Sequence[Array],
 ) -> None:
     """Same as `stack`, for a spec that is flattened already, into `out`."""
     if _fill_columns(examples, structure, out):
@@ -253,7 +252,7 @@ def stack_into(
             column[index] = leaf
 
 
-def _fill_columns(examples: Sequence[Tree], structure: Structure, out: Sequence[NDArray[Any]]) -> bool:
+def _fill_columns(examples: Sequence[Tree], structure: Structure, out: Sequence[Array]) -> bool:
     """Fills `out` leaf by leaf on a fast path; returns False if the examples must be checked one by one."""
     if structure.kind is None:
         return _fill(examples, out[0])
@@ -267,7 +266,7 @@ def _fill_columns(examples: Sequence[Tree], structure: Structure, out: Sequence[
         return False
 
 
-def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
+def _fill(values: Sequence[Any], out: Array) -> bool:
     """Fills an array with `values`; returns False if they are not plain, or their dtype or shape differs."""
     kinds = {*map(type, values)}
     if len(kinds) != 1 or out.dtype.hasobject:
@@ -323,7 +322,6 @@ class RowNames(Sequence[str]):
         return self._name(index)
 
 
-@final
 class _LeafName(NamedTuple):
     """A leaf of a row in messages, made only where one is needed: the row may be looked up."""
 
@@ -350,7 +348,7 @@ def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
     return array
 
 
-def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
+def _remedy(array: Array, spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
         return (
             "rows are ragged: pad them with .pad(lengths), crop them in a map, or, unless they come from a stream, "

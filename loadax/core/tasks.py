@@ -3,7 +3,6 @@
 Source of the rule for second copies: cubed, `runtime/backup.py` (Dean and Ghemawat, "MapReduce", OSDI 2004, 3.6).
 """
 
-import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
@@ -15,6 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 from loadax.core.arguments import shown
+from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
 
@@ -24,10 +24,9 @@ _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, secon
 _RECENT = 1000  # tasks whose median is taken
 _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
 
-_log = logging.getLogger("loadax")
 
+# An executor, or a function that makes one: a process pool whose worker has died can't be used again.
 Engine: TypeAlias = Executor | Callable[[], Executor]
-"""An executor, or a function that makes one: a process pool whose worker has died can't be used again."""
 
 
 class Tasks(Protocol):
@@ -46,11 +45,10 @@ class Tasks(Protocol):
         ...
 
 
+# From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
+#
+# The function returns the seconds that it took, or `Raised` if it fails.
 Call: TypeAlias = Callable[[int, int], Sequence[Any]]
-"""From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
-
-The function returns the seconds that it took, or `Raised` if it fails.
-"""
 
 
 class Raised(NamedTuple):
@@ -244,7 +242,7 @@ class TaskRun:
                 f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers: "
                 "they may lack memory"
             ) from error
-        _log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
+        log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
         if is_broken or (self._losses > 1 and not isinstance(self._engine, Executor)):
             running = {attempt.number for attempt in self._running.values()}
             self._again.extend(sorted(running - self._finished - {number, *self._again}))
@@ -262,7 +260,7 @@ class TaskRun:
             self._lose(error, next(iter(self._running.values())).number, is_broken=True)
         else:
             text = "%s, of %d that the executor has; if it has lost its workers, end this program and run it again"
-            _log.warning(text, error, len(self._running))
+            log.warning(text, error, len(self._running))
 
     def _copy_stragglers(self, call: Call) -> None:
         """Submits tasks again that take far longer than others did, now that there are no others to submit."""
@@ -276,7 +274,7 @@ class TaskRun:
             if self._again:  # the executor is broken
                 break
             if slow and copies[number] == 1 and len(self._running) < self._window:
-                _log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
+                log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
                 self._submit(call, number)
 
     def _close(self, *, wait: bool) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 
 from loadax.errors import ArgumentError, LeafError
 
+# Common types of leaves, for the fast path.
 _LEAVES = {np.ndarray, int, float, bool, complex, str, bytes, *np.sctypeDict.values()}
-"""Common types of leaves, for the fast path."""
 
 
 class _Fields(NamedTuple):
@@ -36,15 +36,15 @@ class _Fields(NamedTuple):
     static: tuple[str, ...]
 
 
+# Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change.
 _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
-"""Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
 # Levels of containers; Python allows 1,000 calls inside each other, and some functions need three a level.
 _DEEPEST = 100
 
+# Classes of mappings that JAX knows, here or where a structure was pickled.
 _MAPPINGS: WeakSet[type] = WeakSet((dict, OrderedDict, defaultdict))
-"""Classes of mappings that JAX knows, here or where a structure was pickled."""
 
 
 @final
@@ -78,8 +78,8 @@ class Structure:
     kind: Any  # None: a leaf
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
+    # Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name "".
     static: tuple[tuple[str, Static], ...] = ()
-    """Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name ""."""
 
     def __reduce__(self) -> Any:
         # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.
@@ -92,7 +92,10 @@ class Structure:
     @property
     def paths(self) -> list[str]:
         """Path of every leaf, in leaf order, as in Python code: `['image']`, `[0].mask`; empty for a single leaf."""
-        return [path for path, _ in self._walk("")]
+        if self.kind is None:
+            return [""]
+        pairs = zip(self.keys, self.children, strict=True)
+        return [self._name(key) + path for key, child in pairs for path in child.paths]
 
     @property
     def names(self) -> list[str]:
@@ -101,12 +104,6 @@ class Structure:
             return [""]
         pairs = zip(self.keys, self.children, strict=True)
         return [f"{key}.{name}" if name else str(key) for key, child in pairs for name in child.names]
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
-        if self.kind is None:
-            yield prefix, self
-        for key, child in zip(self.keys, self.children, strict=True):
-            yield from child._walk(prefix + self._name(key))
 
     def _name(self, key: Any) -> str:
         if self._of_jax:
@@ -415,8 +412,7 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
 
     def visit(node: Any, below: Structure, path: str) -> Iterator[tuple[Any, bool]]:
         if is_leaf(node):
-            count = len(below.paths)
-            yield from ((node, below.kind is None) for _ in range(count))
+            yield from ((node, below.kind is None) for _ in below.paths)
             return
         parts = _children(node)
         position = f" at {path}" if path else ""

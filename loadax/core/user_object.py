@@ -28,8 +28,8 @@ _SQLITE = (
 )
 
 
+# Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row.
 RAISED = (Exception, SystemExit, GeneratorExit)
-"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
 
 
 @final
@@ -47,10 +47,10 @@ class UserObject:
 
     def __init__(self, value: Any, thread_safe: bool | None = None):
         self.value, self.thread_safe = value, thread_safe
+        # Name and value of the first handle that it holds; None: none is known.
         self.handle: tuple[str, Any] | None = None
-        """Name and value of the first handle that it holds; None: none is known."""
+        # What `sources.passes.pickling.snapshot` returned before the first read; None: unknown.
         self.unread: Any = None
-        """What `sources.passes.pickling.snapshot` returned before the first read; None: unknown."""
         self._name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
         self._calls, self._warns = 0, False
         self._turn: Any = None if thread_safe else _lock_of([value])

@@ -82,8 +82,8 @@ def results(run: Run, function: Callable[..., Any], name: str) -> Iterator[tuple
         yield row, result
 
 
+# Function that computes the values of a run of rows as one array.
 RowFunction = Callable[[Run], NDArray[Any]]
-"""Function that computes the values of a run of rows as one array."""
 
 
 def threads_for(reader: Reader, workers: int | None) -> int:

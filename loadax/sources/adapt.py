@@ -7,14 +7,13 @@ from itertools import chain
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import some, type_text
 from loadax.core.spec import leaf_arrays, own_all, refuse_masked, same_memory, spec_of, stack, unmasked
 from loadax.core.tree import flatten, too_deep, with_values
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Columns, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows
 
@@ -90,7 +89,7 @@ class UserSource(BaseSource):
             return super().read_examples(visits)
         return own_all(list(examples(visits.rows)), visits.rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         into = self._optional("read_into") or super().read_into
         into(rows, list(boxes), list(out))
 
@@ -123,7 +122,7 @@ class UserSource(BaseSource):
         some_files = self._optional("some_files")
         return None if some_files is None else some_files(most)
 
-    def held(self, most: int) -> Iterable[NDArray[Any]]:
+    def held(self, most: int) -> Iterable[Array]:
         arrays = self._optional("held")
         return arrays(most) if callable(arrays) else ()  # `held` is a common attribute name
 
@@ -191,7 +190,7 @@ class ObjectSource(BaseSource):
     def __repr__(self) -> str:
         return f"{type(self._items).__name__} object"
 
-    def held(self, most: int) -> Iterator[NDArray[Any]]:
+    def held(self, most: int) -> Iterator[Array]:
         """Leaves of the examples of a list or tuple, or of evenly spaced ones."""
         if not isinstance(self._items, list | tuple) or not len(self):
             return
@@ -201,7 +200,7 @@ class ObjectSource(BaseSource):
         for row in numbers[::step]:
             yield from self._held(row)
 
-    def _held(self, row: int) -> list[NDArray[Any]]:
+    def _held(self, row: int) -> list[Array]:
         return leaf_arrays(all_with_arrays([self._items[row]])[0])
 
     def read(self, rows: Integers) -> Tree:

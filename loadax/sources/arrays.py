@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.formatting import type_text
 from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Boxes, Integers, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.columns import column_array, is_column
@@ -58,7 +57,7 @@ class ArraySource(BaseSource):
     def addresses(self) -> list[str]:
         return [address for array in self._arrays for address in array.addresses]
 
-    def held(self, most: int) -> list[NDArray[Any]]:
+    def held(self, most: int) -> list[Array]:
         return rows_in_memory(self._arrays, most)
 
     def locate(self, row: int) -> list[Location]:
@@ -77,7 +76,7 @@ class ArraySource(BaseSource):
             array.read_into(rows, array.whole, destination)
         return self._structure.build(out)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None:
@@ -90,7 +89,7 @@ class ArraySource(BaseSource):
         return self._structure.build(array.runs(starts, count, array.whole) for array in self._arrays)
 
     def read_runs_into(
-        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]
+        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[Array | None]
     ) -> None:
         if every > 1:
             super().read_runs_into(first, count, every, boxes, out)
@@ -111,7 +110,7 @@ def is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *kind) for kind in known)
 
 
-def _as_array(leaf: Any, path: str) -> NDArray[Any]:
+def _as_array(leaf: Any, path: str) -> Array:
     name = f"leaf {path or 'given'}"
     if is_column(leaf):
         return column_array(leaf, name)
@@ -139,14 +138,14 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
 
 
-def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[NDArray[Any]]:
+def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[Array]:
     """Arrays that are in memory, or evenly spaced rows of them, of at most `most` bytes in all."""
     memory = [array.memory for array in arrays if array.memory is not None]
     total = sum(array.nbytes for array in memory)
     return [some_rows(array, total, most) for array in memory]
 
 
-def some_rows(array: NDArray[Any], total: int, most: int) -> NDArray[Any]:
+def some_rows(array: Array, total: int, most: int) -> Array:
     """Samples evenly spaced rows of an array, so that arrays of `total` bytes in all shrink to `most` bytes."""
     if total <= most:
         return array

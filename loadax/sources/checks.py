@@ -93,13 +93,8 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
     if isinstance(starts, range):
         good = starts.start == 0 and starts.step > 0 and starts[-1] < length
     else:
-        good = (
-            starts.dtype.kind in "iu"
-            and starts.ndim == 1
-            and int(starts[0]) == 0
-            and int(starts[-1]) < length
-            and bool((np.diff(starts) > 0).all())
-        )
+        good = starts.dtype.kind in "iu" and starts.ndim == 1 and starts[0] == 0 and starts[-1] < length
+        good = good and bool((np.diff(starts) > 0).all())
     if not good:
         raise SourceError(
             f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: "

@@ -7,7 +7,7 @@ Each column is converted by its own library after a check of its type, so that n
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from loadax.sources.library import comes_from
 _NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, JAX refuses them later
 
 
-@final
 class _Column(NamedTuple):
     """A column: its type, number of nulls, and conversion to an array (None: impossible)."""
 

@@ -6,7 +6,26 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from loadax.core.tasks import Engine
 from loadax.sources.neighbours import is_companion
+
+
+class RecordOptions(NamedTuple):
+    """How files of records without an index of their own are opened.
+
+    Args:
+        index: Path of the index folder; None: no index.
+        cache: Local folder for the cache of remote blocks; None: no cache.
+        cache_bytes: Maximum size of the cache in bytes.
+        progress: Whether to show progress bars; None: if stderr is a terminal.
+        executor: What scans files instead of threads; None: threads.
+    """
+
+    index: Any = None
+    cache: Any = None
+    cache_bytes: int = 16 << 30
+    progress: bool | None = None
+    executor: Engine | None = None
 
 
 class Format(NamedTuple):

@@ -26,10 +26,11 @@ from loadax.sources.zarr.format import FORMAT as _ZARR
 
 # A name of several formats is one of the first of these, such as `.npy`.
 _OWN = (_ZARR, _PARQUET, JSONL, CSV, WEBDATASET, TFRECORD, _ARRAY_RECORD, _NPY, _IMAGES, _TOKENS)
+# The formats that loadax reads, by the names of the functions that open them.
 FORMATS = MappingProxyType({one.function: one for one in _OWN})
-"""The formats that loadax reads, by the names of the functions that open them."""
 
 _REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
+# Formats that other libraries read. They are recognised first: references are JSON too.
 _OTHERS = (
     Format("from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"),
     Format("as_dataset", "an HDF5 file", r"(?i)\.(h5|hdf5)$", rb"\x89HDF\r\n\x1a\n", given="h5py.File({0})"),
@@ -60,7 +61,6 @@ _OTHERS = (
         given="xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False)",
     ),
 )
-"""Formats that other libraries read. They are recognised first: references are JSON too."""
 
 _KNOWN = (*_OTHERS, *_OWN)
 _HEAD = 4096  # bytes that are looked at

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import all_columns
-from loadax.protocols import ArraySpec, Columns, Integers, Location
+from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
 from loadax.sources.io.byte_stream import take_parts
-from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
+from loadax.sources.io.locations import MappedExtent, mapped_extent, mapped_file
 
 _LARGE = 1 << 10  # bytes: entries that are copied faster one by one, into their destination, than as runs twice
 
@@ -25,10 +24,12 @@ class MemoryArray:
 
     far = False
 
-    def __init__(self, array: NDArray[Any]):
+    def __init__(self, array: Array):
         self._file = mapped_file(array)
         # A plain view: every operation on a memmap pays the cost of the subclass.
         self._array = array.view(np.ndarray)
+        self.memory = self._array if self._file is None else None  # the array, unless it is mapped from a file
+        self.addresses = [] if self._file is None else [str(Path(self._file.name).absolute())]
         self._extent: MappedExtent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
         self.whole = all_columns(self.spec.shape)
@@ -42,17 +43,7 @@ class MemoryArray:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_extent": None}  # another process maps the file again
 
-    @property
-    def addresses(self) -> list[str]:
-        """The mapped file."""
-        return [] if self._file is None else [str(Path(self._file.name).absolute())]
-
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        """The array, unless it is mapped from a file."""
-        return self._array if self._file is None else None
-
-    def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
+    def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
         array = self._checked()
         if columns == self.whole and _takes(array, out):
@@ -62,7 +53,7 @@ class MemoryArray:
             index: Any = (rows, *(slice(*column) for column in columns))
             out[...] = array[index]
 
-    def runs(self, first: Integers, count: int, columns: Columns) -> NDArray[Any]:
+    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
         array = self._checked()
         shape = (len(array) - count + 1, count, *array.shape[1:])
@@ -70,14 +61,14 @@ class MemoryArray:
         index: Any = (first, slice(None), *(slice(*column) for column in columns))
         return runs[index].astype(self.spec.dtype, copy=False)
 
-    def runs_into(self, first: Integers, count: int, columns: Columns, out: NDArray[Any]) -> None:
+    def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
         """Copies as `runs` does, into memory."""
         if self._array[:1].nbytes < _LARGE or not out.flags.c_contiguous:
             out[...] = self.runs(first, count, columns)
         else:
             self.read_into(run_rows(first, count), columns, out.reshape(-1, *out.shape[2:]))
 
-    def gather(self, first: Integers, lengths: Integers) -> NDArray[Any]:
+    def gather(self, first: Integers, lengths: Integers) -> Array:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
         return take_parts(self._checked(), first, lengths).astype(self.spec.dtype, copy=False)
 
@@ -91,21 +82,16 @@ class MemoryArray:
         first = self._file.begin + start * self._array.strides[0]
         return [Location(self._file.name, first, first + entries.nbytes - 1)]
 
-    def _checked(self) -> NDArray[Any]:
+    def _checked(self) -> Array:
         """The array, whose file is long enough: reading past its end would kill the process."""
         if self._extent is None:
             self._extent = mapped_extent(self._array) or False
-        if self._extent and not self._extent.whole:
-            raise cut_short(mapped_name(self._array))
+        if self._extent:
+            self._extent.check()
         return self._array
 
 
-def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
+def _takes(array: Array, destination: Array) -> bool:
     """Whether `np.take` copies only rows: it would first copy a whole array that is not contiguous."""
-    return (
-        array.flags.c_contiguous
-        and array.flags.aligned
-        and array.dtype == destination.dtype
-        and not array.dtype.hasobject
-        and destination.flags.c_contiguous
-    )
+    plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
+    return plain and array.dtype == destination.dtype and destination.flags.c_contiguous

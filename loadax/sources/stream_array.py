@@ -4,10 +4,9 @@ import math
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import all_columns
-from loadax.protocols import ArraySpec, Columns, Integers, Location
+from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.redaction import redact
 from loadax.sources.io.remote_stream import ByteStream
 from loadax.sources.memory_array import MemoryArray
@@ -27,6 +26,7 @@ class StreamArray:
 
     def __init__(self, stream: ByteStream, stored: np.dtype[Any], shape: tuple[int, ...] | None = None):
         self._stream, self._stored, self.far = stream, stored, stream.far
+        self.addresses = stream.ends.locations  # paths and URLs of the files
         self._length, *inner = shape or (stream.ends.total // stored.itemsize,)
         self.spec = ArraySpec(tuple(inner), stored.newbyteorder("="))
         self.whole = all_columns(self.spec.shape)
@@ -38,29 +38,24 @@ class StreamArray:
     def __repr__(self) -> str:
         return redact(f"at {', '.join(self.addresses)}")
 
-    @property
-    def addresses(self) -> list[str]:
-        """Paths and URLs of the files."""
-        return self._stream.ends.locations
-
-    def read_into(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
+    def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Reads a column box of entries."""
         if columns:
             self._read(rows, self.spec.shape, columns, out)
         else:
             self.runs_into(rows, 1, (), out[:, None])
 
-    def runs(self, first: Integers, count: int, columns: Columns) -> NDArray[Any]:
+    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Reads a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
         out = np.empty((len(first), count, *(stop - start for start, stop in columns)), self.spec.dtype)
         self.runs_into(first, count, columns, out)
         return out
 
-    def runs_into(self, first: Integers, count: int, columns: Columns, out: NDArray[Any]) -> None:
+    def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
         """Reads as `runs` does, into memory."""
         self._read(first, (count, *self.spec.shape), ((0, count), *columns), out)
 
-    def gather(self, first: Integers, lengths: Integers) -> NDArray[Any]:
+    def gather(self, first: Integers, lengths: Integers) -> Array:
         """Reads `lengths` entries, at least 1, from each of `first` on, concatenated; of a flat array."""
         return self._stream.gather(first, lengths, self._stored).astype(self.spec.dtype, copy=False)
 
@@ -68,7 +63,7 @@ class StreamArray:
         """Files of entries, each with its first and last byte."""
         return self._stream.ends.locate(start * self._entry_bytes, stop * self._entry_bytes)
 
-    def _read(self, first: Integers, shape: tuple[int, ...], columns: Columns, out: NDArray[Any]) -> None:
+    def _read(self, first: Integers, shape: tuple[int, ...], columns: Columns, out: Array) -> None:
         """Reads a box of the arrays of a shape that begin at these entries."""
         if not out.size:
             return
@@ -87,5 +82,5 @@ class StreamArray:
         out[...] = content.view(self._stored).reshape(len(first), high - low, *shape[1:])[box]
 
 
+# An array whose first dimension counts entries, read in native byte order: in memory, or in files.
 ArrayLeaf: TypeAlias = MemoryArray | StreamArray
-"""An array whose first dimension counts entries, read in native byte order: in memory, or in files."""

@@ -13,7 +13,6 @@ begins with `.name.loadax-`, and takes its name by two renames. Only a store tha
 
 import errno
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import tensorstore as ts
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import some
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
@@ -47,10 +47,9 @@ _MEANT = {
 _NAMED = 3  # foreign files in a message
 _SWAPS = 8  # tries, in case other processes replace the same store
 
-_log = logging.getLogger("loadax")
 
+# `(i, n)`: process i of n.
 Share = tuple[int, int]
-"""`(i, n)`: process i of n."""
 
 
 @final
@@ -199,7 +198,7 @@ class Destination:
     def _delete(self, old: Path) -> None:
         """Deletes a store that was replaced, unless foreign files have appeared in it."""
         if Destination(old).foreign():
-            _log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
+            log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
         else:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -298,10 +297,8 @@ class Destination:
 
     def _group(self, names: list[str]) -> dict[str, Any]:
         """Group metadata with consolidated metadata of its arrays, for servers that can't list folders."""
-        answers = [
-            (name, wait(self.store.read(f"{name}/zarr.json"), array_label(self.location, name))) for name in names
-        ]
-        members = {name: json.loads(answer.value) for name, answer in answers}
+        reads = {name: self.store.read(f"{name}/zarr.json") for name in names}
+        members = {name: json.loads(wait(read, array_label(self.location, name)).value) for name, read in reads.items()}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
 

@@ -113,10 +113,6 @@ def _files_of(source: BaseSource) -> Iterable[Any]:
             files += [stat_identity(f"{root}/{keys[position]}") for position in chosen]
         else:
             files.append(stat_identity(os.path.realpath(path)))
-    return files + _remote_identities(remote)
-
-
-def _remote_identities(locations: list[str]) -> list[Any]:
     with suppress(LoadaxError):  # a store of another kind, or one whose objects have other names
-        return [*Files().identities(locations)]
-    return list(map(resolved, locations))
+        return [*files, *Files().identities(remote)]
+    return [*files, *map(resolved, remote)]

@@ -10,16 +10,15 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import choice, integer
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
-from loadax.protocols import ArraySpec, Tree
+from loadax.protocols import Array, ArraySpec, Tree
 from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS
 
@@ -27,14 +26,12 @@ _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outw
 _BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 
-_DTYPES = frozenset(
-    (
-        *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
-        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    )
-)
-"""Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names."""
+# Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
+_DTYPES = {
+    *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+}
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
@@ -44,8 +41,8 @@ _METADATA = {*MARKERS, ".zattrs"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
 _MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
+# Folder of finished parts in a local store.
 KEPT_PARTS = "loadax.parts"
-"""Folder of finished parts in a local store."""
 
 _LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
@@ -72,7 +69,7 @@ class ArrayLayout:
         """Number of blocks that a part of a ragged leaf with so many entries takes."""
         return -(-entries // self.chunk_rows)
 
-    def in_blocks(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def in_blocks(self, rows: Sequence[Array]) -> Array:
         """The entries of rows of a ragged leaf, one after the other, as blocks, of which the last ends in zeros."""
         total = sum(map(len, rows))
         blocks = np.zeros((self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype)
@@ -105,7 +102,7 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return _row_bytes(array.spec for array in self.arrays)
+        return sum(array.spec.nbytes for array in self.arrays)
 
     def part(self, index: int) -> tuple[int, int]:
         """Positions of a part, `[start, stop)`."""
@@ -148,24 +145,29 @@ class Layout:
         return [*rows, *array.spec.shape]
 
 
-def plan_layout(
-    spec: Tree,
-    rows: int,
-    *,
-    chunk_rows: int | None = None,
-    shard_rows: int | None = None,
-    compression: str | None = "zstd",
-) -> Layout:
+class Sizes(NamedTuple):
+    """What the user says about chunks and shards.
+
+    Args:
+        chunk_rows: Rows per chunk of every array, of ragged leaves entries; None: the smallest power of two with at
+            least 4 KiB of raw data, which suits any shuffle, of ragged leaves about 16 KiB.
+        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
+            all arrays together.
+        compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
+    """
+
+    chunk_rows: int | None = None
+    shard_rows: int | None = None
+    compression: str | None = "zstd"
+
+
+def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
     """Plans the layout of `rows` examples.
 
     Args:
         spec: Tree of `ArraySpec`s of an example.
         rows: Number of rows, at least 1.
-        chunk_rows: Rows per chunk of every array; None: the smallest power of two with at least 4 KiB of raw data,
-            which suits any shuffle.
-        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
-            all arrays together.
-        compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
+        sizes: Sizes of chunks and shards.
 
     Raises:
         ArgumentError: When a value is invalid.
@@ -175,6 +177,7 @@ def plan_layout(
     names = array_names(structure)
     if rows < 1:
         raise ArgumentError("the dataset has no rows to write; pass one with at least one row")
+    chunk_rows, shard_rows, compression = sizes
     choice("compression", compression, _COMPRESSORS)
     for path, leaf in zip(structure.paths, specs, strict=True):
         if leaf.dtype.name not in _DTYPES:
@@ -204,27 +207,17 @@ def plan_layout(
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
 
 
-def plan_ragged_layout(
-    spec: Tree,
-    rows: int,
-    lengths: Sequence[float | None],
-    *,
-    chunk_rows: int | None,
-    shard_rows: int | None,
-    compression: str | None,
-) -> Layout:
+def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes) -> Layout:
     """Plans the layout of `rows` examples, some leaves of which are ragged.
 
     Args:
         spec: Tree of `ArraySpec`s of an example; the first dimension of a ragged leaf is its expected length.
         rows: Number of rows, at least 1.
         lengths: Expected length of each ragged leaf; None for others.
-        chunk_rows: Entries per chunk of ragged leaves; None: about 16 KiB of raw data.
-        shard_rows: As in `plan_layout`.
-        compression: As in `plan_layout`.
+        sizes: Sizes of chunks and shards.
     """
-    entries = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
-    plain = plan_layout(spec, rows, shard_rows=shard_rows, compression=compression)
+    entries = None if sizes.chunk_rows is None else integer("chunk_rows", sizes.chunk_rows, 1)
+    plain = plan_layout(spec, rows, sizes._replace(chunk_rows=None))
     arrays = []
     for array, length in zip(plain.arrays, lengths, strict=True):
         if length is None:
@@ -232,27 +225,23 @@ def plan_ragged_layout(
             continue
         entry = ArraySpec(array.spec.shape[1:], array.spec.dtype)
         of_part = math.ceil(max(1.0, length * plain.shard_rows))
-        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, _row_bytes([entry]))), _power_of_two(of_part))
+        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, entry.nbytes)), _power_of_two(of_part))
         arrays.append(ArrayLayout(array.name or BARE, entry, block, _power_of_two(-(-of_part // block))))
     spec_of_lengths = ArraySpec((len(lengths) - lengths.count(None),), np.dtype(np.int64))
     arrays.append(ArrayLayout(LENGTHS, spec_of_lengths, _default_chunk(spec_of_lengths, rows, plain.shard_rows)))
-    return Layout(rows, plain.shard_rows, compression, tuple(arrays))
+    return Layout(rows, plain.shard_rows, plain.compression, tuple(arrays))
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
-    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, _row_bytes([spec])))), _power_of_two(rows))
+    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, spec.nbytes))), _power_of_two(rows))
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
     unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
-    wanted = _SHARD_BYTES // max(1, _row_bytes(array.spec for array in arrays))
+    wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
-
-
-def _row_bytes(specs: Iterable[ArraySpec]) -> int:
-    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
 def _power_of_two(least: int) -> int:
@@ -320,11 +309,9 @@ def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list
     nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
 
     def is_own(folder: str, slash: str, file: str) -> bool:
-        if (
-            (file in _METADATA and (not folder or folder in nodes))
-            or (not folder and _MARKER.fullmatch(file))
-            or folder == KEPT_PARTS
-        ):
+        if file in _METADATA and (not folder or folder in nodes):
+            return True
+        if folder == KEPT_PARTS or (not folder and _MARKER.fullmatch(file)):
             return True
         parts = f"{folder}{slash}{file}".split("/")
         return any(

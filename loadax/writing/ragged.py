@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import array_or_object, spec_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Integers, Tree
-from loadax.writing.layout import Layout, plan_ragged_layout
+from loadax.protocols import Array, ArraySpec, Integers, Tree
+from loadax.writing.layout import Layout, Sizes, plan_ragged_layout
 from loadax.writing.rows import Written
 
 _SAMPLE = 32  # rows that tell which leaves are ragged, and how large parts are
@@ -40,7 +39,7 @@ class RaggedRows:
         """Everything that determines the rows, as JSON, without what takes mapping a row."""
         return self.rows.describe_unmapped(self.structure.paths)
 
-    def read(self, positions: Integers) -> list[list[NDArray[Any]]]:
+    def read(self, positions: Integers) -> list[list[Array]]:
         """Reads the leaves of rows.
 
         Raises:
@@ -63,7 +62,7 @@ class RaggedRows:
             for array in self.layout.arrays[:-1]
         ]
 
-    def boxes(self, part: int, rows: Sequence[list[NDArray[Any]]]) -> list[tuple[Any, NDArray[Any]]]:
+    def boxes(self, part: int, rows: Sequence[list[Array]]) -> list[tuple[Any, Array]]:
         """The region of each array that a part fills, and its values.
 
         Args:
@@ -81,7 +80,7 @@ class RaggedRows:
         regions = [*self.regions(part, lengths), slice(*self.layout.part(part))]
         return list(zip(regions, [*values, lengths], strict=True))
 
-    def _leaves(self, example: Tree, position: int) -> list[NDArray[Any]]:
+    def _leaves(self, example: Tree, position: int) -> list[Array]:
         leaves, structure = _flatten(example)
         if structure != self.structure:
             raise LeafError(
@@ -102,17 +101,13 @@ class RaggedRows:
         return leaves
 
 
-def find_ragged(
-    rows: Written, ragged: bool | None, chunk_rows: int | None, shard_rows: int | None, compression: str | None
-) -> RaggedRows | None:
+def find_ragged(rows: Written, ragged: bool | None, sizes: Sizes) -> RaggedRows | None:
     """The rows as `RaggedRows`; None if a sample of them has leaves of one shape, so that they can be stacked.
 
     Args:
         rows: The rows.
         ragged: Whether all leaves with a dimension are ragged; None: those whose lengths differ in the sample.
-        chunk_rows: As in `plan_ragged_layout`.
-        shard_rows: As in `plan_ragged_layout`.
-        compression: As in `plan_layout`.
+        sizes: Sizes of chunks and shards.
     """
     if not len(rows) or ragged is False or (ragged is None and not rows.reader.ragged):
         return None
@@ -124,11 +119,10 @@ def find_ragged(
     specs, lengths = zip(*(_spec_and_length(column, ragged is True) for column in columns), strict=True)
     if not any(length is not None for length in lengths):
         return None
-    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
-    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, **sizes))
+    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, sizes))
 
 
-def _spec_and_length(column: Sequence[NDArray[Any]], ragged: bool) -> tuple[ArraySpec, float | None]:
+def _spec_and_length(column: Sequence[Array], ragged: bool) -> tuple[ArraySpec, float | None]:
     """The spec of a leaf by its values in a sample, and its mean length; None if it is not ragged."""
     spec = spec_of(next((leaf for leaf in column if leaf.size), column[0]))
     if not all(leaf.ndim for leaf in column) or (not ragged and len(set(map(len, column))) == 1):
@@ -137,7 +131,7 @@ def _spec_and_length(column: Sequence[NDArray[Any]], ragged: bool) -> tuple[Arra
     return ArraySpec((round(length), *spec.shape[1:]), spec.dtype), length
 
 
-def _flatten(example: Tree) -> tuple[list[NDArray[Any]], Structure]:
+def _flatten(example: Tree) -> tuple[list[Array], Structure]:
     leaves, structure = flatten(example, is_leaf=_is_numbers)
     return [array_or_object(leaf) for leaf in leaves], structure
 

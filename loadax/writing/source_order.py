@@ -10,7 +10,6 @@ the order of arrival. It begins with the number of source rows that it covers, w
 so that a resumed write continues from there. Processes that write the same file write the same bytes.
 """
 
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,10 +21,10 @@ from threading import Lock
 from typing import Any, BinaryIO, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.context import Caller
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.spec import check_batch, flatten_spec
 from loadax.core.threads import thread_pool
@@ -33,15 +32,14 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.plan.order import depth_first
 from loadax.plan.sample import Sampled
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Array, Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.kept_files import open_kept
 from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.destination import Share
 from loadax.writing.layout import Layout
-from loadax.writing.parts import ahead, rows_per_read
-from loadax.writing.ragged import RaggedRows
-from loadax.writing.rows import Rows, Written
+from loadax.writing.parts import Parts, ahead, rows_per_read
+from loadax.writing.rows import Written
 
 _MEMORY_BYTES = 128 << 20  # all rows, if there is no file; rows that wait to be appended; a bucket, at least a part
 _RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
@@ -49,49 +47,39 @@ _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for writing rows to a
 _COUNTED = 1 << 20  # positions in one step, when rows in the file are counted
 _HEADER_BYTES = 16  # int64[2]: rows of a bucket, rows of the source that the file covers
 
-_log = logging.getLogger("loadax")
-
 
 @contextmanager
 def in_source_order(
-    rows: Rows | RaggedRows,
-    layout: Layout,
-    parts: Sequence[int],
-    share: Share,
-    path: Path | None,
-    workers: int,
-    resume: bool,
-    progress: bool | None,
-) -> Iterator[Rows | RaggedRows]:
-    """A block that writes rows; yields them, after one pass over their source if that decodes far fewer chunks.
+    parts: Parts, wanted: Sequence[int], share: Share, path: Path | None, *, resume: bool, progress: bool | None
+) -> Iterator[Parts]:
+    """A block that writes parts; yields them, after one pass over their source if that decodes far fewer chunks.
 
     Args:
-        rows: Rows to write.
-        layout: Layout of the store.
-        parts: Parts that will be written.
+        parts: Writer of the parts.
+        wanted: Parts that will be written.
         share: `(i, n)`: this process writes every n-th part from i on.
         path: Path of the temporary file, which is deleted after the block unless it fails; None: no file can be used.
-        workers: Number of threads that read.
         resume: Whether to continue with the file of an interrupted write.
         progress: Whether to show a progress bar of the pass; None: if stderr is a terminal.
 
     Raises:
         SourceError: When the file can't be written or read.
     """
-    if not isinstance(rows, Written) or not _pays(rows, layout, parts, workers):
-        yield rows
+    rows, layout = parts.rows, parts.layout
+    if not isinstance(rows, Written) or not _pays(rows, layout, wanted, parts.workers):
+        yield parts
         return
     row = np.dtype([("", np.int64), *(("", each.spec.dtype, each.spec.shape) for each in layout.arrays)], align=True)
     size = row.itemsize * sum(stop - start for start, stop in map(layout.part, range(share[0], layout.parts, share[1])))
     in_memory = size <= _MEMORY_BYTES
     if not in_memory and (reason := _lacks_space(path, size)):
-        _log.warning("chunks of the source are decoded once for each row: %s", reason)
-        yield rows
+        log.warning("chunks of the source are decoded once for each row: %s", reason)
+        yield parts
         return
     with nullcontext() if in_memory or path is None else _open(path, resume) as file:
         ordered = SourceOrder(rows, layout, share, row, file)
-        ordered.read_source(workers, progress)
-        yield replace(rows, stored=ordered.read)
+        ordered.read_source(parts.workers, progress)
+        yield replace(parts, rows=replace(rows, stored=ordered.read))
     if file is not None and path is not None:
         path.unlink(missing_ok=True)
 
@@ -116,7 +104,7 @@ class SourceOrder:
         self._stored = np.zeros(-(-layout.parts // parts), np.int64)  # rows of each bucket in the file
         self._buffer = np.empty(max(1, _MEMORY_BYTES // row.itemsize), row)  # unused pages take no memory
         self._buffered = 0
-        self._bucket: tuple[int, NDArray[Any]] | None = None
+        self._bucket: tuple[int, Array] | None = None
         self._lock = Lock()
 
     def read_source(self, workers: int, progress: bool | None) -> None:
@@ -151,7 +139,7 @@ class SourceOrder:
         chosen = rows[found]
         return flatten_spec(self._rows.spec)[1].build(chosen[leaf] for leaf in self._leaves)
 
-    def _read_run(self, low: int, high: int) -> NDArray[Any]:
+    def _read_run(self, low: int, high: int) -> Array:
         """Reads the rows of these parts that are rows `low` to `high - 1` of the source."""
         order, source_rows = self._rows.order, np.arange(low, high)
         positions = order.inverse(source_rows, np.zeros_like(source_rows), (0, order.size)).positions
@@ -169,7 +157,7 @@ class SourceOrder:
                 rows[name] = leaf
         return rows
 
-    def _add(self, rows: NDArray[Any], begin: int) -> None:
+    def _add(self, rows: Array, begin: int) -> None:
         """Adds rows to the buffer; the source before row `begin` was added already."""
         for first in range(0, len(rows), len(self._buffer)):
             added = rows[first : first + len(self._buffer)]
@@ -196,7 +184,7 @@ class SourceOrder:
         self._stored += counts
         self._buffered = 0
 
-    def _load(self, number: int) -> NDArray[Any]:
+    def _load(self, number: int) -> Array:
         """Reads a bucket, and sorts it by position."""
         if self._file is None:
             rows = self._buffer[: self._buffered]

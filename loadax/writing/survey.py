@@ -19,8 +19,8 @@ from loadax.writing.parts import damage_of
 _CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk
 _CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs with a checksum
 
+# `(start, stop)` for every dimension.
 Box = tuple[tuple[int, int], ...]
-"""`(start, stop)` for every dimension."""
 
 
 @final

@@ -1,19 +1,17 @@
 """`write_zarr`: writes the rows of a dataset to a zarr store."""
 
 import json
-import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from math import inf
 from time import sleep
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
-from loadax.core.patience import NOTICE, Patience
+from loadax.core.log import log
+from loadax.core.patience import wait_until
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tasks import Engine, checked_engine
@@ -28,7 +26,7 @@ from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import array_label, array_names, plan_layout
+from loadax.writing.layout import Sizes, array_label, array_names, plan_layout
 from loadax.writing.parts import Parts
 from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
@@ -36,8 +34,6 @@ from loadax.writing.source_order import in_source_order
 
 _POLL = 0.2  # seconds
 _WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
-
-_log = logging.getLogger("loadax")
 
 
 @contextmanager
@@ -112,9 +108,9 @@ def write_zarr(
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     engine = checked_engine(executor)
-    sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
-    known = find_ragged(rows, ragged, **sizes) if isinstance(rows, Written) else None
-    layout = plan_layout(rows.spec, len(rows), **sizes) if known is None else known.layout
+    sizes = Sizes(chunk_rows, shard_rows, compression)
+    known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
+    layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
     structure = flatten_spec(rows.spec)[1] if known is None else known.structure
     content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
     if known is not None:
@@ -136,7 +132,7 @@ def write_zarr(
     share = (process.index, process.count) if is_dealt else share
     replaced = overwrite and final.is_replaced()
     if not replaced and not final.begin(content, resume=resume, share=share):
-        _log.info("%s: finished already", final.location)
+        log.info("%s: finished already", final.location)
         return structure
     with final.replacement(content) if replaced else _hint(final, go_on) as destination:
         arrays = destination.create(layout, rows.attributes)
@@ -148,9 +144,9 @@ def write_zarr(
             _write_together(parts, destination, PassOptions(1, engine, progress), resume=resume)
         if not destination.finish(content, share):
             text = "%s: process %d of %d is done; the store is complete when all are"
-            _log.info(text, destination.location, *(share or (0, 1)))
+            log.info(text, destination.location, *(share or (0, 1)))
         if is_dealt:
-            _wait_for_all(destination)
+            wait_until(destination.is_complete, "%s: waiting for the shares of other processes", destination.location)
     return structure
 
 
@@ -182,7 +178,8 @@ def _write_share(parts: Parts, destination: Destination, share: Share, *, resume
     own_parts = range(share[0], parts.layout.parts, share[1])
     with progress_bar(parts.label, sum(map(parts.rows_of, own_parts)), "row", progress) as done:
         wanted = list(parts.missing(own_parts, lambda part: done(parts.rows_of(part)))) if resume else own_parts
-        with _ordered(parts, destination, wanted, share, resume=resume, progress=progress) as ordered:
+        path = destination.path_of_rows(*share)
+        with in_source_order(parts, wanted, share, path, resume=resume, progress=progress) as ordered:
             ordered.write(wanted, lambda part: done(parts.rows_of(part)))
 
 
@@ -201,7 +198,7 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
             check_shared(folder, parts.label, destination.is_complete)
         except ArgumentError:  # each host may have a copy of its own
             text = "%s: this is not the folder of process 0, so this process writes all rows for itself"
-            _log.warning(text, destination.location)
+            log.warning(text, destination.location)
     with progress_bar(parts.label, sum(parts.sizes), "row", options.progress) as done:
         kept = PartsFolder(folder, parts.label, parts.layout.parts, lambda part: done(parts.rows_of(part)))
         try:
@@ -211,11 +208,12 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
                         pass
                 wanted = [part for part in range(kept.count) if not kept.has(part)]
                 if resume:
-                    _log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
+                    log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
                 if options.executor is not None:
                     run_pass(parts, kept, options, done)
                     return
-                with _ordered(parts, destination, wanted, (0, 1), resume=resume, progress=options.progress) as ordered:
+                path, bar = destination.path_of_rows(0, 1), options.progress
+                with in_source_order(parts, wanted, (0, 1), path, resume=resume, progress=bar) as ordered:
                     while not kept.is_complete():
                         ordered.write(iter(kept.claim, None), partial(_keep, kept))
                         sleep(_POLL if not kept.is_complete() else 0)
@@ -224,35 +222,9 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
                 raise SourceError(f"{folder} was deleted; call again, with resume=True") from None
 
 
-def _wait_for_all(destination: Destination) -> None:
-    patience = Patience(NOTICE, inf)
-    while not destination.is_complete():
-        if patience.due():
-            _log.warning(
-                "%s: waiting for the shares of other processes, for %.0f s", destination.location, patience.waited
-            )
-        sleep(_POLL)
-
-
 def _keep(kept: PartsFolder, part: int) -> None:
     kept.put(part, {})
     kept.finish(part)
-
-
-@contextmanager
-def _ordered(
-    parts: Parts,
-    destination: Destination,
-    wanted: Sequence[int],
-    share: Share,
-    *,
-    resume: bool,
-    progress: bool | None,
-) -> Iterator[Parts]:
-    """A block that writes parts, with each chunk of their source decoded once."""
-    file = destination.path_of_rows(*share)
-    with in_source_order(parts.rows, parts.layout, wanted, share, file, parts.workers, resume, progress) as rows:
-        yield replace(parts, rows=rows)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.io import from_arrays, from_zarr
 from loadax.protocols import ArraySpec
-from loadax.writing.layout import plan_layout
+from loadax.writing.layout import Sizes, plan_layout
 from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples
@@ -141,7 +141,7 @@ def test_every_chunk_has_a_checksum_and_zeros_are_stored(compression: str | None
     ],
 )
 def test_chunks_of_four_kib_and_shards_of_128_mib(spec: Any, rows: int, chunk: int, shard: int) -> None:
-    layout = plan_layout(ArraySpec(spec[1], np.dtype(spec[0])), rows)
+    layout = plan_layout(ArraySpec(spec[1], np.dtype(spec[0])), rows, Sizes())
     assert (layout.arrays[0].chunk_rows, layout.shard_rows) == (chunk, shard)
 
 

@@ -3,8 +3,8 @@
 import os
 import re
 import resource
-import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -44,7 +44,7 @@ class _Span(NamedTuple):
 class RecordFiles:
     """The records of a sequence of files. Thread-safe; pickles as the list of files.
 
-    Files are opened on first use and closed in that order once half of the process's open-file limit is reached.
+    Files are opened on first use; half of the process's open-file limit stay open, those that were used last.
 
     Args:
         files: Files, at least one.
@@ -55,8 +55,11 @@ class RecordFiles:
         self._ends = np.cumsum([file.records for file in self.files], dtype=np.int64)
         self._begins = self._ends - [file.records for file in self.files]
         self._groups = np.array([file.group for file in self.files], np.int64)
-        self._lock = threading.Lock()
-        self._open: dict[int, Any] = {}
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = 1 << 20 if limit == resource.RLIM_INFINITY else max(1, limit // 2)
+        paths = [file.path for file in self.files]
+        # One that is dropped is closed when the last thread that reads from it drops its reference.
+        self._reader = lru_cache(most)(lambda index: _open(paths[index]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RecordFiles, (self.files,)
@@ -135,7 +138,7 @@ class RecordFiles:
         records: list[bytes] = []
         for index, low, high in spans:
             try:
-                records += (self._open.get(index) or self._reader(index)).read(low, high)
+                records += self._reader(index).read(low, high)
             except (RuntimeError, IndexError) as error:
                 asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
@@ -152,15 +155,6 @@ class RecordFiles:
         except RuntimeError:
             return self._one_by_one(spans)  # names the damaged record
         return records
-
-    def _reader(self, index: int) -> Any:
-        with self._lock:
-            if index not in self._open:
-                while len(self._open) >= _most_open():
-                    # Closed when the last thread that reads from it drops its reference.
-                    self._open.pop(next(iter(self._open)))
-                self._open[index] = _open(self.files[index].path)
-            return self._open[index]
 
     def _place(self, row: int) -> tuple[int, int]:
         row = int(check_rows([row], len(self))[0])
@@ -195,9 +189,3 @@ def _open(path: str) -> Any:
     if reader.ok():
         return reader
     raise SourceError(f"{path} can't be opened as ArrayRecord: it has another format, or its writer was never closed")
-
-
-def _most_open() -> int:
-    """Half of the process's open-file limit."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if most == resource.RLIM_INFINITY else max(1, most // 2)

@@ -1,18 +1,21 @@
-"""Sources of ArrayRecord records: bytes, or arrays of one dtype, padded or equally long."""
+"""Opens ArrayRecord files, whose records are bytes, or arrays of one dtype, padded or equally long."""
 
 from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
-from loadax.errors import LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
-from loadax.sources.array_record.files import RecordFiles
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Source, Tree, Visits
+from loadax.sources.array_record.files import RecordFiles, open_record_files
+from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
+from loadax.sources.io.expand import expand
+from loadax.sources.io.files import Files
 from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"
@@ -66,7 +69,7 @@ class PaddedRecords(_Records):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         data, length = (*out, None)[:2]
         if data is None and length is None:
             return
@@ -85,7 +88,7 @@ class PaddedRecords(_Records):
             (start, stop) = boxes[0][0]
             self._pad(records, start, stop, data)
 
-    def _pad(self, records: list[bytes], start: int, stop: int, data: NDArray[Any]) -> None:
+    def _pad(self, records: list[bytes], start: int, stop: int, data: Array) -> None:
         """Writes the entries `[start, stop)` of each record to `data`, padded with zeros."""
         straight = data.flags.c_contiguous and self._dtype.isnative
         room = data if straight else np.empty(data.shape, self._dtype)
@@ -134,7 +137,7 @@ class RecordSource(_Records):
             return None
         return PaddedRecords(self._files, self._dtype, pad)
 
-    def read(self, rows: Integers) -> NDArray[Any]:
+    def read(self, rows: Integers) -> Array:
         """Reads the examples at `rows`; arrays must be equally long."""
         records = self._files.read(rows)
         if self._dtype is None:
@@ -172,3 +175,31 @@ def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: 
             f"{with_article(str(dtype))} entry; check dtype=, or decode the records in a map if they are encoded"
         )
     return lengths
+
+
+def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
+    """Opens ArrayRecord files; see `loadax.from_array_record`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing, has another format, or has no records; names it.
+        UnsupportedError: When a path is a URL, or `array_record` is not installed.
+    """
+    entries = None if dtype is None else _dtype(dtype)
+    files = Files()
+    locations = expand(paths, FORMAT, files)
+    for path, size in zip(locations, files.sizes(locations), strict=True):
+        if not size:
+            raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
+    return RecordSource(open_record_files(locations), entries)
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype = checked_dtype("dtype", value)
+    if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
+        raise ArgumentError(
+            f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or another numeric dtype, or decode "
+            "the bytes in a map",
+            argument="dtype",
+        )
+    return dtype

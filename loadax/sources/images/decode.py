@@ -9,8 +9,8 @@ import numpy as np
 
 from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
 
+# Exceptions of decoding damaged files; Pillow has no common class.
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
-"""Exceptions of decoding damaged files; Pillow has no common class."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by more pictures, as phones write it
@@ -64,7 +64,10 @@ class Rendering:
         # A centre crop and a symmetric filter commute with the rotation, which is cheaper on the smaller image.
         size = self.size[::-1] if orientation >= _TURNED else self.size
         down, across = fitted((height, width), size, self.fit)
-        factor = _reduction(min(down.scale, across.scale), self.fast)
+        # libjpeg shrinks a JPEG while it decodes, which is much faster. At least a factor of 2 is left to the filter,
+        # which hides that libjpeg's own filter is sharper: 48 dB or more.
+        scale = min(down.scale, across.scale) / (1 if self.fast else 2)
+        factor = next((factor for factor in (8, 4, 2) if scale >= factor), 1)
         pixels = decode_jpeg(content, "RGB", min_height=-(-height // factor), min_width=-(-width // factor), **how)
         # The fast method interpolates four stored pixels, so it must not skip any. In a reduced image the filter is
         # cheap.
@@ -76,7 +79,12 @@ class Rendering:
         from PIL import Image, ImageOps
 
         image.load()  # here, so that its errors are raised: a PNG's EXIF may come after its pixels
-        image = _rgb(image if _orientation(image) == 1 else ImageOps.exif_transpose(image))
+        image = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip to 8 bits
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        elif image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # avoids a warning of Pillow
+        image = image.convert("RGB")  # transparent pixels get their stored colour
         if self.size is None:
             return np.asarray(image)
         width, height = image.size
@@ -84,25 +92,6 @@ class Rendering:
         right, bottom = min(across.start + across.extent, width), min(down.start + down.extent, height)
         box = across.start, down.start, right, bottom
         return np.asarray(image.resize((across.length, down.length), Image.Resampling.BILINEAR, box))
-
-
-def _reduction(scale: float, fast: bool) -> int:
-    """Factor by which libjpeg shrinks a JPEG while it decodes, which is much faster: 1, 2, 4 or 8.
-
-    At least a factor of 2 is left to the filter, which hides that libjpeg's own filter is sharper: 48 dB or more.
-    """
-    return next((factor for factor in (8, 4, 2) if scale >= factor * (1 if fast else 2)), 1)
-
-
-def _rgb(image: Any) -> Any:
-    """Converts a Pillow image to RGB; transparent pixels get their stored colour."""
-    from PIL import Image
-
-    if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip to 8 bits
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # avoids a warning of Pillow
-    return image.convert("RGB")
 
 
 def _orientation(image: Any) -> int:

@@ -6,9 +6,8 @@ from typing import Any
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering
-from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.format import ENDINGS, FORMAT
-from loadax.sources.images.source import ImageSource
+from loadax.sources.images.source import ImageFiles, ImageSource
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles

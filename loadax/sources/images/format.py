@@ -2,8 +2,8 @@
 
 from loadax.sources.format import Format
 
+# File extensions of images, in any case.
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-"""File extensions of images, in any case."""
 
 FORMAT = Format(
     "from_images",

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from loadax.errors import SourceError, StorageError
 
+# Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request.
 GAP = 64 << 10
-"""Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request."""
 
+# Largest joined range in bytes, so that several requests share the work.
 JOINED = 8 << 20
-"""Largest joined range in bytes, so that several requests share the work."""
 
 
 class ByteRange(NamedTuple):
@@ -53,6 +53,24 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
         (location, start, stop), within = wanted, [index]
     if within:
         yield ByteRange(location, start, stop), within
+
+
+def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
+
+    Examples:
+        >>> from loadax.sources.io.byte_ranges import waves
+        >>> list(waves([3, 4, 9, 1], 8))
+        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    first, total = 0, 0
+    for position, size in enumerate(sizes):
+        total += size
+        if total > most and position > first:
+            yield slice(first, position)
+            first, total = position, size
+    if len(sizes) > first:
+        yield slice(first, len(sizes))
 
 
 def no_such_file(location: str) -> StorageError:

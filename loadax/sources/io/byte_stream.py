@@ -1,7 +1,7 @@
 """Reads many parts of a byte stream that is stored in a sequence of files."""
 
-import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -42,6 +42,7 @@ class Ends:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.segments = tuple(segments)
+        self.locations = [segment.location for segment in self.segments]
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
@@ -50,10 +51,6 @@ class Ends:
     def total(self) -> int:
         """Length of the stream in bytes."""
         return int(self.ends[-1])
-
-    @property
-    def locations(self) -> list[str]:
-        return [segment.location for segment in self.segments]
 
     def owners(self, offsets: Integers) -> Integers:
         """Indices of the segments that contain these bytes of the stream."""
@@ -117,8 +114,8 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
-        self._maps: dict[int, _MappedSegment] = {}
-        self._lock = threading.Lock()
+        # One that is dropped is unmapped when the last thread that reads from it drops its array.
+        self._map = lru_cache(_MOST_MAPS)(_map)
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -128,9 +125,7 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
-        low = high = 0
-        if len(self.ends.segments) > 1:
-            low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
+        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
         if low == high:
             copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
             return
@@ -170,15 +165,9 @@ class MappedSegments:
             return take_parts(self._mapped(met[0]).memory.view(dtype), begins, lengths)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
-        memories = {index: self._mapped(index).memory.view(dtype) for index in met}
-        if len(out) >= _LONG * len(starts):
-            parts = zip(owners.tolist(), begins.tolist(), lengths.tolist(), places.tolist(), strict=True)
-            for index, begin, length, place in parts:
-                out[place : place + length] = memories[index][begin : begin + length]
-            return out
-        for index, memory in memories.items():
+        for index in met:
             owned = owners == index
-            put_parts(memory, begins[owned], lengths[owned], out, places[owned])
+            put_parts(self._mapped(index).memory.view(dtype), begins[owned], lengths[owned], out, places[owned])
         return out
 
     def _stretches(self, index: int, size: int) -> NDArray[Any]:
@@ -189,13 +178,7 @@ class MappedSegments:
 
     def _mapped(self, index: int) -> "_MappedSegment":
         segment = self.ends.segments[index]
-        mapped = self._maps.get(index)
-        if mapped is None:
-            with self._lock:
-                while len(self._maps) >= _MOST_MAPS:
-                    # Unmapped when the last thread that reads from it drops its array.
-                    self._maps.pop(next(iter(self._maps)))
-                mapped = self._maps[index] = _map(segment)
+        mapped = self._map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
         if mapped.file.size() < segment.begin + segment.size:
             raise cut_short(segment.location)
@@ -207,8 +190,8 @@ class MappedSegments:
 class _MappedSegment(NamedTuple):
     file: FileMap
     memory: NDArray[np.uint8]
+    # Overlapping rows by their size, of which there are few.
     views: dict[int, NDArray[Any]]
-    """Overlapping rows by their size, of which there are few."""
 
 
 def _map(segment: FileSpan) -> _MappedSegment:

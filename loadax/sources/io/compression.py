@@ -12,8 +12,8 @@ from typing import Any
 from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 
+# First bytes of a file that `compression_of` needs.
 MAGIC_BYTES = 10
-"""First bytes of a file that `compression_of` needs."""
 
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),

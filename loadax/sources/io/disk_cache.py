@@ -10,19 +10,20 @@ fetched again.
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any, final
 
 from loadax.core.arguments import integer
+from loadax.core.log import log
 from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.files import Files
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.io.kept_files import (
     check_folder,
@@ -35,18 +36,15 @@ from loadax.sources.io.kept_files import (
 )
 from loadax.sources.io.paths import local_folder
 
+# Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
+# the cache has few files.
 BLOCK = 128 << 10
-"""Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
-the cache has few files.
-"""
 
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4
 _LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
 _TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can't be stored is fetched again
 _NAME = re.compile("[0-9a-f]{40}")  # of blocks
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -88,8 +86,8 @@ class DiskCache:
     @staticmethod
     def name(identity: FileIdentity, byte_range: ByteRange) -> str:
         """Returns the cache key of a block of a file."""
-        key = identity, byte_range.start, byte_range.stop
-        return hashlib.blake2b(repr(key).encode(), digest_size=20).hexdigest()
+        key = repr((identity, byte_range.start, byte_range.stop))
+        return hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
 
     def get(self, name: str, byte_range: ByteRange) -> bytes | None:
         """Returns the content of a block; None if it is missing or damaged.
@@ -108,7 +106,7 @@ class DiskCache:
             self._warn(f"{path}: {error}")
             return None
         if content is None:
-            _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
+            log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
             with suppress(OSError):
                 path.unlink()
             return None
@@ -196,7 +194,7 @@ class DiskCache:
     def _warn(self, problem: str) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
+            log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
 
 
 def open_cache(folder: Any, limit: Any) -> DiskCache | None:
@@ -212,12 +210,55 @@ def open_cache(folder: Any, limit: Any) -> DiskCache | None:
 def _read(path: Path, size: int) -> bytes | None:
     """Content of a block, whose file has `size` bytes; None: it is damaged."""
     with os.fdopen(open_kept(path), "rb") as file:
-        if os.fstat(file.fileno()).st_size != size:
-            return None
-        stored = file.read(size)
+        stored = file.read(size + 1)
     content = stored[_CHECKSUM:]
     return content if len(stored) == size and stored[:_CHECKSUM] == _checksum(content) else None
 
 
 def _checksum(content: bytes) -> bytes:
     return zlib.crc32(content).to_bytes(_CHECKSUM, "little")
+
+
+@final
+class CachedFiles:
+    """Reads byte ranges from the cache; on a miss, fetches whole blocks and stores them.
+
+    The key of a block includes the file's identity, so that a replaced file is fetched again.
+
+    Args:
+        files: Reader of the files, with a cache.
+        extents: Number of readable bytes of each file, by location.
+
+    Raises:
+        ArgumentError: When the cache can't be written.
+    """
+
+    def __init__(self, files: Files, extents: Mapping[str, int]):
+        assert files.cache is not None
+        self._files, self._cache, self._extents = files, files.cache, dict(extents)
+        self._cache.create()
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
+        locations = sorted({location for location, _ in wanted})
+        identities = dict(zip(locations, self._files.identities(locations), strict=True))
+        names = {key: self._cache.name(identities[key[0]], self._range(*key)) for key in wanted}
+        contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
+        missing = [key for key in wanted if contents[key] is None]
+        for key, content in zip(missing, self._files.read([self._range(*key) for key in missing]), strict=True):
+            contents[key] = content
+            self._cache.put(names[key], content)
+        return [self._cut(byte_range, contents) for byte_range in ranges]
+
+    def _cut(self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]) -> bytes:
+        blocks = _blocks(wanted)
+        joined = b"".join(contents[wanted.location, block] or b"" for block in blocks)
+        start = wanted.start - blocks.start * BLOCK
+        return joined[start : start + wanted.stop - wanted.start]
+
+    def _range(self, location: str, block: int) -> ByteRange:
+        return ByteRange(location, block * BLOCK, min((block + 1) * BLOCK, self._extents[location]))
+
+
+def _blocks(wanted: ByteRange) -> range:
+    return range(wanted.start // BLOCK, -(-wanted.stop // BLOCK))

@@ -1,29 +1,47 @@
-"""Expands a path, folder, glob or brace pattern, URL, or a list of these, to files."""
+"""Expands a path, folder, glob or brace pattern, URL, or a list of these, to files; lists folders and patterns."""
 
-import logging
+import glob
 import math
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import compress
-from pathlib import PurePosixPath
-from typing import Any
-from urllib.parse import urlsplit
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import count_text, some
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.format import Format
 from loadax.sources.io.files import Files
-from loadax.sources.io.listing import ListedPath, entries_at, entries_in, is_pattern
 from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 from loadax.sources.neighbours import is_companion, is_hidden
 
-_log = logging.getLogger("loadax")
-
 _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
 _MOST_FILES = 10_000_000  # of a brace pattern
+
+
+class ListedPath(NamedTuple):
+    """A file or folder.
+
+    Args:
+        location: Path or URL; that of a folder ends with "/".
+        parts: Parts of its path below the folder that was listed, or below the part of a pattern without wildcards.
+    """
+
+    location: str
+    parts: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
+
+    @property
+    def is_folder(self) -> bool:
+        return self.location.endswith("/")
 
 
 def expand(given: Any, kind: Format, files: Files) -> list[str]:
@@ -115,7 +133,7 @@ def _expand(path: str, kind: Format, files: Files) -> list[str]:
         raise UnsupportedError(f"{path}: {kind.local_only}")
     if path.endswith("/") if local is None else local.is_dir():
         return _of_folder(ListedPath(path if local is None else f"{local}/", ()), kind, files)
-    if (local is not None and local.exists()) or not is_pattern(path):
+    if (local is not None and local.exists()) or not _is_pattern(path):
         return [path if local is None else str(local)]
     return _of_pattern(path, kind, files)
 
@@ -130,7 +148,7 @@ def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = Fa
         within: Whether it has the name of a file itself: then it may be empty, and has no further such folders.
     """
     shown = folder.location if "://" in folder.location else folder.location.rstrip("/")
-    entries = entries_in(folder.location, files)
+    entries = [ListedPath(location, [_parts(location)[-1]]) for location in files.names(folder.location)]
     visible = [entry for entry in entries if not is_hidden(entry.name)]
     kept = [entry for entry in visible if kind.belongs(entry.name)]
     found = [entry.location for entry in kept if not entry.is_folder]
@@ -147,7 +165,7 @@ def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = Fa
 
 def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
     """The files that match a pattern, and those in folders that match and have the name of a file of the kind."""
-    pattern, entries = entries_at(path, files)
+    pattern, entries = _entries_at(path, files)
     # A pattern of all names stands for the files that a folder does.
     whole = pattern[-1] in ("*", "**") and any(kind.belongs(entry.name) for entry in entries if not entry.is_folder)
     taken = [_is_taken(entry, pattern, kind) and (kind.belongs(entry.name) or not whole) for entry in entries]
@@ -182,4 +200,49 @@ def _is_taken(entry: ListedPath, pattern: Sequence[str], kind: Format) -> bool:
 def _tell(path: str, aside: Sequence[ListedPath]) -> None:
     if aside:
         names = some(sorted("/".join(entry.parts) for entry in aside))
-        _log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)
+        log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)
+
+
+def _is_pattern(path: str) -> bool:
+    """Whether a path or URL at which there is no file is a glob pattern."""
+    local = local_path(path)
+    return "*" in path if local is None else glob.has_magic(str(local))
+
+
+def _entries_at(path: str, files: Files) -> tuple[Sequence[str], list[ListedPath]]:
+    """Lists what matches a pattern: `*` within a name, `**` any number of folders.
+
+    Returns:
+        Parts of the pattern from its first wildcard on, and the matches.
+    """
+    local = local_path(path)
+    if local is not None:
+        fixed = next(index for index, part in enumerate(local.parts) if glob.has_magic(part))
+        found = [Path(match) for match in glob.glob(str(local), recursive=True)]  # noqa: PTH207
+        # `**` also matches the folder itself.
+        entries = [
+            ListedPath(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found if each.parts[fixed:]
+        ]
+        return local.parts[fixed:], entries
+    folder = path[: path.index("*")].rpartition("/")[0] + "/"
+    pattern = path[len(folder) :].split("/")
+    deep = len(pattern) > 1 or pattern[0] == "**"
+    listed = files.names(folder, below=deep)
+    if deep:  # then only files are listed
+        listed += {url[: end + 1] for url in listed for end in range(len(folder), len(url)) if url[end] == "/"}
+    fixed = len(_parts(folder))
+    entries = [ListedPath(url, _parts(url)[fixed:]) for url in listed]
+    return pattern, [entry for entry in entries if entry.parts and _fits(entry.parts, pattern)]
+
+
+def _parts(location: str) -> Sequence[str]:
+    plain = unquote(location) if "://" in location else location
+    return plain.rstrip("/").split("/")
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not parts or not pattern:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _fits(parts, pattern[1:]) or _fits(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])

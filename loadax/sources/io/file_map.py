@@ -37,7 +37,11 @@ class FileMap:
             self._identity = status.st_dev, status.st_ino
             self._modified = status.st_mtime_ns
             self.length = status.st_size
-            self._address = self._map(descriptor)
+            address = self._libc.mmap(None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+            if address in (None, _FAILED):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+            self._address = int(address)
         finally:
             os.close(descriptor)
 
@@ -47,13 +51,6 @@ class FileMap:
     def __del__(self) -> None:
         if self._address:
             self._libc.munmap(self._address, self.length)
-
-    def _map(self, descriptor: int) -> int:
-        address = self._libc.mmap(None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-        if address in (None, _FAILED):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return int(address)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, final
 from urllib.parse import urlsplit
 
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
@@ -21,12 +21,12 @@ from loadax.sources.io.object_stores import BUCKETS
 from loadax.sources.io.paths import local_path
 
 if TYPE_CHECKING:
+    from loadax.sources.io.disk_cache import DiskCache
     from loadax.sources.io.remote import RemoteFiles
 
 _DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
 _PART = 1 << 20
 
-_log = logging.getLogger("loadax")
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -44,9 +44,13 @@ class Files:
     Every method takes many files, so that requests run concurrently. What is once known of a remote file, from a list
     or an earlier answer, is not requested again: remote files must not change while they are read. Thread-safe; pickles
     with what it knows, and another process opens its own connections.
+
+    Args:
+        cache: Local cache of blocks of remote files, for `CachedFiles`; None: no cache.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache: "DiskCache | None" = None) -> None:
+        self.cache = cache
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
@@ -109,20 +113,17 @@ class Files:
         Raises:
             SourceError: When a range exceeds its file, or the file does not exist or has changed; names it.
         """
-        contents = [b""] * len(ranges)
         remote = {location: local_path(location) is None for location in {wanted.location for wanted in ranges}}
-        asked = [index for index, wanted in enumerate(ranges) if wanted.stop > wanted.start]
-        far = [index for index in asked if remote[ranges[index].location]]
-        answers, infos = self._remote.read([ranges[index] for index in far]) if far else ([], {})
+        far = [wanted for wanted in ranges if wanted.stop > wanted.start and remote[wanted.location]]
+        answers, infos = self._remote.read(far) if far else ([], {})
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
                 raise changed(location)
-        for index, content in zip(far, answers, strict=True):
-            contents[index] = content
-        for index in asked:
-            if not remote[ranges[index].location]:
-                contents[index] = _read(ranges[index])
-        return contents
+        contents = dict(zip(far, answers, strict=True))
+        return [
+            contents[wanted] if wanted in contents else _read(wanted) if wanted.stop > wanted.start else b""
+            for wanted in ranges
+        ]
 
     def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
         """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.
@@ -166,7 +167,7 @@ class Files:
         return any(local_path(location) is None for location in locations)
 
     def _digest(self, location: str, size: int) -> bytes:
-        _log.warning(
+        log.warning(
             "%s: the server sends neither ETag nor Last-Modified, so up to %s of the file are read to tell whether "
             "it has changed",
             redact(location),
@@ -237,9 +238,8 @@ def _read(byte_range: ByteRange) -> bytes:
 
 
 def _opened(location: str) -> BinaryIO:
-    path = _path(location)
     try:
-        return os.fdopen(open_regular(path), "rb")
+        return os.fdopen(open_regular(_path(location)), "rb")
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:

@@ -6,35 +6,32 @@ Used by `filter`, `split_by` and `pack`, and by sources whose files have no inde
 import errno
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import open_kept, sweep, whole_file
+from loadax.sources.io.kept_files import open_kept, stamp_of, sweep, whole_file
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.io.paths import local_folder
 
+# Field of an identity that is None in a run of several processes, since each may have its own copy of the data.
 FILES = "files"
-"""Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
+# Field of an identity that stores of earlier versions lack.
 INNER = "inner functions"
-"""Field of an identity that stores of earlier versions lack."""
 
 _VERSION = 3
 _LONGEST = 64 << 20  # bytes of a description
 _NAME = "loadax index"
 _MAGIC = f'{{\n "{_NAME}": '.encode()  # first bytes of a description
-
-_log = logging.getLogger("loadax")
 
 
 class Entry(NamedTuple):
@@ -78,10 +75,7 @@ class IndexFolder:
 
     def stamp(self, name: str) -> tuple[int, int] | None:
         """What changes whenever an entry is written; None if there is none."""
-        with suppress(OSError):
-            status = self.path(name).stat()
-            return status.st_ino, status.st_mtime_ns
-        return None
+        return stamp_of(self.path(name))
 
     def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
         """Returns an entry if it was computed from `identity`; else None, and logs why if it exists.
@@ -105,11 +99,10 @@ class IndexFolder:
             if content["check"] != _check(content):
                 raise ValueError("it is damaged: its checksum is wrong")
             known = {_NAME: content[_NAME], **content["identity"]}
-            asked = {_NAME: _VERSION, **identity}
-            plain = json.loads(json.dumps(asked))
+            plain = json.loads(json.dumps({_NAME: _VERSION, **identity}))
             others = [field for field, value in plain.items() if differs(known.get(field), value, field)]
             if others:
-                _log.warning(
+                log.warning(
                     "index %s does not match (%s differs) and is not used; "
                     "if several calls share the folder, pass each its own index=",
                     path,
@@ -124,9 +117,9 @@ class IndexFolder:
             entry = Entry(arrays, content["facts"])
             check(entry)
         except NPY_FAILURES as error:
-            _log.warning("index %s can't be used: %s", path, error)
+            log.warning("index %s can't be used: %s", path, error)
             return None
-        _log.info("index %s: read", path)
+        log.info("index %s: read", path)
         return entry
 
     def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
@@ -152,7 +145,7 @@ class IndexFolder:
                 self._delete_others(name, entry.arrays)
         except OSError as error:
             raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
-        _log.info("index %s: written", path)
+        log.info("index %s: written", path)
 
     def _delete_others(self, name: str, keys: Iterable[str]) -> None:
         """Deletes arrays of an entry that its description does not name, such as those of the entry before it."""

@@ -22,8 +22,8 @@ from loadax.errors import ArgumentError
 from loadax.sources.io.files import open_regular
 
 _TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
+# Suffixes of the folders that belong to a temporary file.
 BESIDE = (".new", ".old")
-"""Suffixes of the folders that belong to a temporary file."""
 
 
 def private_folder(path: Path, name: str) -> Path:
@@ -106,6 +106,14 @@ def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
         OSError: When it is a link, not a regular file, or can't be opened.
     """
     return open_regular(path, flags | os.O_NOFOLLOW)
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes whenever a file is written; None if there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 @contextmanager

@@ -116,8 +116,8 @@ def settled(spec: Any) -> Any:
     return filled
 
 
+# Status codes of TensorStore for stored bytes that are wrong, wherever they are read.
 _OF_CONTENTS = ("DATA_LOSS", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE")
-"""Status codes of TensorStore for stored bytes that are wrong, wherever they are read."""
 
 
 def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:

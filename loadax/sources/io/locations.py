@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Location
+from loadax.protocols import Array, Location
 from loadax.sources.io.file_map import FileMap
 
 
@@ -19,7 +18,7 @@ class MappedFile(NamedTuple):
     begin: int
 
 
-def mapped_file(array: NDArray[Any]) -> MappedFile | None:
+def mapped_file(array: Array) -> MappedFile | None:
     """Returns the file that an array was mapped from; None for an array in memory."""
     mapped, memory = map_of(array)
     # The result of arithmetic is a memmap without a map.
@@ -30,18 +29,23 @@ def mapped_file(array: NDArray[Any]) -> MappedFile | None:
 
 
 class MappedExtent(NamedTuple):
-    """A memory map, and the number of bytes its file must have."""
+    """A memory map, the number of bytes its file must have, and the name of that, for messages."""
 
     memory: mmap.mmap | FileMap
     size: int
+    name: str
 
-    @property
-    def whole(self) -> bool:
-        """Whether the file is still long enough: reading past its end would kill the process with SIGBUS."""
-        return self.memory.size() >= self.size
+    def check(self) -> None:
+        """Checks that the file is still long enough: reading past its end would kill the process with SIGBUS.
+
+        Raises:
+            SourceError: When it is not; names it.
+        """
+        if self.memory.size() < self.size:
+            raise cut_short(self.name)
 
 
-def map_of(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
+def map_of(array: Array) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
     """The `np.memmap` that an array is a view of, if any, and its map; None for an array in memory."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
@@ -52,12 +56,13 @@ def map_of(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap |
     return (mapped, base) if known else (None, None)
 
 
-def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
+def mapped_extent(array: Array) -> MappedExtent | None:
     """Returns the part of a file that an array needs; None for an array in memory."""
     mapped, memory = map_of(array)
     if memory is None or not array.size:
         return None
-    return MappedExtent(memory, np.lib.array_utils.byte_bounds(array)[1] - _first_byte(mapped, memory))
+    size = np.lib.array_utils.byte_bounds(array)[1] - _first_byte(mapped, memory)
+    return MappedExtent(memory, size, mapped_name(array))
 
 
 def _first_byte(mapped: np.memmap[Any, Any] | None, memory: mmap.mmap | FileMap) -> int:
@@ -70,7 +75,7 @@ def _first_byte(mapped: np.memmap[Any, Any] | None, memory: mmap.mmap | FileMap)
     return int(np.frombuffer(memory, np.uint8).ctypes.data) - begin
 
 
-def mapped_name(array: NDArray[Any]) -> str:
+def mapped_name(array: Array) -> str:
     """Name of the file that an array or its base was mapped from, for messages."""
     mapped, memory = map_of(array)
     if mapped is not None and mapped.filename is not None:

@@ -15,8 +15,8 @@ from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
 from loadax.sources.io.files import Files
 
+# The first bytes of a `.npy` file.
 MAGIC = b"\x93NUMPY"
-"""The first bytes of a `.npy` file."""
 
 REMEDY = "write it with numpy.save; if it is a flat file of tokens, open it with from_tokens and dtype="
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
@@ -24,11 +24,11 @@ _FIRST = 1 << 12  # bytes of the first read; most headers have 128
 _LONGEST = 10_000  # bytes of the longest header that NumPy reads
 _VERSIONS = (b"\1\0", b"\2\0", b"\3\0")
 
+# Exceptions that NumPy and Python's parsers raise for damaged files and other formats.
 NPY_FAILURES = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
     *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
 )
-"""Exceptions that NumPy and Python's parsers raise for damaged files and other formats."""
 
 
 def parse_npy(content: bytes | memoryview) -> NDArray[Any]:

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
 
+# Timeout of one read in seconds: far longer than the six tries below take.
 PATIENCE = 300.0
-"""Timeout of one read in seconds: far longer than the six tries below take."""
 
 _TRIES = 6
 _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
@@ -22,8 +22,8 @@ _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server 
 }
 _STALLED = 10  # seconds without a byte, after which a request is sent again
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
+# Schemes of the URLs of buckets, whose objects can be listed.
 BUCKETS = ("s3", "gs", "az")
-"""Schemes of the URLs of buckets, whose objects can be listed."""
 
 _SCHEMES = (*BUCKETS, "http", "https")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
@@ -89,7 +89,9 @@ def open_object_store(url: str) -> Any:
             case "s3":
                 return S3Store(parts.netloc, config=_s3_settings(parts.netloc), **options)
             case "gs":
-                return GCSStore(parts.netloc, config=_gcs_settings(), **options)
+                own = os.environ.get("TENSORSTORE_GCS_HTTP_URL")  # of a test server, as TensorStore names it
+                settings: Any = {"base_url": own, "skip_signature": True} if own else None
+                return GCSStore(parts.netloc, config=settings, **options)
             case "az":
                 return AzureStore(parts.netloc, **options)
             case _:
@@ -170,9 +172,3 @@ def _region_of(bucket: str) -> str:
     except (OSError, ValueError):
         return "us-east-1"
     return str(headers.get("x-amz-bucket-region") or "us-east-1")
-
-
-def _gcs_settings() -> Any:
-    """The endpoint of a test server, as TensorStore names it."""
-    url = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
-    return {"base_url": url, "skip_signature": True} if url else None

@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import shown
 from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
-_SHOWN = 80  # characters of a path in a message
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
@@ -28,7 +28,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            raise ArgumentError(f"path={_cut(text)} is not a URL: {error}; check it") from redacted(error)
+            raise ArgumentError(f"path={shown(text)} is not a URL: {error}; check it") from redacted(error)
         if parts.scheme != "file":
             return None
         text = checked_path("path", unquote(parts.path), "a path or URL")
@@ -37,14 +37,10 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     path = os.path.realpath(text) if b".." in names else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
     if len(os.fsencode(path)) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in names):
         raise ArgumentError(
-            f"path={_cut(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
+            f"path={shown(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
             f"and each name in it {_LONGEST_NAME}: pass a shorter path"
         )
     return Path(path)
-
-
-def _cut(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """RemoteFiles: sizes, listings and byte ranges of files at URLs, all requests of a call concurrently."""
 
 import asyncio
-import logging
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar, final
 from urllib.parse import quote, urlsplit
 
+from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
@@ -21,8 +21,6 @@ _SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does
 _RETRIED = re.compile(r"after \d+ retries|body error")
 _PAST_THE_END = re.compile("status code: 416")
 _ASKED = TypeVar("_ASKED")
-
-_log = logging.getLogger("loadax")
 
 
 class _Answer(NamedTuple):
@@ -104,7 +102,7 @@ class RemoteFiles:
             async for entries in self._store(url).list(prefix, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
         except (BaseError, OSError) as error:  # as where the credentials don't allow it
-            _log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
+            log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
     async def _look_up(self, location: str) -> FileInfo | None:

@@ -7,25 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
-from loadax.sources.io.byte_ranges import GAP, JOINED
+from loadax.sources.io.byte_ranges import GAP, JOINED, waves
 from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
 
 _WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
-def open_stream(segments: Sequence[FileSpan], files: Files, cache: DiskCache | None) -> "ByteStream":
+def open_stream(segments: Sequence[FileSpan], files: Files) -> "ByteStream":
     """Opens a stream of local files (memory-mapped) or of remote files (range requests).
 
     Args:
         segments: Segments of the stream.
-        files: Reader of the files; streams that share it share its connections.
-        cache: Local cache of remote blocks; None: no cache.
+        files: Reader of the files; streams that share it share its connections and its cache.
     """
     far = files.far([segment.location for segment in segments])
-    return RemoteSegments(segments, files, cache) if far else MappedSegments(segments)
+    return RemoteSegments(segments, files) if far else MappedSegments(segments)
 
 
 class _Group(NamedTuple):
@@ -44,15 +42,14 @@ class RemoteSegments:
     Args:
         segments: Segments of the stream.
         files: Reader of the files.
-        cache: Local cache of their blocks; None: no cache.
     """
 
     far = True
 
-    def __init__(self, segments: Sequence[FileSpan], files: Files, cache: DiskCache | None = None):
+    def __init__(self, segments: Sequence[FileSpan], files: Files):
         self.ends = Ends(segments)
         extents = {segment.location: segment.begin + segment.size for segment in segments}
-        self._files = files if cache is None else CachedFiles(files, cache, extents)
+        self._files = files if files.cache is None else CachedFiles(files, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         if not out.size:
@@ -79,17 +76,12 @@ class RemoteSegments:
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
-        for wave in _waves(_groups(starts[order], stops[order], self.ends)):
-            for group, content in zip(wave, self._fetch(wave), strict=True):
-                yield order[group.first : group.last], group.start, content
-
-    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
-        """Yields the bytes of each group; all requests are sent at once."""
-        ranges = [self.ends.ranges(group.start, group.stop) for group in groups]
-        contents = iter(self._files.read([byte_range for group in ranges for byte_range in group]))
-        for group in ranges:
-            pieces = [next(contents) for _ in group]
-            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        groups = _groups(starts[order], stops[order], self.ends)
+        for wave in waves([group.stop - group.start for group in groups], _WAVE):  # whose requests are sent at once
+            ranges = [self.ends.ranges(group.start, group.stop) for group in groups[wave]]
+            contents = iter(self._files.read([byte_range for parts in ranges for byte_range in parts]))
+            for group, parts in zip(groups[wave], ranges, strict=True):
+                yield order[group.first : group.last], group.start, b"".join(next(contents) for _ in parts)
 
 
 def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
@@ -105,18 +97,5 @@ def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
     return list(map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist()))
 
 
-def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
-    """Splits groups into waves of bounded memory."""
-    wave: list[_Group] = []
-    size = 0
-    for group in groups:
-        if wave and size + group.stop - group.start > _WAVE:
-            yield wave
-            wave, size = [], 0
-        wave.append(group)
-        size += group.stop - group.start
-    yield wave
-
-
+# Reads parts of a stream of local or remote files; `far`: a read waits for a network.
 ByteStream: TypeAlias = MappedSegments | RemoteSegments
-"""Reads parts of a stream of local or remote files; `far`: a read waits for a network."""

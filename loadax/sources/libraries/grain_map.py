@@ -19,12 +19,12 @@ from loadax.sources.library import comes_from
 
 _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Names of Grain's classes of datasets, without "MapDataset".
+# Element i is computed from element i of the parent.
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
-"""Element i is computed from element i of the parent."""
+# Records are the same in every epoch if those of the parents are.
 _SAME_RECORDS = {*_ROW_BY_ROW, "Source", "Range", "Slice", "Concatenate", "Zip", "Repeat", "Batch"}
-"""Records are the same in every epoch if those of the parents are."""
+# The same record may have another value in each epoch: Grain's indices continue from epoch to epoch.
 _RANDOM = {"MapWithIndex", "RandomMap"}
-"""The same record may have another value in each epoch: Grain's indices continue from epoch to epoch."""
 
 
 @final
@@ -266,8 +266,7 @@ def _deciding(dataset: Any) -> Any:
     deciding = dataset
     while _kind(deciding) in _ROW_BY_ROW - {"Filter"}:
         deciding = deciding.parents[0]
-    kinds = set(map(_kind, _chain(deciding)))
-    if kinds <= _SAME_RECORDS - _RANDOM:
+    if set(map(_kind, _chain(deciding))) <= _SAME_RECORDS - _RANDOM:
         return deciding
     raise ArgumentError(
         "the Grain dataset shuffles or maps at random before a .filter, so each epoch may have other rows; pass the "

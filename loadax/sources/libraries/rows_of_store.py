@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.protocols import Array, ArraySpec, Integers, Tree
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
@@ -43,9 +42,7 @@ class StoreSource(BaseSource):
     @property
     def chunks(self) -> range | None:
         """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
-        largest = max(
-            self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
-        )
+        largest = max(self._arrays, key=lambda array: ArraySpec(array.shape[1:], array.dtype).nbytes)
         return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
 
     def read(self, rows: Integers) -> Tree:
@@ -97,7 +94,7 @@ class _OfSource:
         self.shape, self.dtype = (len(source), *spec.shape), spec.dtype
         self.chunk_rows = source.chunks.step if isinstance(source.chunks, range) else 1
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         (leaf,), _ = flatten(self._source.read(rows))
         return leaf
 
@@ -120,7 +117,7 @@ class _OfZarr:
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
         self.chunk_rows = int(array.chunks[0])
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         return self._array[run] if run is not None else self._array.oindex[rows]
 
@@ -135,7 +132,7 @@ class _OfHdf5:
         self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
         self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         if run is not None:
             return self._dataset[run]
@@ -163,10 +160,10 @@ class _OfXarray:
         self._array = array.variable  # without the coordinates, which rows don't need
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
 
-    def rows(self, rows: Integers) -> NDArray[Any]:
+    def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
 
 
+# Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together.
 _Stored: TypeAlias = _OfSource | _OfZarr | _OfHdf5 | _OfXarray
-"""Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together."""

@@ -44,7 +44,7 @@ def open_supported(data: Any) -> Source | None:
 
 def _open_arrow(data: Any) -> Source:
     require(f"a {type(data).__name__}", {"pyarrow": "pyarrow"}, "parquet")
-    from loadax.sources.tables.arrow.open import open_arrow
+    from loadax.sources.tables.arrow.table import open_arrow
 
     return open_arrow(data)
 

@@ -29,7 +29,7 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
-    blocks, files = open_cache(cache, cache_bytes), Files()
+    files = Files(open_cache(cache, cache_bytes))
     given, structure = flatten(paths)
     local = [local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in given]
     locations = [str(file or url) for file, url in zip(local, given, strict=True)]
@@ -47,6 +47,6 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
                 f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
                 "numpy.ascontiguousarray(array), or copy the file to this machine"
             )
-        stream = RemoteSegments([FileSpan(location, header.begin, header.size)], files, blocks)
+        stream = RemoteSegments([FileSpan(location, header.begin, header.size)], files)
         arrays.append(StreamArray(stream, header.dtype, header.shape))
     return ArraySource(structure.build(arrays))

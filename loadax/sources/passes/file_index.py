@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.distributed import this_process
 from loadax.core.memory import return_freed_memory
-from loadax.core.tasks import Engine
-from loadax.protocols import Integers
+from loadax.protocols import Array, Integers
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.file_map import FileMap
@@ -30,14 +29,13 @@ _AT_ONCE = 16  # remote files that are read at once
 _PARTS = 512  # most parts, each of whole files
 _PART = 8 << 20  # bytes of local files that are worth a part
 _FACTS = "facts"  # of the entry of a part, beside its arrays
+# Name of the entry in the index folder.
 ENTRY = "records"
-"""Name of the entry in the index folder."""
 
 Found = TypeVar("Found")
+# Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
+# at hand after them, returns what it found. The ranges must ascend.
 Scan = Generator[tuple[int, int], memoryview, Found]
-"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file) and those
-at hand after them, returns what it found. The ranges must ascend.
-"""
 
 
 class RecordFormat(NamedTuple):
@@ -58,31 +56,22 @@ class RecordFormat(NamedTuple):
     check: Callable[[Entry, Integers], object]
 
 
-def index_files(
-    form: RecordFormat,
-    files: Files,
-    locations: Sequence[str],
-    index: Any,
-    progress: bool | None,
-    executor: Engine | None = None,
-) -> Entry:
+def index_files(form: RecordFormat, files: Files, locations: Sequence[str], options: RecordOptions) -> Entry:
     """Finds the records of files in a pass, or loads them from an index on disk.
 
     Args:
         form: Format of the files.
         files: Reader of the files.
         locations: Paths and URLs of the files.
-        index: Path of the index folder; None: no index.
-        progress: Whether to show a progress bar; None: if stderr is a terminal.
-        executor: What scans files instead of threads; None: threads.
+        options: Where the index is, and how it is made.
 
     Raises:
-        ArgumentError: When `index` is not a folder, or is None although an executor is given, or for remote files in a
-            run of several processes.
+        ArgumentError: When the index is not a folder, or is None although an executor is given, or for remote files
+            in a run of several processes.
         SourceError: When a file can't be read or is damaged, or the index can't be read or written.
     """
     sizes = files.sizes(locations)
-    folder = None if index is None else IndexFolder(index)
+    folder = None if options.index is None else IndexFolder(options.index)
     remote = files.far(locations)
     if remote:
         check_index(folder, form.opener, f"{len(locations)} files")
@@ -94,7 +83,7 @@ def index_files(
         lambda: _work(form, files, locations, sizes, remote),
         lambda parts: form.merge(map(_entry_of, parts)),
         # The scan of a local file computes, and holds the GIL.
-        PassOptions(_AT_ONCE if remote else 1, executor, progress),
+        PassOptions(_AT_ONCE if remote else 1, options.executor, options.progress),
         shared=remote,
     )
 
@@ -186,9 +175,9 @@ def merge_records(entries: Iterable[Entry]) -> Entry:
     return Entry({name: merged(parts) for name, parts in columns.items()}, {})
 
 
-def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[NDArray[Any]]], list[dict[str, Any]]]:
+def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[Array]], list[dict[str, Any]]]:
     """The arrays of each name, and the facts, of entries that have arrays of the same names."""
-    columns, facts = dict[str, list[NDArray[Any]]](), []
+    columns, facts = dict[str, list[Array]](), []
     for entry in entries:
         facts.append(entry.facts)
         for name, array in entry.arrays.items():
@@ -196,7 +185,7 @@ def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[NDArray[Any]]],
     return columns, facts
 
 
-def merged(parts: list[NDArray[Any]]) -> NDArray[Any]:
+def merged(parts: list[Array]) -> Array:
     """Concatenates arrays, at least one; empties the list, to free them."""
     whole = np.concatenate(parts)
     parts.clear()

@@ -159,7 +159,7 @@ def kept_pass(
     if folder is None:
         work = begin()
         parts = PartsInMemory(len(work.sizes), abs)
-        with _progress(work, options) as done:
+        with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
             run_pass(work, parts, options, done)
         return merge(map(parts.take, range(parts.count)))
     known = identity()
@@ -204,7 +204,7 @@ def _join(
 ) -> Entry:
     """Takes part in a pass until all parts are finished, and merges them, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
-    with parts.joined(), _progress(work, options) as done:
+    with parts.joined(), progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
         with _advice(parts):
             run_pass(work, parts, options, done)
             while not parts.claim_merge():
@@ -231,12 +231,6 @@ def _merged(parts: PartsFolder, merge: Callable[[Iterator[Arrays]], Entry], chec
             f"{parts.path} has parts that are not of this pass ({error}); delete this folder, and call again"
         ) from error
     return entry
-
-
-@contextmanager
-def _progress(work: Work, options: PassOptions) -> Iterator[Callable[[int], object]]:
-    with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
-        yield done
 
 
 @contextmanager

@@ -9,7 +9,6 @@ The folder has, for part 12:
 and for each process `NAME.alive`, which it touches every few seconds. Part `count` is the merging of all others.
 """
 
-import logging
 import os
 import secrets
 import shutil
@@ -22,11 +21,12 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError
 from loadax.sources.io.kept_files import open_kept, temporary_file
@@ -36,7 +36,6 @@ _TOUCH = 2.0  # seconds between two signs of life of a process
 _DEAD = 30.0  # seconds without one, after which others take its parts; by the clock of the file system
 _LOOK = 0.3  # seconds between two looks at the parts of others
 
-_log = logging.getLogger("loadax")
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Done: TypeAlias = Callable[[int], object]
@@ -46,37 +45,13 @@ class ChangedError(Exception):
     """Another process has merged the parts and deleted their folder, or a part was damaged: look again."""
 
 
-class PartStore(Protocol):
-    """Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`."""
-
-    count: int
-    done: Done
-    """Called on the thread that claims, with each part that is found to be finished."""
-
-    def claim(self) -> int | None: ...
-
-    def is_complete(self) -> bool: ...
-
-    def put(self, part: int, arrays: Arrays) -> None:
-        """Keeps the arrays of a part, on any thread."""
-        ...
-
-    def finish(self, part: int) -> None:
-        """Ends the claim of a part whose arrays are kept."""
-        ...
-
-    def take(self, part: int) -> Arrays:
-        """Returns the arrays of a finished part. They may be dropped here."""
-        ...
-
-
 @final
 class PartsInMemory:
     """Parts of one process, which are lost when it ends.
 
     Args:
         count: Number of parts.
-        done: See `PartStore`.
+        done: Called on the thread that claims, with each part that is found to be finished.
     """
 
     def __init__(self, count: int, done: Done):
@@ -92,6 +67,7 @@ class PartsInMemory:
         return self._finished == self.count
 
     def put(self, part: int, arrays: Arrays) -> None:
+        """Keeps the arrays of a part, on any thread."""
         self._arrays[part] = arrays
 
     def finish(self, part: int) -> None:
@@ -99,6 +75,7 @@ class PartsInMemory:
         self.done(part)
 
     def take(self, part: int) -> Arrays:
+        """Returns the arrays of a finished part, which are dropped here."""
         return self._arrays.pop(part)
 
 
@@ -110,7 +87,7 @@ class PartsFolder:
         path: Path of the folder, which exists.
         label: Name of the pass, for messages.
         count: Number of parts.
-        done: See `PartStore`.
+        done: Called on the thread that claims, with each part that is found to be finished.
     """
 
     def __init__(self, path: Path, label: str, count: int, done: Done):
@@ -130,7 +107,10 @@ class PartsFolder:
         Raises:
             ChangedError: When the parts have been merged.
         """
-        self._touch()
+        try:
+            self._alive.touch()
+        except FileNotFoundError:
+            raise ChangedError from None
         over = threading.Event()
         thread = threading.Thread(target=self._stay_alive, args=(over,), name="loadax-alive", daemon=True)
         thread.start()
@@ -159,7 +139,7 @@ class PartsFolder:
             if not self._claimed and self._patience.due():
                 text = "%s: waiting for %d of %d parts that other processes work on: %s"
                 owners = {_owner(self._claim_of(part)) or "unknown" for part in self._others}
-                _log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
+                log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
             self._next_look = perf_counter() + _LOOK
             self._waiting.extend(self._others)
             self._others.clear()
@@ -219,7 +199,7 @@ class PartsFolder:
                 return {name: arrays[name] for name in arrays.files}
         except (*NPY_FAILURES, zipfile.BadZipFile) as error:
             file.unlink(missing_ok=True)
-            _log.warning("%s is damaged (%s): this part is computed again", file, error)
+            log.warning("%s is damaged (%s): this part is computed again", file, error)
             raise ChangedError from error
 
     def delete(self) -> None:
@@ -253,7 +233,7 @@ class PartsFolder:
             return False
         owner = _owner(claim)
         if owner is not None and self._is_dead(owner, claim, self._alive) and _owner(claim) == owner:
-            _log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
+            log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
             claim.unlink(missing_ok=True)
         try:
             claim.symlink_to(self._name)
@@ -284,16 +264,14 @@ class PartsFolder:
                 return clock.stat().st_mtime - sign.lstat().st_mtime > _DEAD
         return True
 
-    def _touch(self) -> None:
-        try:
-            self._alive.touch()
-        except FileNotFoundError:
-            raise ChangedError from None
-
     def _stay_alive(self, over: threading.Event) -> None:
         while not over.wait(_TOUCH):
             with suppress(OSError):
                 os.utime(self._alive)
+
+
+# Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`.
+PartStore: TypeAlias = PartsInMemory | PartsFolder
 
 
 def _owner(path: Path) -> str | None:
@@ -306,10 +284,8 @@ def _owner(path: Path) -> str | None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
+    except OSError as error:  # else it is of another user
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -2,10 +2,11 @@
 
 Functions of `__main__` and of notebooks, lambdas and closures are pickled by value (cloudpickle), others by name.
 Memory-mapped arrays are mapped again by the worker. All other large arrays are apart from the message, so that workers
-can map one copy of them.
+can map one copy of them. Caches, dispatchers and open files, which cloudpickle refuses, are made again.
 """
 
 import bisect
+import contextlib
 import functools
 import io
 import mmap
@@ -14,12 +15,13 @@ import os
 import pickle
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, TypeAlias, final
 
 import cloudpickle
@@ -29,8 +31,7 @@ from numpy.typing import NDArray
 from loadax.core.buffers import align
 from loadax.errors import SourceError
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.locations import cut_short, map_of, mapped_extent, mapped_name
-from loadax.sources.passes.reducers import REDUCERS, reduced_function
+from loadax.sources.io.locations import cut_short, map_of, mapped_extent
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
@@ -117,8 +118,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
     def _array(self, array: NDArray[Any]) -> Any:
         """What pickles an array; None: what NumPy says."""
         extent = mapped_extent(array)
-        if extent is not None and not extent.whole:
-            raise cut_short(mapped_name(array))
+        if extent is not None:
+            extent.check()
         view = self._view(array)
         if view is not None:
             return np.ndarray, view
@@ -288,3 +289,55 @@ class _AnswerUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         module, name = pid
         return functools.reduce(getattr, name.split("."), sys.modules[module])
+
+
+def reduced_cache(function: Any) -> Any:
+    """A function of `functools.cache` or `lru_cache`: by its name, or to be made again, with an empty cache."""
+    with contextlib.suppress(AttributeError, KeyError):
+        found = operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
+        by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        if found is function and function.__module__ not in by_value:
+            return NotImplemented
+    return _cached, (function.__wrapped__, *function.cache_parameters().values())
+
+
+def reduced_function(function: Any, reduced: Any) -> Any:
+    """What pickles a function: for one of `functools.singledispatch` that is sent by value, it is made again."""
+    if reduced is NotImplemented or not isinstance(getattr(function, "registry", None), MappingProxyType):
+        return reduced
+    # The functions that are registered may refer to it.
+    return functools.singledispatch, (function.__wrapped__,), dict(function.registry), None, None, _register
+
+
+def reduced_file(file: Any) -> Any:
+    """A file that is read: to be opened again at its path, if that is still the same file."""
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        path = os.path.realpath(file.name)
+        if not file.writable() and os.path.samestat(os.fstat(file.fileno()), Path(path).stat()):
+            text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else ()
+            return _opened, (path, "r" if text else "rb", 0 if isinstance(file, io.FileIO) else -1, file.tell(), *text)
+    return NotImplemented
+
+
+def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Callable[..., Any]:
+    return functools.lru_cache(most, typed)(function)
+
+
+def _register(function: Any, registered: dict[type, Callable[..., Any]]) -> None:
+    for kind, implementation in registered.items():
+        function.register(kind, implementation)
+
+
+def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> Any:
+    file = open(path, mode, buffering, *text)  # noqa: PTH123, SIM115
+    file.seek(position)
+    return file
+
+
+# By the type of an object.
+REDUCERS: dict[type, Callable[[Any], Any]] = {
+    type(functools.cache(abs)): reduced_cache,
+    functools.cached_property: lambda cached: (type(cached), (cached.func,), {"attrname": cached.attrname}),  # no lock
+    **dict.fromkeys((io.FileIO, io.BufferedReader, io.TextIOWrapper), reduced_file),
+    zipfile.ZipFile: lambda file: (zipfile.ZipFile, (file.fp,)) if file.mode == "r" else NotImplemented,
+}

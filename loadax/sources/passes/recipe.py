@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ import cloudpickle
 
 from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import temporary_file
+from loadax.sources.io.kept_files import stamp_of, temporary_file
 from loadax.sources.passes.parts import Arrays, PartsFolder
 from loadax.sources.passes.pickling import dump, extents_of
 from loadax.sources.passes.remote_errors import wrap
@@ -103,7 +102,8 @@ def run_part(recipe: str, part: int) -> Raised | float:
     try:
         began = perf_counter()
         with _loading:
-            work = _read(recipe, _stamp(recipe))
+            # An equal recipe may map files that were replaced since.
+            work = _read(recipe, stamp_of(Path(recipe)))
         parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
         if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
@@ -111,14 +111,6 @@ def run_part(recipe: str, part: int) -> Raised | float:
         error.add_note(f"loadax: in part {part}, on {socket.gethostname()}")
         return Raised(wrap(error))
     return perf_counter() - began
-
-
-def _stamp(recipe: str) -> tuple[int, int] | None:
-    """What changes whenever a recipe is written: an equal one may map files that were replaced since."""
-    with suppress(OSError):
-        status = Path(recipe).stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
 
 
 @functools.lru_cache(1)

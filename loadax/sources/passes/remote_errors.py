@@ -1,6 +1,7 @@
 """Transfers an exception from a worker to the training process, with its type and traceback."""
 
 import traceback
+from contextlib import suppress
 from typing import NamedTuple
 
 from loadax.errors import WorkerError
@@ -17,10 +18,9 @@ class RemoteError(NamedTuple):
 
 def wrap(error: BaseException) -> RemoteError:
     """Converts an exception to a message."""
-    try:
+    pickled = None
+    with suppress(Exception):  # else its text is sent alone
         pickled = pickle_answer(error)
-    except Exception:  # noqa: BLE001 - send its text only
-        pickled = None
     return RemoteError(pickled, _line(error), "".join(traceback.format_exception(error)))
 
 
@@ -35,10 +35,8 @@ def unwrap(failure: RemoteError, origin: str) -> BaseException:
     """Restores the exception, or makes a `WorkerError`, with the worker's traceback as a note."""
     error: BaseException | None = None
     if failure.pickled is not None:
-        try:
+        with suppress(Exception):  # some exceptions can be pickled but not unpickled
             error = unpickle_answer(failure.pickled)
-        except Exception:  # noqa: BLE001 - some exceptions can be pickled but not unpickled
-            error = None
     if not isinstance(error, Exception):
         # An exception that exits a process, such as SystemExit, must not end this one.
         error = WorkerError(f"a worker process raised {failure.line}")

@@ -1,25 +1,24 @@
 """Checks that the processes of a JAX run have one index folder in common, before they do a pass together."""
 
 import importlib
-import logging
 import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 from loadax.core.distributed import this_process
-from loadax.core.patience import NOTICE, Patience
+from loadax.core.patience import Patience, wait_until
 from loadax.errors import ArgumentError
 
 _VISIBLE = 10.0  # seconds after which a file that one host has written is there on all others
 _POLL = 0.1  # seconds
 
-_log = logging.getLogger("loadax")
 _calls: Counter[str] = Counter()  # passes of this process by name; other processes count the same
 
 
@@ -51,11 +50,7 @@ def check_shared(path: Path, label: str, is_kept: Callable[[], bool]) -> None:
         return
     if is_kept():
         return
-    patience = Patience(NOTICE, inf)
-    while not (tokens := store.list(directory)):
-        if patience.due():
-            _log.warning("%s: waiting for process 0 to begin it, for %.0f s", label, patience.waited)
-        sleep(_POLL)
+    tokens = wait_until(partial(store.list, directory), "%s: waiting for process 0 to begin it", label)
     patience = Patience(inf, _VISIBLE)
     while not (is_kept() or any((path / f"{token}.shared").exists() for token in tokens)):
         if patience.over:

@@ -1,18 +1,26 @@
-"""Parses `tf.train.Example` by the protobuf library, without TensorFlow.
+"""Parses `tf.train.Example` by the protobuf library, without TensorFlow, and makes leaves of its features.
 
 Source: TensorFlow, `example.proto` and `feature.proto`.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import dtype as checked_dtype
+from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import ArraySpec
 from loadax.sources.library import require
 
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
+_OBJECT = np.dtype(object)
+_MEANT = "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a tuple, or None for any length"
+
+# Fields of each message, numbered from 1 on.
 _FIELDS = {
     "BytesList": {"value": "repeated bytes"},
     "FloatList": {"value": "repeated float"},
@@ -26,7 +34,6 @@ _FIELDS = {
     "Features": {"feature": "repeated Entry"},
     "Example": {"features": "optional Features"},
 }
-"""Fields of each message, numbered from 1 on."""
 
 
 def parse_example(content: bytes) -> dict[str, Value]:
@@ -82,3 +89,88 @@ def example_class() -> tuple[Any, type[Exception]]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("loadax.Example")), DecodeError
+
+
+class Feature(NamedTuple):
+    """One feature to parse.
+
+    Args:
+        spec: Shape and dtype of the leaf; dtype `object` for bytes.
+        ragged: Whether it is a flat array of any length.
+    """
+
+    spec: ArraySpec
+    ragged: bool = False
+
+    def value(self, example: Mapping[str, Value], name: str, row: Callable[[], str]) -> Any:
+        """The leaf of one example.
+
+        Raises:
+            LeafError: When the example lacks it, or it is of another kind or length; names the row.
+        """
+        stored = example.get(name)
+        wanted = self.spec.dtype
+        if stored is None:
+            has = ", ".join(f"{key} ({_described(value)})" for key, value in sorted(example.items())) or "none"
+            raise LeafError(f"{row()} has no feature {name!r}; its features: {has}", argument="features")
+        if isinstance(stored, list):
+            if wanted == _OBJECT and len(stored) == 1:
+                return stored[0]
+            if len(stored) or wanted == _OBJECT:
+                raise self._other(stored, name, row)
+            stored = np.empty(0, np.int64)  # a list without values has no kind
+        other_kind = wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc")
+        if other_kind or (not self.ragged and stored.size != int(np.prod(self.spec.shape))):
+            raise self._other(stored, name, row)
+        array = stored.astype(wanted)
+        if wanted.kind in "iu" and (array != stored).any():
+            raise LeafError(f"{row()}: feature {name!r} has values that {wanted} can't hold; pass a wider dtype")
+        return array if self.ragged else array.reshape(self.spec.shape)[()]
+
+    def _other(self, stored: Value, name: str, row: Callable[[], str]) -> LeafError:
+        shape = "[any length]" if self.ragged else list(self.spec.shape) if self.spec.shape else ""
+        asked = "bytes" if self.spec.dtype == _OBJECT else f"{self.spec.dtype}{shape}"
+        return LeafError(
+            f"{row()}: feature {name!r} is {_described(stored)}, but features= asks for {asked}; pass {_MEANT}",
+            argument="features",
+        )
+
+
+def features_of(given: Any) -> dict[str, Feature]:
+    """Checks `features=`.
+
+    Raises:
+        ArgumentError: When it is not a dict of features; shows it.
+    """
+    if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(f"features={given!r}: pass a dict from names of features to {_MEANT}")
+    return {name: _feature(name, given[name]) for name in sorted(given)}
+
+
+def features_like(example: Mapping[str, Value]) -> dict[str, Any]:
+    """The `features=` that an example has, without lists of several byte strings, and without empty lists."""
+    given: dict[str, Any] = {}
+    for name, value in sorted(example.items()):
+        if isinstance(value, list):
+            given |= {name: bytes} if len(value) == 1 else {}
+        elif len(value):
+            given[name] = value.dtype.name if len(value) == 1 else (value.dtype.name, len(value))
+    return given
+
+
+def _feature(name: str, given: Any) -> Feature:
+    if given is bytes:
+        return Feature(ArraySpec((), _OBJECT))
+    dtype, shape = given if isinstance(given, tuple | list) and len(given) == 2 else (given, ())
+    shape = (shape,) if isinstance(shape, int) else shape
+    if shape is not None and not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+        raise ArgumentError(f"features[{name!r}]={given!r}: pass {_MEANT}")
+    plain = checked_dtype(f"features[{name!r}]", dtype)
+    if plain.kind not in "iufb":
+        raise ArgumentError(f"features[{name!r}]={given!r} is {plain}: pass {_MEANT}")
+    return Feature(ArraySpec((0,) if shape is None else tuple(shape), plain), ragged=shape is None)
+
+
+def _described(value: Value) -> str:
+    kind = "bytes" if isinstance(value, list) else f"{value.dtype}"
+    return f"{len(value)} {kind}" if len(value) != 1 else f"one {kind}"

@@ -15,8 +15,8 @@ from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, columns_of, merged
 from loadax.sources.shards.tar import Member, decoded, scan_members
 
+# Leaf with the name of an example, without extension.
 KEY = "__key__"
-"""Leaf with the name of an example, without extension."""
 
 _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
@@ -199,5 +199,5 @@ def select_columns(
     return names, examples
 
 
+# The format of tar files.
 RECORDS = RecordFormat("from_webdataset", "tar 2", scan_examples, merge_examples, check_examples)
-"""The format of tar files."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from loadax.core.spec import stack
 from loadax.protocols import ArraySpec, Integers, Location
 from loadax.sources.io.byte_stream import FileSpan
-from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.io.paths import local_path
@@ -24,34 +23,25 @@ class Records:
     Args:
         files: Reader of the files.
         locations: Paths and URLs of the files.
-        cache: Local cache of remote blocks; None: no cache.
         index: Path of the index folder that says where the ranges are; None: no index.
+
+    Attributes:
+        file_begins: First byte of each file in the concatenation.
+        addresses: Paths and URLs of the files.
+        concurrent_reads: Number of reads to run concurrently.
     """
 
-    def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None, index: Any = None):
+    def __init__(self, files: Files, locations: Sequence[str], index: Any = None):
         path = "" if index is None else IndexFolder(index).path(ENTRY)
+        # Part of the name of a record in errors: the index may be of another file.
         self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
-        """Part of the name of a record in errors: the index may be of another file."""
         segments = [
             FileSpan(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
             for location, info in zip(locations, files.infos(locations), strict=True)
         ]
-        self._stream = open_stream(segments, files, cache)
-
-    @property
-    def file_begins(self) -> Integers:
-        """First byte of each file in the concatenation."""
-        return self._stream.ends.begins
-
-    @property
-    def concurrent_reads(self) -> int:
-        """Number of reads to run concurrently."""
-        return 4 if self._stream.far else 1
-
-    @property
-    def addresses(self) -> list[str]:
-        """Paths and URLs of the files."""
-        return self._stream.ends.locations
+        self._stream = open_stream(segments, files)
+        self.file_begins, self.addresses = self._stream.ends.begins, self._stream.ends.locations
+        self.concurrent_reads = 4 if self._stream.far else 1
 
     def read(self, begins: Integers, lengths: Integers) -> list[memoryview]:
         """Reads `lengths` bytes from each of `begins` on, int64[n] both; no range crosses the end of a file.

@@ -24,8 +24,8 @@ _ZEROS = 1 << 20  # bytes that are looked through at a time
 _BATCH = 4096  # headers that are checked at a time
 _COMMANDS = {"gzip": "gunzip", "zstd": "unzstd", "bz2": "bunzip2", "xz": "unxz"}
 
+# A regular file in a tar file: its name, first byte and size of its content, False; or a link: True.
 Member = tuple[bytes, int, int, bool]
-"""A regular file in a tar file: its name, first byte and size of its content, False; or a link: True."""
 
 
 def scan_members(location: str, size: int, take: Callable[[list[Member]], object]) -> Scan[None]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from loadax.core.formatting import some
 from loadax.core.spec import spec_of
-from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
 from loadax.sources.io.disk_cache import open_cache
@@ -23,8 +23,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
-from loadax.sources.shards.example_message import example_class, parse_example
-from loadax.sources.shards.features import Feature, features_like, features_of
+from loadax.sources.shards.example_message import Feature, example_class, features_like, features_of, parse_example
 from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 
@@ -116,16 +115,8 @@ class TFRecordSource(BaseSource):
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(
-    paths: Any,
-    index: Any = None,
-    features: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
-) -> TFRecordSource:
-    """Opens TFRecord files; see `loadax.from_tfrecord`. They are indexed on `executor`; None: in threads.
+def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> TFRecordSource:
+    """Opens TFRecord files; see `loadax.from_tfrecord`.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -135,14 +126,13 @@ def open_tfrecord(
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()
-    blocks = open_cache(cache, cache_bytes)
-    files = Files()
+    files = Files(open_cache(options.cache, options.cache_bytes))
     locations = expand(paths, TFRECORD, files)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
+    entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
-    records = Records(files, locations, blocks, index)
+    records = Records(files, locations, options.index)
     return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
 
 
@@ -201,10 +191,10 @@ def _damaged(location: str, record: str, header: bytes) -> SourceError:
     return SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
 
 
+# The format of TFRecord files.
 RECORDS = RecordFormat(
     "from_tfrecord", "tfrecord 1", _scan, merge_records, partial(check_records, counts="records", after=_CRC)
 )
-"""The format of TFRecord files."""
 
 
 def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -1,28 +1,84 @@
-"""WebDatasetSource: examples of tar files, each a dict of its files by extension."""
+"""WebDatasetSource: examples of tar files, each a dict of its files by extension, decoded by that."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
-from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
+from loadax.sources.images.decode import Rendering
 from loadax.sources.images.folder import open_rendering
+from loadax.sources.images.format import ENDINGS
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
+from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.passes.file_index import index_files
-from loadax.sources.shards.decoders import FAILURES, OBJECT, UNDECODED, FileDecoder, decoder_of, is_image
 from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
+
+# Exceptions of decoding damaged files.
+FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
+
+OBJECT = np.dtype(object)
+
+
+class FileDecoder(NamedTuple):
+    """Decoder of the files of one extension.
+
+    Args:
+        decode: Function from the bytes of a file to the leaf.
+        spec: Shape and dtype, if they are equal in all examples; None: they follow from the first example.
+    """
+
+    decode: Callable[[memoryview], Any]
+    spec: ArraySpec | None
+
+
+def is_image(extension: str) -> bool:
+    """Whether files with this extension (without the dot) are images; "seg.png" is one too."""
+    return f".{extension}".endswith(ENDINGS)
+
+
+def _number(content: memoryview) -> np.int32:
+    return np.int32(int(bytes(content)))
+
+
+def _text(content: memoryview) -> str:
+    return bytes(content).decode("utf-8")
+
+
+# Gives a file's own bytes.
+UNDECODED = FileDecoder(bytes, ArraySpec((), OBJECT))
+
+_BY_EXTENSION = {
+    "cls": FileDecoder(_number, ArraySpec((), np.dtype(np.int32))),
+    "npy": FileDecoder(parse_npy, None),
+    "txt": FileDecoder(_text, ArraySpec((), OBJECT)),
+}
+
+
+def decoder_of(extension: str, rendering: Rendering | None) -> FileDecoder:
+    """The usual decoder of files with an extension; their bytes if there is none.
+
+    Args:
+        extension: Extension without the dot, in lower case.
+        rendering: Decoder of images.
+    """
+    if not is_image(extension):
+        return _BY_EXTENSION.get(extension.rpartition(".")[2], UNDECODED)
+    assert rendering is not None
+    size = rendering.size
+    spec = None if size is None else ArraySpec((*size, 3), np.dtype(np.uint8))
+    return FileDecoder(lambda content: rendering(bytes(content)), spec)
 
 
 @final
@@ -74,13 +130,9 @@ class WebDatasetSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """File and byte range of each column of an example."""
         index = int(check_rows([row], len(self))[0])
-        return [
-            location._replace(part=name)
-            for column, name in enumerate(self._decoders)
-            for location in self._records.locate(
-                int(self._examples.begins[index, column]), int(self._examples.sizes[index, column])
-            )
-        ]
+        begins, sizes = self._examples.begins[index].tolist(), self._examples.sizes[index].tolist()
+        located = zip(self._decoders, map(self._records.locate, begins, sizes), strict=True)
+        return [location._replace(part=name) for name, locations in located for location in locations]
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the examples at `rows`.
@@ -94,7 +146,7 @@ class WebDatasetSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._read(check_rows(visits.rows, len(self)))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
@@ -143,18 +195,12 @@ class WebDatasetSource(BaseSource):
 
 def open_webdataset(
     paths: Any,
-    index: Any = None,
+    options: RecordOptions,
     columns: Any = None,
     decode: bool = False,
     images: tuple[Any, ...] = (None, "crop", "high", "error"),
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
 ) -> WebDatasetSource:
     """Opens the examples of tar files; see `loadax.from_webdataset`, whose `size` to `damaged` are `images`.
-
-    Files are indexed on `executor`; None: in threads.
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
@@ -164,12 +210,11 @@ def open_webdataset(
     flag("decode", decode)
     if images[0] is not None and not decode:
         raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
-    blocks = open_cache(cache, cache_bytes)
+    files = Files(open_cache(options.cache, options.cache_bytes))
     wanted = _columns(columns)
-    files = Files()
     locations = expand(paths, WEBDATASET, files)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
-    records = Records(files, locations, blocks, index)
+    entry = index_files(RECORDS, files, locations, options)
+    records = Records(files, locations, options.index)
     names, examples = select_columns(entry, wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
     decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}

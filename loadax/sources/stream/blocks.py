@@ -5,13 +5,12 @@ from operator import itemgetter
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.spec import check_leaves, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Array, Integers, Tree
 
 
 @final
@@ -45,7 +44,7 @@ class BlockSpec:
             raise LeafError(f"{what}; yield arrays with rows as first dimension, or leave out batched=True")
         return len(leaves[0])
 
-    def leaves(self, block: Any, name: str) -> list[NDArray[Any]]:
+    def leaves(self, block: Any, name: str) -> list[Array]:
         """Leaves of a block.
 
         Raises:
@@ -54,11 +53,11 @@ class BlockSpec:
         length = self.length(block, lambda: name)
         return flatten(check_leaves(block, length, self._specs, self._structure, f"{name},"))[0]
 
-    def cut(self, leaves: Sequence[NDArray[Any]], rows: slice | Integers) -> Tree:
+    def cut(self, leaves: Sequence[Array], rows: slice | Integers) -> Tree:
         """A block of some rows of another one's leaves."""
         return self._structure.build(leaf[rows] for leaf in leaves)
 
-    def join(self, blocks: Sequence[Tree], rows: Sequence[str], out: Sequence[NDArray[Any]]) -> None:
+    def join(self, blocks: Sequence[Tree], rows: Sequence[str], out: Sequence[Array]) -> None:
         """Joins blocks.
 
         Args:
@@ -79,7 +78,7 @@ class BlockSpec:
         for into, column in zip(out, zip(*checked, strict=True), strict=True):
             np.concatenate(column, out=into)
 
-    def _join_plain(self, blocks: Sequence[Tree], out: Sequence[NDArray[Any]]) -> bool:
+    def _join_plain(self, blocks: Sequence[Tree], out: Sequence[Array]) -> bool:
         """Joins leaf by leaf on a fast path; returns False if the blocks must be checked one by one."""
         if not self._keys or {*map(type, blocks)} != {dict} or {*map(len, blocks)} != {len(out)}:
             return False

@@ -7,17 +7,16 @@ from time import perf_counter
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import LeafError, SourceError, StateError
-from loadax.protocols import Tree
+from loadax.protocols import Array, Tree
 from loadax.sources.stream.blocks import BlockSpec
 
+# Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
 OpenLane = Callable[[int, int, int], Any]
-"""Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch."""
 
 # Share of a lane's time that asking it for its state may take. Resuming repeats the rows since the latest state.
 _STATE_SHARE = 0.05
@@ -72,23 +71,23 @@ class Lane:
         self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs, self._blocks = lanes, epochs, blocks
         self._next = self._next_rows if blocks is None else self._next_block
+        # Next row, counted over all epochs.
         self.row = start.row
-        """Next row, counted over all epochs."""
+        # Ticket of the piece that may read the lane.
         self.serving = 0
-        """Ticket of the piece that may read the lane."""
         self._next_ticket = 0
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
         # Leaves of a block, its length, and the rows taken from it.
-        self._block: tuple[list[NDArray[Any]], int, int] | None = None
+        self._block: tuple[list[Array], int, int] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False
+        # States that were taken, in order. Those that no consumer can ask for any more are dropped.
         self.states = [start]
-        """States that were taken, in order. Those that no consumer can ask for any more are dropped."""
+        # Whether there are no states to take or to drop.
         self.stateless = True
-        """Whether there are no states to take or to drop."""
         self._state_due = 0.0
         self.ended = epochs is not None and start.epoch >= epochs
 
@@ -155,14 +154,15 @@ class Lane:
         before = len(rows)
         try:
             sampled = [] if self._checked or count == 1 else list(islice(self._iterator, 1))
-            copies = [list(map(_copy, flatten(row)[0])) for row in sampled]
+            leaves = [leaf for row in sampled for leaf in flatten(row)[0]]
+            copies = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
             rows.extend(sampled)
             rows.extend(islice(self._iterator, count - len(sampled)))
         except RAISED as error:
             self._blame(error, self.row + len(rows) - before)
             raise
-        if copies and len(rows) > before + 1:
-            self._check_unchanged(rows[before], copies[0])
+        if sampled and len(rows) > before + 1:
+            self._check_unchanged(rows[before], copies)
             self._checked = True
         return len(rows) - before
 
@@ -268,10 +268,6 @@ def no_rows(lane: str, lanes: int, epoch: int = 0) -> SourceError:
     what = f"{lane} of {lanes} has no rows" + f" in epoch {epoch}" * bool(epoch)
     remedy = "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…) or to_stream(lanes=…)"
     return SourceError(f"{what}; {remedy}")
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _differ(leaf: Any, copy: Any) -> bool:

@@ -7,12 +7,11 @@ from itertools import chain
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.stream.blocks import BlockSpec
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
@@ -145,7 +144,7 @@ class _Read:
         columns: An array for each leaf, in the order of `rows`.
     """
 
-    def __init__(self, rows: Integers, items: list[Tree] | None, columns: Sequence[NDArray[Any]] = ()):
+    def __init__(self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()):
         self.rows, self.items, self.columns = rows, items, columns
 
     def places(self, rows: Integers) -> Integers | None:
@@ -178,7 +177,7 @@ class OpenStream(BaseSource):
     def spec(self) -> Tree | None:
         return self._stream.spec
 
-    def keep(self, rows: Integers, items: list[Tree] | None, columns: Sequence[NDArray[Any]] = ()) -> _Read:
+    def keep(self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()) -> _Read:
         """Keeps rows that were read until `release`; see `_Read`."""
         piece = _Read(rows, items, columns)
         self._pieces.append(piece)
@@ -201,7 +200,7 @@ class OpenStream(BaseSource):
             return structure.build(leaf.copy() for leaf in columns)
         return structure.build(columns if places is None else (leaf[places] for leaf in columns))
 
-    def empty(self, count: int) -> list[NDArray[Any]]:
+    def empty(self, count: int) -> list[Array]:
         """An array for each leaf, for `count` rows; their contents are undefined."""
         return [np.empty((count, *spec.shape), spec.dtype) for spec in self._stream.flat_spec[0]]
 
@@ -211,7 +210,7 @@ class OpenStream(BaseSource):
         row_bytes = sum(spec.nbytes for spec in self._stream.flat_spec[0])
         return max(1, _STACKED_BYTES // max(1, row_bytes))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         found = self._find(rows) if len(rows) else None
         if found is None or found[1] is not None or not _whole(self._stream.flat_spec[0], boxes, out):
             super().read_into(rows, boxes, out)
@@ -222,7 +221,7 @@ class OpenStream(BaseSource):
         elif not all(map(np.may_share_memory, whole, piece.columns)):  # else they were read into their place
             super().read_into(rows, boxes, out)
 
-    def join(self, items: list[Tree], rows: Integers, out: Sequence[NDArray[Any]]) -> None:
+    def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
         """Stacks examples, or joins blocks.
 
         Args:
@@ -272,7 +271,7 @@ def _row_names(rows: Integers, lanes: int, text: str) -> RowNames:
     return RowNames(len(rows), name)
 
 
-def _whole(specs: Sequence[ArraySpec], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> bool:
+def _whole(specs: Sequence[ArraySpec], boxes: Boxes, out: Sequence[Array | None]) -> bool:
     """Whether all columns of all leaves are read, into memory without gaps."""
     return all(
         box == all_columns(spec.shape) and into is not None and into.dtype == spec.dtype and into.flags.c_contiguous

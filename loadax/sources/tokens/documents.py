@@ -6,12 +6,11 @@ from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
@@ -77,25 +76,21 @@ class DocumentSource(BaseSource):
         split = [[part[start:stop] for start, stop in pairwise(cuts)] for part in parts if part is not None]
         return [self.structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
-    def read_parts(
-        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
             begins, lengths = begins[nonempty], lengths[nonempty]
-        return [
-            (flat.gather(begins, lengths) if len(begins) else np.empty((0, *flat.spec.shape), flat.spec.dtype))
-            if want
-            else None
-            for flat, want in zip(self._flats, wanted, strict=True)
-        ]
+        flats = list(zip(self._flats, wanted, strict=True))
+        if not len(begins):
+            return [np.empty((0, *flat.spec.shape), flat.spec.dtype) if want else None for flat, want in flats]
+        return [flat.gather(begins, lengths) if want else None for flat, want in flats]
 
     @property
     def addresses(self) -> list[str]:
         return [address for flat in self._flats for address in flat.addresses]
 
-    def held(self, most: int) -> list[NDArray[Any]]:
+    def held(self, most: int) -> list[Array]:
         """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
         return [*rows_in_memory(self._flats, most), some_rows(self._begins, self._begins.nbytes, most)]
 
@@ -122,9 +117,9 @@ def open_documents(
                 f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
                 "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
             )
-        found = find_token_files(data, dtype, documents=True)
+        found = find_token_files(data, dtype, True, blocks)
         begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
-        return DocumentSource(open_token_stream(found, blocks), begins, ends)
+        return DocumentSource(open_token_stream(found), begins, ends)
     leaves, structure = flatten(data, is_leaf=_is_files)  # several files are one stream, not a tree of arrays
     flats = [_open_flat(leaf, dtype, blocks) for leaf in leaves]
     bounds = _bounds(offsets, common_length(structure.paths, list(map(len, flats))))
@@ -138,7 +133,7 @@ def _is_files(data: Any) -> bool:
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:
     if _is_files(data):
-        return open_token_stream(find_token_files(data, dtype, documents=False), cache)
+        return open_token_stream(find_token_files(data, dtype, False, cache))
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)

@@ -1,13 +1,13 @@
 """Finds the files of a token stream: flat, with a header, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
+from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import FileSpan
@@ -22,8 +22,6 @@ from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers
 from loadax.sources.tokens.megatron import read_index
 
-_log = logging.getLogger("loadax")
-
 
 class TokenFile(NamedTuple):
     """The tokens of one file, their stored dtype, and the `.idx` file with its document offsets."""
@@ -33,7 +31,6 @@ class TokenFile(NamedTuple):
     index_file: str | None = None
 
 
-@final
 class TokenFiles(NamedTuple):
     """The files of a stream, in order, and their reader."""
 
@@ -41,7 +38,7 @@ class TokenFiles(NamedTuple):
     entries: tuple[TokenFile, ...]
 
 
-def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
+def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | None) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
@@ -49,13 +46,17 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
             or a list of these, which keeps its order. An `.idx` file selects the pair.
         dtype: Dtype of the tokens in flat files without a header; other files contain it.
         documents: Whether document offsets are required.
+        cache: Local cache of remote blocks; None: no cache.
 
     Raises:
         ArgumentError: When an argument is invalid, or `dtype` is missing.
         SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
-    wanted = None if dtype is None else _token_dtype(dtype)
-    files = Files()
+    wanted = None if dtype is None else checked_dtype("dtype", dtype)
+    if wanted is not None and wanted.kind not in "iu":
+        what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
+        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
+    files = Files(cache)
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
@@ -66,10 +67,10 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     return TokenFiles(files, tuple(entries))
 
 
-def open_token_stream(token_files: TokenFiles, cache: DiskCache | None) -> StreamArray:
+def open_token_stream(token_files: TokenFiles) -> StreamArray:
     """The tokens of all files, as one flat array."""
     segments = [entry.segment for entry in token_files.entries]
-    return StreamArray(open_stream(segments, token_files.files, cache), token_files.entries[0].dtype)
+    return StreamArray(open_stream(segments, token_files.files), token_files.entries[0].dtype)
 
 
 def _describe(
@@ -102,7 +103,7 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
     """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
     if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
         return arrays
-    _log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
+    log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
     return []
 
 
@@ -162,14 +163,6 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
 
 def _spelled(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.isnative else f"{dtype.newbyteorder('=')} (big-endian)"
-
-
-def _token_dtype(value: Any) -> np.dtype[Any]:
-    dtype = checked_dtype("dtype", value)
-    if dtype.kind not in "iu":
-        what = f"dtype={value!r} is {dtype}, but tokens are integers"
-        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
-    return dtype
 
 
 def _named_pair(location: str) -> str:

@@ -59,8 +59,7 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     firsts = np.arange(documents)
     if grouped:
         firsts = np.frombuffer(_read(files, location, pointers_end, pointers_end + 8 * documents), "<i8")
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = np.concatenate([[0], ends])
+    begins = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     damaged = np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))
     if len(damaged):
         wrong = int(damaged[0])

@@ -12,13 +12,12 @@ from typing import Any, final
 
 import numpy as np
 import tensorstore as ts
-from numpy.typing import NDArray
 
 from loadax.core.arguments import entries
 from loadax.core.spec import all_columns
 from loadax.core.tree import Structure, flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.io.byte_stream import indices, take_parts
 from loadax.sources.io.kvstore import new_context
@@ -54,7 +53,7 @@ class BlockArray:
     def __len__(self) -> int:
         return self._length
 
-    def gather(self, first: Integers, lengths: Integers) -> NDArray[Any]:
+    def gather(self, first: Integers, lengths: Integers) -> Array:
         """Reads `lengths` entries, at least 1, from each of `first` on, concatenated: each block once."""
         parts, offsets = np.divmod(first, STRIDE)
         begins = parts * BLOCKS + offsets // self._size

@@ -1,21 +1,63 @@
-"""TokenSource: windows of a token stream in flat files."""
+"""TokenSource: windows of a token stream in flat files, and the document number of each token."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
+from loadax.sources.io.byte_stream import indices
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.stream_array import StreamArray
-from loadax.sources.tokens.files import find_token_files, open_token_stream
-from loadax.sources.tokens.segment_ids import SegmentIds
+from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream
+from loadax.sources.tokens.megatron import read_documents
+
+
+@final
+class SegmentIds:
+    """Document numbers of the tokens of a stream. Pickles as the paths of the `.idx` files, and reads them again.
+
+    Args:
+        token_files: Files of the stream, each with its `.idx` file.
+    """
+
+    def __init__(self, token_files: TokenFiles):
+        self._files = token_files.files
+        # Paths or URLs of the `.idx` files.
+        self.indices = [str(entry.index_file) for entry in token_files.entries]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_files": self._files, "indices": self.indices}
+
+    @cached_property
+    def begins(self) -> Integers:
+        """First tokens of the documents, int64[m], ascending, without empty documents."""
+        return np.unique(read_documents(self._files, self.indices)[0])
+
+    def number_into(self, first: Integers, columns: tuple[int, int], out: Array) -> None:
+        """Writes segment ids: the document number of each token, counted from 1 within each window.
+
+        Args:
+            first: First token of each window, int64[n].
+            columns: Columns of the window to write, `(low, high)`.
+            out: Destination, [n, high - low].
+        """
+        low, high = columns
+        begun = np.searchsorted(self.begins, first, side="right")
+        before = np.searchsorted(self.begins, first + low, side="right")
+        within = np.searchsorted(self.begins, first + (high - 1), side="right") - before
+        steps = np.zeros((len(first), high - low), np.int32)
+        steps[:, 0] = 1 + before - begun
+        windows = np.repeat(np.arange(len(first)), within)
+        begins = self.begins[indices(before, within)]
+        steps[windows, begins - first[windows] - low] = 1
+        out[...] = np.cumsum(steps, axis=1, dtype=np.int32)
 
 
 class TokenLeaf(NamedTuple):
@@ -55,12 +97,9 @@ class TokenSource(BaseSource):
             # In leaf order.
             self._leaves = sorted([*self._leaves, TokenLeaf("segment_ids", 0, seq_len + (not targets))])
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if tokens.far else 1)
-        self.spec = {
-            leaf.name: ArraySpec(
-                (leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else tokens.spec.dtype
-            )
-            for leaf in self._leaves
-        }
+        dtypes = {"segment_ids": np.dtype(np.int32)}
+        kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
+        self.spec = {leaf.name: ArraySpec((leaf.length,), kind) for leaf, kind in zip(self._leaves, kinds, strict=True)}
 
     def __len__(self) -> int:
         return self._length
@@ -72,9 +111,9 @@ class TokenSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         first = check_rows(rows, self._length) * self._stride
-        wanted: list[tuple[int, int, NDArray[Any]]] = []
+        wanted: list[tuple[int, int, Array]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
             if columns is None or destination is None or not destination.size:
                 continue
@@ -123,10 +162,9 @@ def open_tokens(
     stride = seq_len if stride is None else integer("stride", stride, 1)
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
-    blocks = open_cache(cache, cache_bytes)
-    token_files = find_token_files(path, dtype, segment_ids)
+    token_files = find_token_files(path, dtype, segment_ids, open_cache(cache, cache_bytes))
     documents = SegmentIds(token_files) if segment_ids else None
-    return TokenSource(open_token_stream(token_files, blocks), documents, seq_len, stride, targets)
+    return TokenSource(open_token_stream(token_files), documents, seq_len, stride, targets)
 
 
 def _named(tokens: StreamArray) -> str:

@@ -1,22 +1,22 @@
-"""One TensorStore array read by rows: a missing chunk is an error, transient errors are retried."""
+"""One TensorStore array read by rows: a missing chunk is an error, transient errors are retried; its chunk files."""
 
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
 import tensorstore as ts
-from numpy.typing import NDArray
 
 from loadax.core.formatting import type_text
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location
+from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, brief, failure, new_context, settled, wait
-from loadax.sources.zarr.chunk_files import chunk_files
+from loadax.sources.io.paths import local_path
 
 Missing = Literal["error", "fill"]
 
@@ -25,11 +25,11 @@ _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and the key of those
 _INNER = ("kvstore", "base", "layers")  # keys of specs within specs
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # errors that a retry can't fix
+# Seconds before a retry.
 PAUSE = 0.2
-"""Seconds before a retry."""
 
+# Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching.
 CACHE_BYTES = 64 << 20
-"""Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching."""
 
 
 @final
@@ -61,7 +61,7 @@ class StoredArray:
         """Files of a row, as far as they are known without reading."""
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
-    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: Array) -> Callable[[], None]:
         """Starts to read these columns of the rows into `out`; the returned function waits for the end.
 
         Args:
@@ -134,8 +134,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         raise SourceError(f"{name} is {type_text(leaf)}: {what}")
     try:
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
-        strict = _strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False)
-        return ts.open(strict, read=True, context=context)
+        return ts.open(_strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False), read=True, context=context)
     except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
         what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
         raise SourceError(what) from redacted(error)
@@ -236,3 +235,52 @@ def _chunk_starts(store: ts.TensorStore) -> range:
         return range(size)
     offset = int(origin[0] or 0) if origin else 0
     return range(-(-offset % shape[0]), size, shape[0])
+
+
+def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int) -> list[Location]:
+    """Returns the chunk files or shards of a row, with chunk indices; the array's folder if they are unknown.
+
+    Args:
+        spec: Spec of the store, as JSON; empty for a virtual store.
+        layout: `tensorstore.ChunkLayout` of the store.
+        shape: Shape of the array.
+        row: Row of the array.
+    """
+    address = address_of(spec.get("kvstore"))
+    if not address:
+        return []
+    if address.startswith("file://") and "|" not in address:
+        address = str(local_path(address))
+    files, chunks = layout.write_chunk.shape, layout.read_chunk.shape
+    # The rows of a view, such as a slice, differ from those of the array; some drivers have private keys.
+    if "output" in spec.get("transform", {}) or not files or not chunks or not all((*files, *chunks)):
+        return [Location(address)]
+    coordinates = [
+        [row // files[0]],
+        *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True)),
+    ]
+    locations = []
+    for index in itertools.product(*coordinates):
+        key = chunk_key(spec, index)
+        spans = [str(row // chunks[0])]
+        for coordinate, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
+            first, last = coordinate * size // chunk, (min((coordinate + 1) * size, extent) - 1) // chunk
+            spans.append(str(first) if first == last else f"{first}:{last + 1}")
+        locations.append(
+            Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]")
+        )
+    return locations
+
+
+def chunk_key(spec: dict[str, Any], index: Sequence[int]) -> str | None:
+    """Key of a chunk's file by the format's specification; None if unknown."""
+    metadata = spec.get("metadata", {})
+    coordinates = [str(coordinate) for coordinate in index]
+    if spec.get("driver") == "zarr3":
+        encoding = metadata.get("chunk_key_encoding", {"name": "default"})
+        default = encoding["name"] == "default"
+        separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+        return str(separator.join(["c"] * default + coordinates))
+    if spec.get("driver") in ("zarr", "zarr2"):
+        return str(metadata.get("dimension_separator", ".")).join(coordinates)
+    return "/".join(coordinates) if spec.get("driver") == "n5" else None

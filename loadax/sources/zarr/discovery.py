@@ -83,7 +83,7 @@ class Folder:
     """A zarr folder, zip file or database: its metadata and arrays."""
 
     def __init__(self, text: str):
-        self.text = text
+        self.text, self._reading = text, f"{text} can't be read"
         self._context = new_context(0)
         zipped = text.rstrip("/").endswith(".zip")
         address = f"{text.rstrip('/')}|zip:" if zipped else text
@@ -166,10 +166,6 @@ class Folder:
         for path in [self._local / key for key in keys] if self._local is not None else ():
             if path.exists() and not path.is_file():
                 raise SourceError(f"{path} is not a regular file; delete it, or copy the store again")
-
-    @property
-    def _reading(self) -> str:
-        return f"{self.text} can't be read"
 
     def _open(self, spec: dict[str, Any]) -> ts.KvStore:
         return wait(ts.KvStore.open(spec, context=self._context), self._reading)

@@ -2,8 +2,8 @@
 
 from loadax.sources.format import Format
 
+# Names of files, one of which is in the folder of every zarr array and group.
 MARKERS = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
-"""Names of files, one of which is in the folder of every zarr array and group."""
 
 FORMAT = Format(
     "from_zarr",

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers, Location
+from loadax.protocols import Array, Columns, Integers, Location
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.stream_array import StreamArray
-from loadax.sources.zarr.chunk_files import chunk_key
+from loadax.sources.zarr.array import chunk_key
 
 _MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
@@ -55,7 +54,7 @@ class MappedChunks:
         """File and byte range of a row."""
         return self._array.locate(row, row + 1)
 
-    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> None:
+    def start(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Reads synchronously, so there is nothing to wait for."""
         if len(self._checked) < len(self._files):
             for chunk in {*(rows // self._rows).tolist()} - self._checked:

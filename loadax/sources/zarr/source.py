@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
@@ -29,8 +28,8 @@ from loadax.sources.zarr.array import (
 )
 from loadax.sources.zarr.mapped import MappedChunks, map_raw
 
+# Reader of the rows of one array: one leaf of a `TensorStoreSource`.
 Rows: TypeAlias = StoredArray | MappedChunks
-"""Reader of the rows of one array: one leaf of a `TensorStoreSource`."""
 
 
 @final
@@ -53,8 +52,7 @@ class TensorStoreSource(BaseSource):
         choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read missing chunks as the fill value")
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
-        context = new_context(CACHE_BYTES)
-        reopened = open_stores(leaves, names, context, missing)
+        reopened = open_stores(leaves, names, new_context(CACHE_BYTES), missing)
         stored = [json_of(store) for store in reopened]
         self.addresses = [address for spec in stored for address in addresses_in(spec)]
         attributes = {
@@ -106,7 +104,7 @@ class TensorStoreSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
         under_way = [

@@ -171,13 +171,13 @@ def test_no_more_files_are_open_than_half_of_those_that_may_be(folder: Path) -> 
         many = open_source([folder] * (limit // 3 + 5))
         for row in range(0, len(many), 40):
             assert many.read(np.array([row])).tolist() == [RECORDS[row % 120]]
-            most = max(most, len(many._files._open))
+            most = max(most, many._files._reader.cache_info().currsize)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert most == limit
-    assert not source._files._open  # opened when read, not before
+    assert not source._files._reader.cache_info().currsize  # opened when read, not before
     source.read(np.arange(0, 600, 7))
-    assert len(source._files._open) == 15
+    assert source._files._reader.cache_info().currsize == 15
 
 
 # What can be wrong with arguments

@@ -16,9 +16,9 @@ import loadax
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.protocols import Location
 from loadax.sources.images.decode import Rendering
-from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.folder import open_images
 from loadax.sources.images.resize import Axis, Fit, fitted, resize, weights
+from loadax.sources.images.source import ImageFiles
 from loadax.testing import check_source
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.s3 import S3Server

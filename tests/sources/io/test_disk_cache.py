@@ -13,8 +13,7 @@ import pytest
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import BLOCK, DiskCache, open_cache
+from loadax.sources.io.disk_cache import BLOCK, CachedFiles, DiskCache, open_cache
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.npy.source import open_npy
@@ -165,7 +164,7 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"cache='.*file' is not used: .*file is not a folder; pass a folder of"):
         open_cache(str(tmp_path / "file"), 1 << 20)
     with pytest.raises(ArgumentError, match=r"cache='/proc/none' can't be written: .*; pass a folder of your own"):
-        CachedFiles(Files(), DiskCache("/proc/none", 1 << 20), {})
+        CachedFiles(Files(DiskCache("/proc/none", 1 << 20)), {})
 
 
 @pytest.mark.parametrize("spread", [1, 40])
@@ -230,7 +229,7 @@ def test_blocks_that_follow_each_other_are_one_request(tmp_path: Path, http_prox
     data = content(0, 70 * BLOCK + 1000)
     (tmp_path / "x").write_bytes(data)
     url = f"{http_proxy.url}/x"
-    files = CachedFiles(Files(), DiskCache(tmp_path / "cache", 100 * HELD), {url: len(data)})
+    files = CachedFiles(Files(DiskCache(tmp_path / "cache", 100 * HELD)), {url: len(data)})
     files.read([ByteRange(url, 0, 1)])
     http_proxy.clear()
     wanted = [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import loadax
 from loadax.errors import LoadaxError
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.files import Files
 from loadax.sources.passes.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.shards.examples import RECORDS, scan_examples
@@ -103,7 +104,7 @@ def test_index_of_tar_members_takes_at_most_60_bytes_each(
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         names = [str(path) for path in paths]
-        entry = index_files(RECORDS, Files(), names, None, False)
+        entry = index_files(RECORDS, Files(), names, RecordOptions(progress=False))
         assert len(entry.arrays["begins"]) == 16 * 400
         return tracemalloc.get_traced_memory()[1] - before
 

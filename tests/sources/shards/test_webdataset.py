@@ -17,6 +17,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
 from loadax.protocols import Location
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.files import Files
 from loadax.sources.passes.file_index import index_files, run_scan
 from loadax.sources.shards.examples import RECORDS, scan_examples
@@ -264,8 +265,7 @@ class TestBadInput:
             RECORDS._replace(kind="tar 1", scan=lambda location, _: scan_examples(location, len(first))),
             Files(),
             [str(path)],
-            tmp_path / "index",
-            progress=False,
+            RecordOptions(tmp_path / "index", progress=False),
         )
         assert len(loadax.from_webdataset(path, index=tmp_path / "index")) == 4
 

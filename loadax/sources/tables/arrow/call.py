@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from loadax.core.arguments import entries
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 
 
-@final
 class Call(NamedTuple):
     """The call that opens a table.
 

@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.buffers import Allocate, aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import ArraySpec, Boxes, Integers, LeafArrays, Tree
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Tree
 from loadax.sources.base import Traits
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
@@ -24,6 +23,12 @@ class ColumnTree:
     Args:
         tree: Column, or pytree of columns.
         sizes: Number of rows of each record batch.
+
+    Attributes:
+        specs: Spec of each column, in leaf order; None for a column whose rows may differ in shape.
+        is_ragged: Whether the rows of a column may differ in shape.
+        is_numeric: Whether every row of a column has the same shape and dtype, so that `fill` writes rows into place.
+        reads_parts: Whether rows are flat lists of numbers, so that `parts` can read parts of them.
     """
 
     def __init__(self, tree: Tree, sizes: Sequence[int]):
@@ -32,6 +37,10 @@ class ColumnTree:
         self.sizes = sizes
         ends = np.cumsum([0, *sizes])
         self.starts, self._length = ends[:-1], int(ends[-1])
+        self.specs = [column.spec for column in self.columns]
+        self.is_ragged = None in self.specs
+        self.is_numeric = all(isinstance(column, Numbers) for column in self.columns)
+        self.reads_parts = all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
 
     def __len__(self) -> int:
         return self._length
@@ -47,24 +56,9 @@ class ColumnTree:
         return ColumnTree(self.structure.build(columns), [size for tree in trees for size in tree.sizes])
 
     @cached_property
-    def specs(self) -> list[ArraySpec | None]:
-        """Spec of each column, in leaf order; None for a column whose rows may differ in shape."""
-        return [column.spec for column in self.columns]
-
-    @cached_property
     def spec(self) -> Tree | None:
         """Spec of one row; None if the rows of a column may differ in shape: lists of any length, images."""
-        return None if None in self.specs else self.structure.build(self.specs)
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether the rows of a column may differ in shape."""
-        return None in self.specs
-
-    @cached_property
-    def is_numeric(self) -> bool:
-        """Whether every row of a column has the same shape and dtype, so that `fill` writes rows into place."""
-        return all(isinstance(column, Numbers) for column in self.columns)
+        return None if self.is_ragged else self.structure.build(self.specs)
 
     @property
     def traits(self) -> Traits:
@@ -76,11 +70,6 @@ class ColumnTree:
             owns_memory=True,
             runs_python=any(isinstance(column, Objects) for column in self.columns),  # rows are built as objects
         )
-
-    @cached_property
-    def reads_parts(self) -> bool:
-        """Whether rows are flat lists of numbers, so that `parts` can read parts of them."""
-        return all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
 
     def read(self, rows: Integers, labels: Integers | None = None, allocate: Allocate = aligned_bytes) -> Tree:
         """Reads rows, stacked.
@@ -110,7 +99,7 @@ class ColumnTree:
             return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
         return self.structure.build(leaves)
 
-    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
         runs = runs_of(self.starts, rows)
         for column, box, destination in zip(self.columns, boxes, out, strict=True):
@@ -138,7 +127,7 @@ class ColumnTree:
             for column, want in zip(self.columns, wanted, strict=True)
         ]
 
-    def sample(self, rows: Integers) -> Iterator[NDArray[Any]]:
+    def sample(self, rows: Integers) -> Iterator[Array]:
         """Yields the values of rows as arrays, to hash them."""
         runs = runs_of(self.starts, rows)
         for column in self.columns:

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from loadax.core.spec import all_columns
-from loadax.protocols import ArraySpec, Columns, Integers
+from loadax.protocols import Array, ArraySpec, Columns, Integers
 from loadax.sources.io.byte_stream import put_parts, take_parts
 from loadax.sources.tables.arrow.layout import (
     check_shape,
@@ -63,8 +62,6 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
         spans = ((batch, low, high) for batch, (low, high) in enumerate(pairwise(cuts), first) if low < high)
         return [_run(batch, slice(low, high), rows[low:high] - starts[batch]) for batch, low, high in spans]
     which = np.searchsorted(starts, rows, side="right") - 1
-    if (which == first).all():
-        return [_run(first, slice(None), rows - starts[first])]
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
     begins = [0, *ends[:-1].tolist()]
@@ -111,12 +108,12 @@ class Numbers:
         self.spec = spec
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any]:
+    def read(self, runs: Sequence[BatchRows], count: int) -> Array:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
         self.fill(runs, None, out)
         return out
 
-    def fill(self, runs: Sequence[BatchRows], columns: Columns | None, out: NDArray[Any]) -> None:
+    def fill(self, runs: Sequence[BatchRows], columns: Columns | None, out: Array) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
         whole = columns is None or columns == all_columns(self.spec.shape)
         box: Any = () if columns is None or whole else tuple(slice(*each) for each in columns)
@@ -136,9 +133,7 @@ class Numbers:
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
-    def _open(
-        self, part: ColumnPart, rows: Integers, span: slice | None
-    ) -> tuple[NDArray[Any], Integers, slice | None]:
+    def _open(self, part: ColumnPart, rows: Integers, span: slice | None) -> tuple[Array, Integers, slice | None]:
         """The numbers of a record batch, or of some of its rows alone, and where the rows are in them."""
         array = part.array
         if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
@@ -172,7 +167,7 @@ class Lists:
         self.inner = inner
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
+    def read(self, runs: Sequence[BatchRows], count: int) -> Array | None:
         lengths = self.lengths(runs, count)
         length = int(lengths[0]) if count else 0
         if (lengths != length).any():
@@ -193,7 +188,7 @@ class Lists:
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
 
-    def read_parts(self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers) -> NDArray[Any]:
+    def read_parts(self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers) -> Array:
         """Reads `lengths[i]` entries of row i from entry `starts[i]` on, concatenated."""
         ends = np.cumsum(lengths)
         out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
@@ -204,7 +199,7 @@ class Lists:
             put_parts(values, offsets[rows] + starts[places], lengths[places], out, (ends - lengths)[places])
         return out
 
-    def _open(self, part: ColumnPart) -> tuple[Integers, NDArray[Any]]:
+    def _open(self, part: ColumnPart) -> tuple[Integers, Array]:
         """Where the lists of a record batch begin and end, and all of their entries."""
         if part.view is None:
             array = storage(part.array)
@@ -212,7 +207,7 @@ class Lists:
             values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
             part.view = array.offsets.to_numpy().astype(np.int64), values.reshape(-1, *self.inner.shape)
-        opened: tuple[Integers, NDArray[Any]] = part.view
+        opened: tuple[Integers, Array] = part.view
         return opened
 
 
@@ -231,7 +226,7 @@ class Objects:
         self.decode = decode
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> NDArray[Any] | None:
+    def read(self, runs: Sequence[BatchRows], count: int) -> Array | None:
         if self.spec is None:
             return None
         out = np.empty(count, object)
@@ -249,8 +244,8 @@ class Objects:
         return found
 
 
+# One column of all record batches; its `spec` is None where the rows need not be alike.
 Column: TypeAlias = Numbers | Lists | Objects
-"""One column of all record batches; its `spec` is None where the rows need not be alike."""
 
 
 def joined(columns: Sequence[Column]) -> Column:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec
+from loadax.protocols import Array, ArraySpec
 
 
 def by_type(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -81,7 +80,7 @@ def list_array(array: Any, values: Any, mask: Any = None) -> Any:
     return pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask)
 
 
-def view(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def view(values: Any, dtype: np.dtype[Any]) -> Array | None:
     """The memory of an array of numbers as NumPy's; None where they are stored in another form."""
     if not plain_bytes(values.type, dtype):
         return None

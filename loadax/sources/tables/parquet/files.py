@@ -20,9 +20,8 @@ from loadax.core.memory import check_fits
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
-from loadax.sources.io.byte_ranges import ByteRange, changed
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.byte_ranges import ByteRange, changed, waves
+from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.range_file import RangeFile
@@ -34,8 +33,8 @@ _TOGETHER = 256 << 20  # bytes that are requested of servers at a time
 _THREADS = 8  # files that are opened at a time
 _ALIKE = 8  # schemas that one is compared with
 
+# Name of a column, and of the member of each struct below it: names may contain dots.
 Names = tuple[str, ...]
-"""Name of a column, and of the member of each struct below it: names may contain dots."""
 
 
 class Footer(NamedTuple):
@@ -56,6 +55,11 @@ class Footer(NamedTuple):
     rows: list[int]
     sizes: list[int]
     remote: bytes | None
+
+    def groups(self, file: int) -> "Iterator[RowGroup]":
+        """Yields the row groups with rows; `file` is the index of the file."""
+        spans = zip(accumulate(self.rows, initial=0), self.rows, self.sizes, strict=False)
+        return (RowGroup(file, index, *span) for index, span in enumerate(spans) if span[1])
 
 
 class RowGroup(NamedTuple):
@@ -83,19 +87,18 @@ class ParquetFiles:
     Args:
         locations: Paths and URLs.
         files: Reader of their bytes.
-        cache: Local cache of remote bytes; None: no cache.
         partitions: Columns that are not in the files: of each an Arrow array with the value of each file.
 
     Raises:
         SourceError: When a file is missing, or is not Parquet; names it.
     """
 
-    def __init__(self, locations: Sequence[str], files: Files, cache: DiskCache | None, partitions: Mapping[str, Any]):
+    def __init__(self, locations: Sequence[str], files: Files, partitions: Mapping[str, Any]):
         self.locations, self.partitions = list(locations), partitions
         self._sizes = files.sizes(self.locations)
         far = [location for location in self.locations if local_path(location) is None]
         extents = dict(zip(self.locations, self._sizes, strict=True))
-        self._files: Files | CachedFiles = files if cache is None or not far else CachedFiles(files, cache, extents)
+        self._files: Files | CachedFiles = files if files.cache is None or not far else CachedFiles(files, extents)
         self.far = bool(far)
         self._stamps = [
             None if local_path(location) is None else self._stamp(file) for file, location in enumerate(self.locations)
@@ -105,15 +108,8 @@ class ParquetFiles:
         with thread_pool(_THREADS, "loadax-footers") as pool:
             read = pool.map(partial(self._footer, files), range(len(self.locations)), map(tails.get, self.locations))
             self._footers = list(_sharing(read))
-        self.groups = [
-            RowGroup(file, index, first, rows, size)
-            for file, footer in enumerate(self._footers)
-            for index, (first, rows, size) in enumerate(
-                zip(accumulate(footer.rows, initial=0), footer.rows, footer.sizes, strict=False)
-            )
-            if rows
-        ]
-        """Row groups with rows, in the order of the files."""
+        # Row groups with rows, in the order of the files.
+        self.groups = [group for file, footer in enumerate(self._footers) for group in footer.groups(file)]
 
     def schemas(self) -> Iterator[tuple[str, Any]]:
         """Yields each Arrow schema of files with rows, with the location of the first; without rows, the first file's.
@@ -336,24 +332,6 @@ class ParquetFiles:
                 dropped.close(force=True)
 
 
-def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Cuts parts of these sizes into runs of at most `most`, of at least one part each.
-
-    Examples:
-        >>> from loadax.sources.tables.parquet.files import waves
-        >>> list(waves([3, 4, 9, 1], 8))
-        [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
-    """
-    first, total = 0, 0
-    for position, size in enumerate(sizes):
-        total += size
-        if total > most and position > first:
-            yield slice(first, position)
-            first, total = position, size
-    if len(sizes) > first:
-        yield slice(first, len(sizes))
-
-
 def encrypted_text(location: str, what: str) -> str:
     """The message for an encrypted file, or columns of one."""
     return (
@@ -388,19 +366,14 @@ def _sharing(footers: Iterable[Footer]) -> Iterator[Footer]:
     for footer in footers:
         same = next((each for each in known[-_ALIKE:] if each.schema.equals(footer.schema)), None)
         if same is None:
-            same = footer._replace(leaves=_leaf_indices(footer.schema))
+            leaves: dict[Names, list[int]] = {}  # which Parquet names by joined names
+            below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in footer.schema)
+            for index, names in enumerate(below):
+                for depth in range(1, len(names) + 1):
+                    leaves.setdefault(names[:depth], []).append(index)
+            same = footer._replace(leaves=leaves)
             known.append(same)
         yield footer._replace(schema=same.schema, leaves=same.leaves)
-
-
-def _leaf_indices(schema: Any) -> dict[Names, list[int]]:
-    """Indices of a file's leaves, which Parquet names by joined names, in each column and member of a struct."""
-    found: dict[Names, list[int]] = {}
-    below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in schema)
-    for index, names in enumerate(below):
-        for depth in range(1, len(names) + 1):
-            found.setdefault(names[:depth], []).append(index)
-    return found
 
 
 def _leaves_below(kind: Any, names: Names) -> Iterator[Names]:

@@ -5,12 +5,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadax.protocols import Boxes, Integers, Tree
+from loadax.protocols import Array, Boxes, Integers, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -54,7 +53,7 @@ class RowGroups(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""
         rows = check_rows(rows, self._length)
         wanted = [index for index, box in enumerate(boxes) if box is not None and out[index] is not None]

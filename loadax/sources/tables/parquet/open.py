@@ -1,8 +1,15 @@
-"""Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read."""
+"""Opens Parquet files: expands paths, checks schemas, and refuses nulls before the first read.
 
-from collections.abc import Iterator, Mapping, Sequence
+Hive partitions are columns in the names of folders, such as `year=2026/month=1/part-0.parquet`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -12,19 +19,19 @@ from loadax.errors import SourceError
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
+from loadax.sources.io.paths import local_path
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
-from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
 from loadax.sources.tables.parquet.files import Names, ParquetFiles, encrypted_text
 from loadax.sources.tables.parquet.format import FORMAT
 from loadax.sources.tables.parquet.groups import RowGroups
-from loadax.sources.tables.parquet.partitions import partition_columns
 from loadax.sources.tables.parquet.source import ParquetSource
 from loadax.sources.tables.parquet.table_formats import refuse_tables
 
 _NAMED = 100  # files in a message
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
 
 
 def open_parquet(
@@ -38,15 +45,14 @@ def open_parquet(
         LeafTypeError: When a column has a type without an array.
     """
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
-    blocks = open_cache(cache, cache_bytes)
-    files = Files()
+    files = Files(open_cache(cache, cache_bytes))
     try:
         locations = expand(paths, FORMAT, files)
     except SourceError:
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    parquet = ParquetFiles(locations, files, blocks, partition_columns(paths, locations))
+    parquet = ParquetFiles(locations, files, partition_columns(paths, locations))
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
@@ -77,15 +83,60 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     refused: dict[Names, Any] = {}
     for names, group, count in groups.files.nulls(list(leaves)):
         refused.setdefault(names, [group, 0])[1] += count
-    if refused:
-        raise SourceError(table.nulls.refusal(_first_nulls(groups, leaves, refused)))
-
-
-def _first_nulls(groups: RowGroups, leaves: Mapping[Names, TableLeaf], refused: Mapping[Names, Any]) -> Iterator[Found]:
+    found = []
     for names, leaf in leaves.items():
         if names in refused:
             group, count = refused[names]
-            table = next(iter(groups.files.read([group], [names])))
-            arrays = [next(arrays_of([leaf], batch)) for batch in table.to_batches()]
-            row = group.first_row + first_null(arrays)
-            yield Found(leaf.path, arrays[0].type, count, f"row {row} of {groups.files.location(group)}")
+            read = next(iter(groups.files.read([group], [names])))
+            arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
+            row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
+            found.append(Found(leaf.path, arrays[0].type, count, row))
+    if found:
+        raise SourceError(table.nulls.refusal(found))
+
+
+def partition_columns(given: Any, locations: Sequence[str]) -> dict[str, Any]:
+    """The columns in the names of folders below what is given: of each an Arrow array with the value of each file.
+
+    Ints are int32, or int64 where that is too short; other values are categories, in the order of the files.
+
+    Args:
+        given: Path of a file or folder, pattern, URL, or list of these.
+        locations: Paths and URLs of the files that these are.
+    """
+    paths = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    files = set(locations)
+    # The number of folders above decides, since a URL may be quoted in one of them and not in the other.
+    folders = zip(*(_folder(os.fspath(path), files).split("/") for path in paths), strict=False)
+    above = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, folders))
+    found = [_pairs(location, above) for location in locations]
+    names = dict.fromkeys(name for pairs in found for name in pairs)
+    return {name: _typed([pairs.get(name) for pairs in found]) for name in names}
+
+
+def _folder(path: str, files: set[str]) -> str:
+    """The folder that a path, pattern or URL is certain to be, or to be in."""
+    local = local_path(path)
+    path = path.rstrip("/") if local is None else str(local)
+    if path in files:
+        return path.rpartition("/")[0]
+    certain = path if local is not None and local.exists() else re.split(r"[*?\[{]", path, maxsplit=1)[0]
+    return path if certain == path else certain.rpartition("/")[0]
+
+
+def _pairs(location: str, above: int) -> dict[str, str | None]:
+    folders = location.split("/")[above:-1]
+    if local_path(location) is None:
+        folders = list(map(unquote, folders))
+    pairs = (folder.partition("=") for folder in folders if "=" in folder)
+    return {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+
+
+def _typed(values: Sequence[str | None]) -> Any:
+    texts = pa.array(values, pa.string())
+    for kind in (pa.int32(), pa.int64()):
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return texts.dictionary_encode()

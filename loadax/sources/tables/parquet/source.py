@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
-from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.io.byte_ranges import waves
 from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.parquet.files import waves
 from loadax.sources.tables.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
@@ -52,7 +51,7 @@ class ParquetSource(BaseSource):
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         return f"Parquet columns ({self._groups.leaves}) of {where}"
 
-    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+    def held(self, most: int) -> list[Array]:  # noqa: ARG002
         return self._groups.leaves.stated_names
 
     @property
@@ -68,7 +67,7 @@ class ParquetSource(BaseSource):
         number = len(self._groups.starts)
         if self._empty.is_numeric and number:
             height = largest_chunk(self._groups.starts, len(self))
-            row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self._empty.specs if spec is not None)
+            row = sum(spec.nbytes for spec in self._empty.specs if spec is not None)
             fitting = self._memory_bytes // max(1, height * row)
         else:
             sizes = [self._groups.size(index) for index in range(number)]
@@ -109,7 +108,7 @@ class ParquetSource(BaseSource):
         examples = self._examples(rows)
         return stack(examples, self.spec if self.spec is not None else spec_of(examples[0]), rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         if self._cache is not None:
             self._cache.read_into(rows, boxes, out)
         elif self.traits.reads_columns:
@@ -126,7 +125,8 @@ class ParquetSource(BaseSource):
         rows = check_rows(rows, len(self))
         if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)
-        if self._is_one_wave(rows):
+        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
+        if len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes:
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
         cuts = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
@@ -145,10 +145,6 @@ class ParquetSource(BaseSource):
             for place, example in zip(places.tolist(), tree.examples(inside), strict=True):
                 found[place] = example
         return found
-
-    def _is_one_wave(self, rows: Integers) -> bool:
-        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
-        return len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes
 
     def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""

@@ -10,13 +10,13 @@ no program can set.
 import hashlib
 import io
 import json
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError
 from loadax.sources.io.byte_ranges import ByteRange
@@ -32,8 +32,6 @@ _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20
 _LONGEST = 1 << 12  # bytes of a digest's file
 _LONGEST_NAME = 180  # characters of a file's own name in that of its content
-
-_log = logging.getLogger("loadax")
 
 
 def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: bool | None) -> list[str]:
@@ -119,7 +117,7 @@ def _is_whole(path: Path) -> bool:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         problem = str(error)
     if problem:
-        _log.warning("%s: this decompressed content is damaged (%s) and is made again", path, problem)
+        log.warning("%s: this decompressed content is damaged (%s) and is made again", path, problem)
         return False
     with suppress(OSError):
         _describe(path, digest)

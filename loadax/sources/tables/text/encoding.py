@@ -3,11 +3,11 @@
 import codecs
 import re
 
+# Advice for text in an unknown encoding.
 UTF_8 = "write the file in UTF-8, as `iconv -f LATIN1 -t UTF-8` does for Latin-1"
-"""Advice for text in an unknown encoding."""
 
+# Bytes that programs on Windows write at the beginning of a file.
 BOM = codecs.BOM_UTF8
-"""Bytes that programs on Windows write at the beginning of a file."""
 
 _STARTS = (
     ("utf-8-sig", re.compile(BOM)),

@@ -13,8 +13,8 @@ from loadax.errors import SourceError
 from loadax.sources.tables.arrow.layout import is_list
 from loadax.sources.tables.text.encoding import BOM
 
+# Integers below it are exact in float64.
 FIRST_ROUNDED = 2.0**53
-"""Integers below it are exact in float64."""
 
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 16  # digits of `FIRST_ROUNDED`

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -11,14 +10,14 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from loadax.core.tasks import Engine
+from loadax.core.log import log
 from loadax.errors import SourceError
-from loadax.protocols import Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.format import RecordOptions
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
@@ -33,8 +32,6 @@ from loadax.sources.tables.text.dtypes import arrow_types, with_types
 from loadax.sources.tables.text.encoding import BOM, encoding_of
 from loadax.sources.tables.text.format import JSONL
 from loadax.sources.tables.text.integers import refuse_rounded
-
-_log = logging.getLogger("loadax")
 
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 _SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
@@ -67,7 +64,7 @@ class JsonlSource(BaseSource):
     def __repr__(self) -> str:
         return f"JSON lines ({self._leaves}) of {self.addresses[0]}"
 
-    def held(self, most: int) -> list[NDArray[Any]]:  # noqa: ARG002
+    def held(self, most: int) -> list[Array]:  # noqa: ARG002
         return self._leaves.stated_names
 
     @property
@@ -115,7 +112,6 @@ class JsonlSource(BaseSource):
         return self._leaves.columns(table, where)
 
 
-@final
 class _Lines(NamedTuple):
     """Lines of files.
 
@@ -146,18 +142,9 @@ class _Lines(NamedTuple):
 
 
 def open_jsonl(
-    paths: Any,
-    columns: Sequence[str] | str | None = None,
-    dtypes: Any = None,
-    nulls: Any = None,
-    classes: Any = None,
-    index: Any = None,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-    progress: bool | None = None,
-    executor: Engine | None = None,
+    paths: Any, options: RecordOptions, columns: Any = None, dtypes: Any = None, nulls: Any = None, classes: Any = None
 ) -> JsonlSource:
-    """Opens files of JSON lines; see `loadax.from_jsonl`. They are indexed on `executor`; None: in threads.
+    """Opens files of JSON lines; see `loadax.from_jsonl`.
 
     Raises:
         ArgumentError: When an argument is invalid.
@@ -165,14 +152,13 @@ def open_jsonl(
         LeafTypeError: When a column has a type without an array.
     """
     types = arrow_types(dtypes, text=False)
-    blocks = open_cache(cache, cache_bytes)
-    files = Files()
-    locations = decompressed(files, expand(paths, JSONL, files), cache, progress)
-    entry = index_files(RECORDS, files, locations, index, progress, executor)
+    files = Files(open_cache(options.cache, options.cache_bytes))
+    locations = decompressed(files, expand(paths, JSONL, files), options.cache, options.progress)
+    entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
     if not len(begins):
         raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
-    records = Records(files, locations, blocks, index)
+    records = Records(files, locations, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
     schema = _infer(lines, columns, types)
     names = column_names(columns, schema.names)
@@ -278,7 +264,7 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
             first = whole.index(False)
             if not any(whole):
                 refuse_line(lines[first], None, partial(where, first))
-            _log.warning(
+            log.warning(
                 "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
                 where(first),
                 f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
@@ -338,5 +324,5 @@ def _check(entry: Entry, sizes: Integers) -> None:
     check_array(entry, "sizes", np.int64, None, 1)
 
 
+# The format of JSON lines.
 RECORDS = RecordFormat("from_jsonl", "jsonl 1", _scan, merge_records, _check)
-"""The format of JSON lines."""
