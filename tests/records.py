@@ -105,13 +105,14 @@ def chains(location: str, index: Path) -> dict[str, Chain]:
     sources = opened(location, index)
     documents = loadax.from_jsonl(f"{location}/jsonl/", ["tokens"], index=index / "jsonl")
     packing = Packing(5, "best_fit", "error", None, value=-1)
+    padding = verbs.Padding({"tokens": 3}, -1, True, "right", True)
     return {
         "from_parquet, shuffle by chunks": verbs.shuffle_blocks(sources["from_parquet"], 1, "chunks", 2, 2),
         "from_parquet, map with_index": verbs.map_indexed(
             verbs.shuffle(sources["from_parquet"], 2), indexed, "indexed"
         ),
         "from_csv, select": verbs.shuffle(verbs.select(sources["from_csv"], [*range(40, 4, -1), 7, 7]), 3),
-        "from_jsonl, pad": verbs.shuffle(verbs.pad(sources["from_jsonl"], {"tokens": 3}, -1, truncate=True), 4),
+        "from_jsonl, pad": verbs.shuffle(verbs.pad(sources["from_jsonl"], padding), 4),
         "from_jsonl, pack": verbs.shuffle(verbs.pack(given(documents, "tokens"), packing, index / "pack"), 5),
         "from_jsonl, pack by leaf": verbs.shuffle(packed_by_leaf(location, index), 6),
         "from_webdataset, split": verbs.shuffle(verbs.split_counts(sources["from_webdataset"], [24, 20], 7, 0), 7),

@@ -11,14 +11,13 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import loadax
 from loadax.errors import SourceError
 from loadax.protocols import Location
-from loadax.sources.adapt import ObjectSource
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.locations import joined, mapped_file
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.ragged import open_zarr
-from loadax.sources.wrappers.windows import WindowSource
 from loadax.sources.zarr.source import TensorStoreSource
 from tests.writing.rows import made_up
 
@@ -157,12 +156,12 @@ def test_a_window_lies_where_its_rows_do(tmp_path: Path) -> None:
     values = made_up(np.int16, (50, 3))
     np.save(tmp_path / "x.npy", values)
     source = ArraySource(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    (place,) = WindowSource(source, source.spec, (5, 45), 4, 2, None, 1).locate(3)
+    rows = loadax.from_source(source)[5:45]
+    (place,) = rows.windows(4, 2).source.locate(3)
     assert content(place) == values[11:15].tobytes()
-    window, targets = WindowSource(source, source.spec, (5, 45), 4, 2, 3, 2).locate(3)
+    window, targets = rows.windows(4, 2, lead=3, targets=2).source.locate(3)
     assert (content(window), content(targets)) == (values[11:15].tobytes(), values[17:19].tobytes())
-    objects = ObjectSource(list(range(20)))
-    assert WindowSource(objects, np.zeros((), np.int64), (0, 20), 4, 2, None, 1).locate(3) == []
+    assert loadax.from_source(list(range(20))).windows(4, 2).source.locate(3) == []
 
 
 @given(
