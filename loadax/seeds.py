@@ -19,8 +19,8 @@ from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
+# Version of `derive` and `permute`, which saved states record. A change of any of their values increments it.
 ORDER_VERSION = 1
-"""Version of `derive` and `permute`, which saved states record. A change of any of their values increments it."""
 
 Words = NDArray[np.uint64]
 

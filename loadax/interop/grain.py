@@ -151,8 +151,8 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         epochs, positions = np.divmod(np.asarray(indices, np.int64), self._size)
         return self._dataset.reader.examples(self._dataset.order.visits(epochs, positions))
 
+    # Grain calls this to read many rows at once.
     _getitems = __getitems__
-    """Grain calls this to read many rows at once."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_blocks": OrderedDict(), "_lock": None}

@@ -77,6 +77,10 @@ class Exporter:
         find: Returns the iterator or its counters; None if there is none.
         port: Port to listen on; 0 for any free port.
         host: Address to listen on.
+
+    Attributes:
+        port: Port that it listens on.
+        url: URL for Prometheus to scrape.
     """
 
     def __init__(self, find: Callable[[], Any], port: int, host: str):
@@ -96,9 +100,7 @@ class Exporter:
                 "pass another one, or port=0 for any free port"
             ) from error
         self.port: int = self._server.server_port
-        """Port that it listens on."""
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
-        """URL for Prometheus to scrape."""
 
     def close(self) -> None:
         """Stops listening. Idempotent."""

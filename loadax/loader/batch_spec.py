@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from loadax.core.tree import Structure, flatten
 from loadax.protocols import ArraySpec
 
+# Key of the bool leaf that is False for padding.
 MASK = "mask"
-"""Key of the bool leaf that is False for padding."""
 
+# Key of the leaf with the data of a JAX random key per row.
 KEY = "key"
-"""Key of the leaf with the data of a JAX random key per row."""
 
+# Argument of `Dataloader` that adds each generated leaf.
 ADDED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
-"""Argument of `Dataloader` that adds each generated leaf."""
 
 
 class BatchLeaf(NamedTuple):
@@ -52,5 +52,5 @@ class BatchSpec:
     leaves: tuple[BatchLeaf, ...]
 
 
+# Spec of batches without leaves.
 NO_LEAVES = BatchSpec(flatten({})[1], ())
-"""Spec of batches without leaves."""

@@ -15,12 +15,14 @@ class Epoch:
 
     Its `get_state`, `move_to`, `stats`, `report`, `timeline` and `ledger` are those of the run's `DataIterator`.
     Statistics restart after an epoch that is left early.
+
+    Attributes:
+        number: Number of the epoch, from 0.
     """
 
     def __init__(self, batches: DataIterator, number: int, stop: int):
         self._batches, self._stop, self._left = batches, stop, False
         self.number = number
-        """Number of the epoch, from 0."""
         self.get_state, self.move_to, self.ledger = batches.get_state, batches.move_to, batches.ledger
         self.stats, self.report, self.timeline = batches.stats, batches.report, batches.timeline
 

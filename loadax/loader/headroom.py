@@ -58,16 +58,18 @@ class Replay:
         batches: Iterator of the run, which is closed after the first batches.
         count: Number of batches to repeat.
         host_leaves: Whether batches have leaves on the host.
+
+    Attributes:
+        num_steps: Number of steps of the run; None: infinite.
+        batch_size: Rows per batch.
     """
 
     def __init__(self, batches: DataIterator, count: int, host_leaves: bool = False):
         self.num_steps = batches.num_steps
-        """Number of steps of the run; None: infinite."""
         self._step = batches.step
         if self.num_steps is not None:
             count = min(count, self.num_steps - self._step)
         self.batch_size = batches.batch_size
-        """Rows per batch."""
         self._batches: list[Tree] = []
         self._host_rows: list[HostRows] = []
         self._has_host_leaves = host_leaves

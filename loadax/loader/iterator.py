@@ -42,6 +42,9 @@ class DataIterator:
         order: Hash of the order, for states.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
+
+    Attributes:
+        ledger: Counters of this iterator, for monitoring from outside.
     """
 
     def __init__(self, target: Target, order: OrderHash, used_up: threading.Event, start: Any):
@@ -54,7 +57,6 @@ class DataIterator:
         # it held.
         self._lock = threading.RLock()
         self.ledger = Ledger()
-        """Counters of this iterator, for monitoring from outside."""
         self._begin(None)
 
     @property

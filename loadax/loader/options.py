@@ -26,8 +26,8 @@ from loadax.reader import Reader
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
 _Value = TypeVar("_Value")
+# `(first step, value)` pairs; each value applies until the next one starts.
 Schedule = tuple[tuple[int, _Value], ...]
-"""`(first step, value)` pairs; each value applies until the next one starts."""
 
 
 @final

@@ -28,11 +28,11 @@ from loadax.loader.watch.watch import RunWatch
 from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import grid_of
 
+# Begins the exchange with the other hosts of a run; see `run_hosts`.
 JoinHosts: TypeAlias = Callable[
     [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
     RunHosts | None,
 ]
-"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
 
 _STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
 
@@ -41,8 +41,8 @@ _STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limit
 class Ledger:
     """Statistics and step of an iterator, for observers. References neither the iterator nor its batches."""
 
+    # Latest monitor of the iterator, which continues the statistics of earlier ones.
     monitor: RunMonitor
-    """Latest monitor of the iterator, which continues the statistics of earlier ones."""
 
     def stats(self) -> Stats:
         """Statistics so far."""
@@ -93,13 +93,13 @@ class RunGuard:
         pipeline, options = target.pipeline, target.pipeline.options
         self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
         shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
+        # Exchange with the other hosts, if there are any.
         self.hosts = stalls.hosts = target.join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
-        """Exchange with the other hosts, if there are any."""
+        # Agreement with the other processes on the end of the streams, if there are any of both.
         self.agreement = stalls.agreement = _agreement(target, streams, ledger)
-        """Agreement with the other processes on the end of the streams, if there are any of both."""
         self.watch = RunWatch(stalls.needed * [stalls.check] + ([] if self.hosts is None else [self.hosts.check]))
+        # Whether a consumer has asked for a batch.
         self.waited_for = False
-        """Whether a consumer has asked for a batch."""
         # Apart from the threads that read: a Ctrl-C may come while these are replaced.
         self._finalizer = weakref.finalize(owner, self._close)
 
@@ -181,10 +181,10 @@ class Stretch:
     ):
         options, like = target.pipeline.options, target.shape_step(step)
         self.streams, self.guard = streams, guard
+        # Whether the streams have ended.
         self.ended = False
-        """Whether the streams have ended."""
+        # First step of the stretch that replaces this one. None: there is none.
         self.replaced_at: int | None = None
-        """First step of the stretch that replaces this one. None: there is none."""
         self.process = os.getpid()
         self.caller: Caller = Caller() if before is None else before.caller
         executor: PieceExecutor = open_executor(options) if before is None else before.executor
@@ -200,8 +200,8 @@ class Stretch:
             self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
             self.executor: PieceExecutor = executor
+            # Step from which on batches have other shapes.
             self.end = producer.end
-            """Step from which on batches have other shapes."""
             self._threads = ThreadPool(self.scheduler, executor, self.caller)
         except BaseException:
             executor.close()

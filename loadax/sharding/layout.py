@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from loadax.protocols import Columns, Integers, Interval
 
+# One shard of an array: `(start, stop)` for every dimension.
 Box: TypeAlias = tuple[Interval, ...]
-"""One shard of an array: `(start, stop)` for every dimension."""
 
 
 @final

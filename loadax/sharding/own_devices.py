@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+# Shape, dtype and `NamedSharding` of a global array.
 Placed: TypeAlias = jax.ShapeDtypeStruct
-"""Shape, dtype and `NamedSharding` of a global array."""
 
+# A function from global arrays to global arrays.
 Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
-"""A function from global arrays to global arrays."""
 
 _AXIS = "device"
 _BYTE = 8  # bits

@@ -22,13 +22,15 @@ from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
 @final
 class DataPartitionType(enum.Enum):
-    """The two partitions that need no spec."""
+    """The two partitions that need no spec.
+
+    Attributes:
+        FULL: Split rows over all devices of the mesh.
+        REPLICATED: Copy everything to every device.
+    """
 
     FULL = "full"
-    """Split rows over all devices of the mesh."""
-
     REPLICATED = "replicated"
-    """Copy everything to every device."""
 
 
 def is_full(partition: Any) -> bool:

@@ -17,8 +17,8 @@ from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
 from loadax.sources.base import BaseSource
 
+# Dtype of row indices on the device: half the size of int64, and available without x64.
 INDEX_DTYPE = np.dtype(np.int32)
-"""Dtype of row indices on the device: half the size of int64, and available without x64."""
 
 
 @final

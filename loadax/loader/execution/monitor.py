@@ -62,8 +62,8 @@ class RunMonitor:
     def _begin(self) -> None:
         self._stats = replace(self._blank)
         self._began, self._cpu_began = perf_counter(), process_time()
+        # Time at which the consumer got its last batch.
         self.left = self._began
-        """Time at which the consumer got its last batch."""
 
     def restart(self) -> None:
         """Resets statistics and timeline after a warm-up, for which no consumer waited."""

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, final
 from loadax.loader.metrics.stats import Timing
 
 Stage = Literal["read", "transform", "assemble"]
+# Context manager that marks a span of a thread's time by name, such as `jax.profiler.TraceAnnotation`.
 Mark = Callable[[str], AbstractContextManager[Any]]
-"""Context manager that marks a span of a thread's time by name, such as `jax.profiler.TraceAnnotation`."""
 
 _NOTHING: Final = nullcontext()
 _STAGES: Final = {"read": 0, "transform": 1, "assemble": 2}

@@ -13,8 +13,8 @@ from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
 
+# Formats an argument in advice, from its name and optionally its value.
 Spelling: TypeAlias = Callable[..., str]
-"""Formats an argument in advice, from its name and optionally its value."""
 
 _NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy

@@ -22,14 +22,14 @@ from loadax.sources.stream.source import StreamSource, streams_in
 
 _log = logging.getLogger("loadax")
 
+# Saved states of each stream's lanes, by lane.
 LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
-"""Saved states of each stream's lanes, by lane."""
 
+# The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ.
 EndRule = Literal["first", "all", "error"]
-"""The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ."""
 
+# Key of the states of lanes in the state of an iterator.
 KEY = "lanes"
-"""Key of the states of lanes in the state of an iterator."""
 
 
 class LaneProgress(NamedTuple):
@@ -94,15 +94,15 @@ class StreamRun:
             for (first_row, stream), saved in zip(streams_in(source), chain(states, repeat({})), strict=False)
         ]
         self._mixed = not isinstance(plan.order, StreamOrder)
+        # Text: which lane of this process was the first to end.
         self.ended_lane = "a lane of another process has ended"
-        """Text: which lane of this process was the first to end."""
+        # Whether lanes never end.
         self.endless = options.epochs is None
-        """Whether lanes never end."""
+        # Steps that were handed out: no state before them is asked for.
         self.consumed = 0
-        """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[list[int]]] = -1, []
+        # How far the lanes were read.
         self.progress = LaneProgress(0, None, 0)
-        """How far the lanes were read."""
 
     @property
     def end_rule(self) -> EndRule:

@@ -28,8 +28,8 @@ from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_te
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
 
+# Seconds that the first batch waits for the other hosts' records.
 FIRST_WAIT = 5.0
-"""Seconds that the first batch waits for the other hosts' records."""
 
 _FIRST_TICKS = 0.005, 0.1  # seconds between the first two looks at the store, and at most while a batch waits for them
 _STATUS = 5.0  # seconds between two statuses
@@ -83,8 +83,8 @@ class RunHosts:
         self._warned = False
         self._received: dict[str, str] = {}
         self._to_tell: deque[tuple[str, str, bool]] = deque()
+        # The error that ends this run, because of another host or a difference.
         self.error: HostError | None = None
-        """The error that ends this run, because of another host or a difference."""
         self._end: tuple[str, HostError] | None = None  # who has ended this run, and the error
         self._ended_at, self._grace, self._limit = 0.0, GRACE, float("inf")  # and when; seconds to the error, and exit
         self._first_words = threading.Event()  # set when the records are compared, or never will be

@@ -18,10 +18,10 @@ from loadax.core.distributed import this_process
 from loadax.errors import HostError
 from loadax.sharding.key_value import key_value_store
 
+# Seconds after which a run ends because another host has: this one may be about to raise the same error.
 GRACE = 5.0
-"""Seconds after which a run ends because another host has: this one may be about to raise the same error."""
+# Seconds between two looks of the other hosts.
 TICK = 2.0
-"""Seconds between two looks of the other hosts."""
 _LONGEST = 60.0  # seconds to the end of those that wait for a process that has ended, whatever `abort_after` is
 _UNANSWERED = 2.0  # seconds to wait for a coordinator that does not answer
 
@@ -103,5 +103,5 @@ class ProcessExit:
         end_process()
 
 
+# The exit of this process.
 process_exit = ProcessExit()
-"""The exit of this process."""

@@ -22,11 +22,11 @@ from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
+# JSON by field, in the order in which fields are compared: causes before their effects.
 Record = Mapping[str, Any]
-"""JSON by field, in the order in which fields are compared: causes before their effects."""
 
+# Beginning of the field of each row.
 FIELD = "contents of row "
-"""Beginning of the field of each row."""
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 _SHOWN = 8  # processes in a message

@@ -24,12 +24,12 @@ class StallCheck:
     def __init__(self, stall_after: float | None, abort_after: float | None):
         self._stall_after = float("inf") if stall_after is None else stall_after
         self._abort_after = float("inf") if abort_after is None else abort_after
+        # The present scheduler.
         self.scheduler: PrefetchScheduler | None = None
-        """The present scheduler."""
+        # The present agreement on the end of streams.
         self.agreement: EndAgreement | None = None
-        """The present agreement on the end of streams."""
+        # The other hosts, who are told too.
         self.hosts: RunHosts | None = None
-        """The other hosts, who are told too."""
         self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))  # the one that was looked at last
 
     @property

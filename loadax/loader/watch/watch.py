@@ -9,12 +9,10 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TypeAlias, final
 
+# Looks after something; returns the seconds until it should be called again. Its arguments: whether this is the last
+# time, and the time of `perf_counter` at which the process was resumed last. Time for which it was stopped (SIGSTOP, a
+# frozen cgroup, a suspended machine) is no time of waiting.
 Check: TypeAlias = Callable[[bool, float], float]
-"""Looks after something; returns the seconds until it should be called again.
-
-Its arguments: whether this is the last time, and the time of `perf_counter` at which the process was resumed last. Time
-for which it was stopped (SIGSTOP, a frozen cgroup, a suspended machine) is no time of waiting.
-"""
 
 _NAP = 0.5  # longest sleep, in seconds
 _LATE = 2.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
