@@ -1,7 +1,6 @@
 """Spec of a batch with its generated leaves. Does not import JAX, so that worker processes can use it."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +42,7 @@ class BatchLeaf(NamedTuple):
         return np.full((count, *shape), self.missing, object) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
-@final
-@dataclass(frozen=True)
-class BatchSpec:
+class BatchSpec(NamedTuple):
     """Structure of a batch and its leaves in JAX's order, independent of any mesh."""
 
     structure: Structure

@@ -80,10 +80,8 @@ class HeldRows:
     @cached_property
     def copies(self) -> Integers:
         """int64[batch_size]: number of hosts that read each row."""
-        begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(
-            self.stop, minlength=self.batch_size + 1
-        )
-        return np.cumsum(begun)[:-1]
+        begun, ended = (np.bincount(ends, minlength=self.batch_size + 1) for ends in (self.start, self.stop))
+        return np.cumsum(begun - ended)[:-1]
 
     def positions(self, host: int) -> Integers:
         """int64[n]: rows of one host, ascending."""

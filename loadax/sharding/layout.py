@@ -11,9 +11,8 @@ name hold copies.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,7 @@ from loadax.protocols import Columns, Integers, Interval
 Box: TypeAlias = tuple[Interval, ...]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class MeshGrid:
+class MeshGrid(NamedTuple):
     """A mesh as an integer grid.
 
     Args:
@@ -40,9 +37,7 @@ class MeshGrid:
     process: int
 
 
-@final
-@dataclass(frozen=True)
-class ColumnGroup:
+class ColumnGroup(NamedTuple):
     """The boxes of a leaf that have the same columns, so that one read of these columns serves all of them.
 
     Args:
@@ -56,9 +51,7 @@ class ColumnGroup:
     height: int
 
 
-@final
-@dataclass(frozen=True)
-class LeafLayout:
+class LeafLayout(NamedTuple):
     """The part of one leaf that one process holds.
 
     Args:
@@ -75,9 +68,7 @@ class LeafLayout:
     groups: tuple[ColumnGroup, ...]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class DimensionShare:
+class DimensionShare(NamedTuple):
     """The shards of one dimension that a process holds, and how many each process holds.
 
     Args:

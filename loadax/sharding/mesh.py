@@ -260,8 +260,5 @@ def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 
 
 def _make_mesh(devices: Sequence[jax.Device] | None, axes: dict[str, int]) -> Mesh:
-    # Fill an empty object array: np.array(devices) would check whether each device is a sequence.
-    chosen = _checked_devices(devices)
-    grid = np.empty(len(chosen), object)
-    grid[:] = chosen
-    return Mesh(grid.reshape(tuple(axes.values())), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    grid = np.array(_checked_devices(devices)).reshape(tuple(axes.values()))
+    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))

@@ -49,9 +49,7 @@ class OwnDevices:
         self._count = len(own)
         self.mesh = mesh
         if own and not self._is_whole_mesh:
-            grid = np.empty(len(own), object)
-            grid[:] = own
-            self.mesh = Mesh(grid, (_AXIS,))
+            self.mesh = Mesh(np.array(own), (_AXIS,))
 
     def __len__(self) -> int:
         """Number of devices."""

@@ -150,18 +150,14 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
         raise PartitionError(
             f"{leaf}: {spec} has unreduced, reduced or unconstrained axes, which host data can't have: leave them out"
         )
-    used: set[str] = set()
-    for entry in spec:
-        for axis in axes_of(entry):
-            if axis not in sizes:
-                raise PartitionError(
-                    f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
-                )
-            if axis in used:
-                raise PartitionError(
-                    f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim"
-                )
-            used.add(axis)
+    axes = [axis for entry in spec for axis in axes_of(entry)]
+    for axis in axes:
+        if axis not in sizes:
+            raise PartitionError(
+                f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
+            )
+        if axes.count(axis) > 1:
+            raise PartitionError(f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim")
 
 
 def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int], path: str) -> None:

@@ -47,7 +47,7 @@ class TestCurrentMesh:
     def test_goes_on_when_the_private_place_has_moved(
         self, mesh: Mesh, private: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(compat, "_private", private)
+        monkeypatch.setattr(compat, "_mesh", private)
         assert compat.legacy_mesh() is None
         assert current_mesh() is None
         with jax.set_mesh(mesh):

@@ -24,7 +24,7 @@ from loadax.sharding import (
 from loadax.sharding.layout import LeafLayout, plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
-from loadax.sharding.placer import Placer, place
+from loadax.sharding.placer import Placer
 from tests.work import lines_of
 
 FULL, REPLICATED = DataPartitionType.FULL, DataPartitionType.REPLICATED
@@ -56,7 +56,7 @@ class TestPlacer:
         mesh = data_parallel()
         layout = plan_leaf(grid_of(mesh), P("data"), WHOLE.shape)
         buffers = boxes_of(WHOLE, layout)
-        array = place(buffers, layout, NamedSharding(mesh, P("data")), np.int32)
+        array = Placer(layout, NamedSharding(mesh, P("data")), np.int32)(buffers)
         pointers = [shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards]
         assert pointers == [buffer.ctypes.data for buffer in buffers]
 
@@ -75,7 +75,7 @@ class TestPlacer:
         mesh = data_parallel()
         layout = plan_leaf(grid_of(mesh), P("data"), WHOLE.shape)
         with jax.transfer_guard("disallow_explicit"):
-            array = place(boxes_of(WHOLE, layout), layout, NamedSharding(mesh, P("data")), np.int32)
+            array = Placer(layout, NamedSharding(mesh, P("data")), np.int32)(boxes_of(WHOLE, layout))
             np.testing.assert_array_equal(global_to_host_array(array), WHOLE)
 
     @pytest.mark.parametrize("shape", [(), (8, 0), (0, 3)])
@@ -83,7 +83,7 @@ class TestPlacer:
         mesh, spec = data_parallel(), P(*(["data"] if shape else []))
         layout = plan_leaf(grid_of(mesh), spec, shape)
         whole = np.full(shape, 3, np.int16)
-        check_shards(place(boxes_of(whole, layout), layout, NamedSharding(mesh, spec), np.int16), whole)
+        check_shards(Placer(layout, NamedSharding(mesh, spec), np.int16)(boxes_of(whole, layout)), whole)
 
     def test_it_adds_little_to_what_jax_does(self) -> None:
         mesh, whole = data_parallel(), np.zeros((256, 1024), np.int32)

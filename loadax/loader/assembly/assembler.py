@@ -1,7 +1,6 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -40,9 +39,7 @@ class FillOptions(NamedTuple):
     masking: bool = False
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Piece:
+class Piece(NamedTuple):
     """A read task: consecutive rows of some buffers, counted over all steps of the buffers.
 
     Args:
@@ -179,14 +176,14 @@ class Assembler:
         timings, failures = [], []
         for index in range(len(piece.visits.rows)):
             visits = Visits(piece.visits.rows[index : index + 1], piece.visits.epochs[index : index + 1])
-            row = replace(piece, visits=visits, low=piece.low + index)
+            row = piece._replace(visits=visits, low=piece.low + index)
             try:
                 timings.append(self._fill(row))
             except Exception as error:
                 if not maskable(error):
                     raise
                 failures.append(Failure(index, redact(" ".join(f"{type(error).__name__}: {error}".split()))))
-                timings.append(self._fill(replace(row, visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
+                timings.append(self._fill(row._replace(visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
         return _sum_of(timings)._replace(failures=tuple(failures))
 
     def _fill(self, piece: Piece) -> Timing:

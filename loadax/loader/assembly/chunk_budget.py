@@ -7,8 +7,7 @@ current window are cached. Their number follows from the order and from this pro
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,9 +36,7 @@ _SPARE = 2
 _log = logging.getLogger("loadax")
 
 
-@final
-@dataclass(frozen=True)
-class OpenChunks:
+class OpenChunks(NamedTuple):
     """Open chunks of one block shuffle in this process.
 
     Args:

@@ -1,7 +1,7 @@
 """HostShard: this process's part of every batch, computed from the mesh, the partition and the element spec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -210,7 +210,7 @@ def resolve_shard(
     grid = grid_of(mesh)
     if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
         # A planned mesh has no processes: shard_index chooses the host to simulate.
-        grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
+        grid = grid._replace(process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
     first, parts = 0, 1
     if part is not None and not spans:

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from jax.sharding import Mesh
 
@@ -30,9 +30,7 @@ _ASK = "ask loader.headroom(step)"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
 
-@final
-@dataclass(frozen=True)
-class LoaderInfo:
+class LoaderInfo(NamedTuple):
     """Properties of a loader that the advice of a report depends on.
 
     Args:
