@@ -68,13 +68,27 @@ class MaskErrors:
 def masking_of(on_error: Any) -> MaskErrors | None:
     """Validates `on_error`; None: errors are raised.
 
+    Creates the record of this process, if there is none: before the run, which a record that fails would end.
+
+    Returns:
+        The same with the absolute path of the record, since the current folder may change.
+
     Raises:
-        ArgumentError: If it is none of the known values.
+        ArgumentError: If it is none of the known values, or the record can't be written.
     """
-    if isinstance(on_error, MaskErrors):
+    if not isinstance(on_error, MaskErrors):
+        chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
+        return MaskErrors() if chosen == "mask" else None
+    if on_error.record is None:
         return on_error
-    chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
-    return MaskErrors() if chosen == "mask" else None
+    try:
+        os.close(_open(on_error.record))
+    except OSError as error:
+        raise ArgumentError(
+            f"record={shown(os.fspath(on_error.record))} can't be written: {error.strerror}; "
+            "pass the path of a file in a folder that exists"
+        ) from error
+    return replace(on_error, record=Path(checked_path("record", on_error.record)).absolute())
 
 
 def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
@@ -83,7 +97,9 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
     Raises:
         ArgumentError: If a file is not a record of this dataset, or a row is out of range.
     """
-    if isinstance(quarantine, str | os.PathLike):
+    if quarantine is None:
+        rows = []
+    elif isinstance(quarantine, str | os.PathLike):
         given = _local_path("quarantine", quarantine, "the record of MaskErrors, or row ids")
         rows = [row for path in _records(given) for row in _rows_of_record(path, num_rows)]
     elif isinstance(quarantine, Iterable):
@@ -96,27 +112,6 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
 def without(visits: Visits, quarantine: Integers) -> Visits:
     """The visits with padding in place of quarantined rows."""
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
-
-
-def create_record(masking: MaskErrors) -> MaskErrors:
-    """Creates the record of this process, if there is none: before the run, which a record that fails would end.
-
-    Returns:
-        The same with the absolute path of the record, since the current folder may change.
-
-    Raises:
-        ArgumentError: If it can't be written.
-    """
-    if masking.record is None:
-        return masking
-    try:
-        os.close(_open(masking.record))
-    except OSError as error:
-        raise ArgumentError(
-            f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
-            "pass the path of a file in a folder that exists"
-        ) from error
-    return replace(masking, record=Path(checked_path("record", masking.record)).absolute())
 
 
 def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:

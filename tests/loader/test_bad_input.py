@@ -131,8 +131,8 @@ REFUSED: dict[str, Refused] = {
         for index, count, match in [
             (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
             (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
-            (2, 2, "shard_index=2 is out of range for shard_count=2; pass 0 to 1"),
-            (-1, 2, "shard_index=-1 is out of range for shard_count=2; pass 0 to 1"),
+            (2, 2, "shard_index=2: pass 1 or less"),
+            (-1, 2, "shard_index=-1: pass 0 or more"),
             (0, 0, "shard_count=0: pass 1 or more"),
             (0, 3, "batch_size=8 can't be split into shard_count=3 parts; use a multiple of 3"),
             (0.0, 2, "shard_index=0.0: pass an int"),

@@ -83,15 +83,17 @@ class OpenChunks(NamedTuple):
         return f"window=1 and lanes={blocks}" if blocks else ""
 
 
-def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
+def find_open_chunks(reader: Reader, plan: BatchPlan, shard: HostShard) -> list[OpenChunks]:
     """Computes the open chunks of every block shuffle of chunked data.
 
     Args:
         reader: Reader of the dataset.
         plan: Plan with one batch size.
-        positions: Positions of each batch that the process reads.
-        each_row: Bytes of a row that this process keeps.
+        shard: The part of each batch that the process reads.
     """
+    positions, specs = shard.positions, flatten_spec(reader.specs[0])[0]
+    columns = held_columns(reader, shard)
+    kept = sum(area([box]) * spec.dtype.itemsize for box, spec in zip(columns, specs, strict=True))  # bytes of a row
     open_chunks = []
     for order, blocks, source in _block_shuffles(plan.order, reader.source, False):
         starts = chunk_starts(source)
@@ -103,7 +105,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
         open_chunks.append(
-            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source)
+            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * kept, lanes, touched, source)
         )
     return open_chunks
 
@@ -214,12 +216,6 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
         if leaf.source is not None:
             columns[leaf.source] = all_columns(leaf.spec.shape)
     return columns
-
-
-def row_bytes(reader: Reader, boxes: Boxes) -> int:
-    """Bytes of one row of the source, restricted to these columns."""
-    specs = flatten_spec(reader.specs[0])[0]
-    return sum(area([box]) * spec.dtype.itemsize for box, spec in zip(boxes, specs, strict=True))
 
 
 def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterator[tuple[Order, Blocks, BaseSource]]:

@@ -33,20 +33,6 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
-    """The spec of a placed batch of these examples.
-
-    Args:
-        example: Spec of an example.
-        generated: Which of the generated leaves `MASK` and `KEY` to add.
-
-    Raises:
-        LeafTypeError: If JAX does not have a leaf's dtype.
-        ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
-    """
-    return batch_specs(example, generated)[0]
-
-
 def batch_specs(
     example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = (), missing: Sequence[Any] = ()
 ) -> tuple[BatchSpec, BatchSpec, BatchSpec]:
@@ -54,13 +40,14 @@ def batch_specs(
 
     Args:
         example: Spec of an example.
-        generated: As for `batch_spec`. If all leaves are host leaves, a placed batch consists of the mask.
+        generated: Which of the generated leaves `MASK` and `KEY` to add. If all leaves are host leaves, a placed batch
+            consists of the mask.
         host_leaves: Names of the leaves that are not placed; they keep their dtype.
         missing: Padding of each leaf of objects. Empty: None.
 
     Raises:
-        LeafTypeError: As for `batch_spec`.
-        ArgumentError: As for `batch_spec`.
+        LeafTypeError: If JAX does not have a leaf's dtype.
+        ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
     specs, structure = flatten_spec(example)
     if not specs:

@@ -21,7 +21,7 @@ from loadax.core.progress import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.loader.assembly.host_shard import HostShard, batch_spec
+from loadax.loader.assembly.host_shard import HostShard, batch_specs
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
@@ -95,7 +95,7 @@ class DeviceCache:
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
         given = {leaf.source: (leaf, spec) for leaf, spec in shard.leaf_specs if not leaf.generated}
-        example = batch_spec(dataset.spec, [])  # without generated leaves
+        example = batch_specs(dataset.spec, [])[0]  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
