@@ -70,16 +70,13 @@ class Replay:
         if self.num_steps is not None:
             count = min(count, self.num_steps - self._step)
         self.batch_size = batches.batch_size
-        self._batches: list[Tree] = []
-        self._host_rows: list[HostRows] = []
+        self._batches: list[tuple[Tree, HostRows | None]] = []
         self._has_host_leaves = host_leaves
         self._host: HostRows | None = None  # of the latest batch
         with batches:
             for _ in range(count):
-                self._batches.append(jax.block_until_ready(next(batches)))
-                if host_leaves:
-                    self._host_rows.append(batches.host)
-        self._leaves = [flatten(batch)[0] for batch in self._batches]
+                batch = jax.block_until_ready(next(batches))
+                self._batches.append((batch, batches.host if host_leaves else None))
         self._stats = Stats()
         self._began = self._left = perf_counter()
         self._closed = False
@@ -100,8 +97,9 @@ class Replay:
             raise StopIteration
         if self._closed:
             raise ClosedError("this replay is closed; make a new one with loader.replay()")
-        index = self._step % len(self._batches)
-        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
+        batch, self._host = self._batches[self._step % len(self._batches)]
+        leaves, structure = flatten(batch)
+        for leaf, path in zip(leaves, structure.paths, strict=True):
             if leaf.is_deleted():
                 raise LeafError(
                     f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "
@@ -112,8 +110,7 @@ class Replay:
         self._stats.active = now - self._began
         self._step += 1
         self._left = now
-        self._host = self._host_rows[index] if self._host_rows else None
-        return self._batches[index]
+        return batch
 
     @property
     def step(self) -> int:
@@ -147,7 +144,7 @@ class Replay:
 
     def close(self) -> None:
         """Frees the batches."""
-        self._batches, self._leaves, self._host_rows, self._closed = [], [], [], True
+        self._batches, self._closed = [], True
 
     def __enter__(self) -> "Replay":
         return self

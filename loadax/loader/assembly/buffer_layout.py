@@ -61,11 +61,6 @@ class ColumnTile:
         """Bytes from the start of one box to the next."""
         return align(self.height * self.row_bytes)
 
-    @cached_property
-    def gapless(self) -> bool:
-        """Whether the boxes are contiguous."""
-        return self.of_objects or self.stride == self.height * self.row_bytes
-
     @property
     def of_objects(self) -> bool:
         """Whether the values are Python objects, which shared memory can't hold."""
@@ -141,7 +136,8 @@ class BatchBuffers:
     def rows(self, index: int) -> NDArray[Any] | None:
         """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
         tile, view = self._tiles[index], self._views[index]
-        return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
+        gapless = tile.of_objects or tile.stride == tile.height * tile.row_bytes
+        return view.reshape(len(view) * tile.rows, *tile.extents) if gapless else None
 
     def whole_rows(self, low: int, high: int, specs: Sequence[ArraySpec]) -> list[NDArray[Any]] | None:
         """Rows `low` to `high`, counted over all steps, as one array for each leaf of the source.

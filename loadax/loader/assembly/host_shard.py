@@ -17,7 +17,7 @@ from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Interval, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import ColumnGroup, LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
@@ -216,8 +216,17 @@ def resolve_shard(
                 f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
     shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
-    if part is not None and spans:
-        _check_part(shard, part)
+    if part is None or not spans:
+        return shard
+    actual, rows = shard.positions, batch_size // part.count
+    wanted = np.arange(part.index * rows, (part.index + 1) * rows)
+    if not np.array_equal(actual, wanted):
+        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
+        raise PartitionError(
+            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
+            f"of a batch of {batch_size}, but on this mesh this process holds {shown}; "
+            "leave shard_index and shard_count out, so that the mesh decides"
+        )
     return shard
 
 
@@ -238,19 +247,6 @@ def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, p
     return resolve_partition(partition, batch.structure, shapes, mesh)
 
 
-def _check_part(shard: HostShard, part: ShardSpec) -> None:
-    size = shard.batch_size // part.count
-    wanted = np.arange(part.index * size, (part.index + 1) * size)
-    actual = shard.positions
-    if not np.array_equal(actual, wanted):
-        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
-        raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
-            f"of a batch of {shard.batch_size}, but on this mesh this process holds {shown}; "
-            "leave shard_index and shard_count out, so that the mesh decides"
-        )
-
-
 def buffer_layout(shard: HostShard) -> BufferLayout:
     """Computes the buffer layout of one step of this shard."""
     tiles: list[ColumnTile] = []
@@ -260,16 +256,11 @@ def buffer_layout(shard: HostShard) -> BufferLayout:
         for group in layout.groups:
             for box, start in enumerate(group.starts):
                 places[(start, group.columns)] = (len(tiles), box)
-            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(shard, group)))
+            rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
+            select = None if np.array_equal(rows, shard.local_rows) else np.searchsorted(shard.local_rows, rows)
+            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, select))
         order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
     for leaf in shard.host.leaves:
         order.append(((len(tiles), 0),))
         tiles.append(ColumnTile(leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None))
     return BufferLayout(tuple(tiles), tuple(order))
-
-
-def _select(shard: HostShard, group: ColumnGroup) -> Integers | None:
-    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
-    if np.array_equal(rows, shard.local_rows):
-        return None
-    return np.searchsorted(shard.local_rows, rows)

@@ -71,10 +71,6 @@ class RunMonitor:
             self._earlier, self._recorder = Stats(), Recorder()
             self._begin()
 
-    def requested(self) -> None:
-        """The consumer asked for a batch that workers read."""
-        self.pace.requested()
-
     def read(self, timing: Timing, step: int, rows: int) -> None:
         """A piece was read: `rows` rows including padding, the first one of `step`."""
         self._stats.add(timing)

@@ -134,7 +134,7 @@ class BatchProducer:
             if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
                 self._stacked = flatten_spec(reader.spec)[0]
         # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
-        self.most_steps = None if streams is None else 1
+        self.most_steps = _MOST_STEPS if streams is None else 1
         self.probed = reader.probed
         self.source, self.maps = reader.source, reader.maps
         self.to_accelerator = any(

@@ -178,15 +178,12 @@ class Certificate:
         try:
             os.close(open_regular(file))  # refuses a pipe, which would block
             return Certificate.from_dict(json.loads(file.read_text()))
-        except OSError as error:
-            raise SourceError(
-                f"{path} can't be read: {error.strerror}; pass a file written by loader.certificate().save(path)"
-            ) from error
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
-        except (ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
+            problem = getattr(error, "strerror", error)
             raise SourceError(
-                f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
+                f"{path} can't be read: {problem}; pass a file written by loader.certificate().save(path)"
             ) from error
 
     def to_dict(self) -> dict[str, Any]:

@@ -123,13 +123,11 @@ class OpenLanes:
             rows: Rows of the dataset's source, -1 for padding.
         """
         wanted, chosen = rows, None
-        if not len(rows):
-            return None
-        if self._first_row or rows.min() < 0 or rows.max() >= len(self.source):
+        if self._first_row or rows.min(initial=0) < 0 or rows.max(initial=0) >= len(self.source):
             chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
             wanted = rows[chosen] - self._first_row
-            if not len(wanted):
-                return None
+        if not len(wanted):
+            return None
         layout, shift = self._by_lane(wanted)
         tickets = [part.lane.take_ticket() for part in layout.lanes]
         return LocatedRows(self, number, wanted, chosen, layout, shift, tickets)

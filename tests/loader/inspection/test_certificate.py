@@ -178,7 +178,7 @@ NEGATIVE = {"steps": [0, 1], "positions": [0, 4], "batch_size": 4, "order": "", 
     ("content", "message"),
     [
         (None, " can't be read: No such file or directory; pass a file written by"),
-        ("{", r" is not a JSON file \(.*\); write it with loader.certificate\(\).save"),
+        ("{", r" can't be read: Expecting .*; pass a file written by loader.certificate\(\).save"),
         ("[1]", r": this is not a certificate of version 1 or 2, but of None; make one with loader.certificate\(\)"),
         (
             '{"version": 7}',
