@@ -225,7 +225,8 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
         indices, sizes, keys = (array.reshape(()) for array in (indices, sizes, keys))
     # NumPy takes twice as long for one element as for two, so a single index is passed twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
-    parameters = [_broadcast_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
+    arrays = (sizes, *_rectangle(sizes), keys)
+    parameters = [np.broadcast_to(array, shape).reshape(-1) if array.ndim else array for array in arrays]
     _walk(values, parameters, None, inverse)
     return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
 
@@ -263,10 +264,6 @@ def _walk_by_block(
         sizes, rows, columns, *block_keys = (array[index] if array.ndim else array for array in parameters)
         block_keys = block_keys if once else _round_keys(block_keys[0], rounds)
         _cycle_walk(values[block], sizes, rows, columns, block_keys, inverse)
-
-
-def _broadcast_flat(array: Words, shape: tuple[int, ...]) -> Words:
-    return np.broadcast_to(array, shape).reshape(-1) if array.ndim else array
 
 
 def _rectangle(sizes: Words) -> tuple[Words, Words]:

@@ -99,8 +99,7 @@ def forms_of(
     whole = form(dataset)
     if lengths is None:
         return whole, ((0, whole),)
-    short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: form(data) for length, data in short.items()}
+    forms = {length: form(cut_to(dataset, length)) for length in {length for _, length in lengths}}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 

@@ -35,7 +35,7 @@ class OrderHash:
         # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
         # ends.
         begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
-        return _hash([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
+        return hash_of([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
         """The hashed parts: verbs of the order, maps, and leaves of an example."""
@@ -59,7 +59,7 @@ def _short(digest: str) -> int:
 
 def _short_hashes(parts: list[Any]) -> list[int]:
     """A short hash of each part, to tell which one differs."""
-    return [_short(_hash(part)) for part in parts]
+    return [_short(hash_of(part)) for part in parts]
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +67,8 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _hash(described: Any) -> str:
+def hash_of(described: Any) -> str:
+    """Hash of what JSON can hold, as text."""
     return _hash_text(json.dumps(described))
 
 

@@ -195,10 +195,8 @@ def _is_spec(node: Any) -> bool:
 def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, PartitionSpec):
         return entry
-    if entry is DataPartitionType.FULL:
-        return _truncate(PartitionSpec(tuple(axis_sizes(mesh))), 1)
-    if entry is DataPartitionType.REPLICATED:
-        return PartitionSpec()
+    if isinstance(entry, DataPartitionType):
+        return PartitionSpec(tuple(axis_sizes(mesh))) if is_full(entry) else PartitionSpec()
     if isinstance(entry, NamedSharding):
         if entry.mesh != mesh:
             raise MeshError(

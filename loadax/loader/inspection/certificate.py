@@ -5,7 +5,6 @@ hosts and step ranges add up to the certificate of a single process, in any orde
 protect against mistakes, not against forgery.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
-from loadax.loader.state import OrderHash, make_state
+from loadax.loader.state import OrderHash, hash_of, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Interval
 from loadax.seeds import Words
@@ -245,10 +244,9 @@ def certify(
         # The whole hash of the order, which covers the verbs: a state has a short one.
         decisive = state | {"order": order(state["epoch"], state["position"])}
         del decisive["verbs"]
-        described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
         batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, high, low) in zip(pieces, sums.T.tolist(), strict=True):
-            spans.append(Span((steps.start, steps.stop), piece, batch_size, described, rows, high << 64 | low))
+            spans.append(Span((steps.start, steps.stop), piece, batch_size, hash_of(decisive), rows, high << 64 | low))
     return Certificate(run, tuple(spans))
 
 

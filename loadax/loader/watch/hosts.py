@@ -75,6 +75,7 @@ class RunHosts:
         self._store, self._keys, self._process, self._processes = store, keys, process, processes
         self._record, self._progress, self._fail, self._abort_after = record, progress, fail, abort_after
         self._leads = process == processes[0]
+        self.name = f"process {process}: "  # prefix of what this host tells
         self._published = self._compared = self._late_named = False
         self._neighbours = Neighbours(keys, process, processes)
         self._delay, self._count = _FIRST_TICKS[0], 0
@@ -89,11 +90,6 @@ class RunHosts:
         self._ended_at, self._grace, self._limit = 0.0, GRACE, float("inf")  # and when; seconds to the error, and exit
         self._first_words = threading.Event()  # set when the records are compared, or never will be
         process_exit.begin(lambda: progress()[0], abort_after)
-
-    @property
-    def name(self) -> str:
-        """Prefix of what this host tells."""
-        return f"process {self._process}: "
 
     def ended(self, step: int, error: BaseException) -> None:
         """Tells all other hosts that this one can't go on, so that they end too."""
