@@ -11,10 +11,11 @@ import numpy as np
 from loadax.core.arguments import integer, shown
 from loadax.core.formatting import percent_text
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, ScheduleError, UnsupportedError
+from loadax.errors import ArgumentError, ScheduleError
 from loadax.loader.epoch import Epoch
 from loadax.loader.iterator import DataIterator
 from loadax.plan.mix import Mixed
+from loadax.sources.library import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,13 +186,8 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
 
 def _new_figure() -> "Figure":
     """Makes an empty figure without a window, which notebooks show."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError(
-            f"plots need matplotlib, which can't be imported ({error}); pip install matplotlib "
-            "(in a clone: pip install -e '.[plots]'), or read the figures from the dataset itself"
-        ) from error
+    require("loadax.plots", {"matplotlib": "matplotlib.figure"}, "plots")
+    from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
         """A figure that shows itself, also in a notebook that never imports `matplotlib.pyplot`."""

@@ -181,19 +181,17 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
             if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
-                self._fill(block, epoch, position)
+                block.read = True
+                start = position - position % self._block_rows
+                stop = min(start + self._block_rows, self._size)
+                positions = [row for row in range(start, stop) if row != block.last]
+                with suppress(Exception):  # the request for the row that can't be read raises it again, and no other
+                    examples = self.__getitems__([row + epoch * self._size for row in positions])
+                    block.rows.update(zip(positions, examples, strict=True))
+                    block.filled = True
             block.last = position
             example = block.rows.pop(position, _MISSING)  # another thread may have read it meanwhile
         return self.__getitems__([position + epoch * self._size])[0] if example is _MISSING else example
-
-    def _fill(self, block: "_Block", epoch: int, position: int) -> None:
-        block.read = True
-        start = position - position % self._block_rows
-        positions = [row for row in range(start, min(start + self._block_rows, self._size)) if row != block.last]
-        with suppress(Exception):  # the request for the row that can't be read raises it again, and no other one
-            examples = self.__getitems__([row + epoch * self._size for row in positions])
-            block.rows.update(zip(positions, examples, strict=True))
-            block.filled = True
 
 
 @final

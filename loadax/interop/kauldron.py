@@ -8,17 +8,16 @@ from typing import Any, Self, final
 import jax
 import numpy as np
 
-from loadax.errors import ArgumentError, UnsupportedError
+from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+from loadax.sources.library import require
 
-try:
-    from etils import enp
-    from kauldron.data import iterators, pipelines
-    from orbax import checkpoint as ocp
-except ModuleNotFoundError as error:
-    raise UnsupportedError(f"loadax.interop.kauldron needs Kauldron ({error}); pip install kauldron") from error
+require("loadax.interop.kauldron", {"kauldron": "kauldron.data"})
+from etils import enp  # noqa: E402
+from kauldron.data import iterators, pipelines  # noqa: E402
+from orbax import checkpoint as ocp  # noqa: E402
 
 _PLACING = {
     *("mesh", "partition", "shard_index", "shard_count"),

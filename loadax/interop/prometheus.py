@@ -8,6 +8,7 @@ from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import STAGES, Stats
+from loadax.sources.library import require
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
@@ -40,7 +41,8 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
             interfaces.
 
     Raises:
-        ArgumentError: If prometheus_client is not installed, the port is in use, or `batches` has no statistics.
+        ArgumentError: If the port is in use, or `batches` has no statistics.
+        UnsupportedError: If prometheus_client is not installed.
 
     Examples:
         >>> import numpy as np, urllib.request
@@ -84,12 +86,9 @@ class Exporter:
     """
 
     def __init__(self, find: Callable[[], Any], port: int, host: str):
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError as error:
-            raise ArgumentError(
-                "serve() needs prometheus_client, which is not installed; pip install prometheus-client"
-            ) from error
+        require("loadax.interop.prometheus", {"prometheus-client": "prometheus_client"}, "prometheus")
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()
         registry.register(_Collector(find))
         try:

@@ -1,6 +1,6 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -144,10 +144,9 @@ class Assembler:
         self._reader = reader
         self._mark = mark
         self.layout, self._key_seed, self._masking = options
-        self._data: list[_IndexedTile] = []
-        self._generated: list[_IndexedTile] = []
-        for index, tile in enumerate(self.layout.tiles):
-            (self._generated if tile.leaf.source is None else self._data).append((index, tile))
+        tiles = list(enumerate(self.layout.tiles))
+        self._data = [entry for entry in tiles if entry[1].leaf.source is not None]
+        self._generated = [entry for entry in tiles if entry[1].leaf.source is None]
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
@@ -184,7 +183,9 @@ class Assembler:
                     raise
                 failures.append(Failure(index, redact(" ".join(f"{type(error).__name__}: {error}".split()))))
                 timings.append(self._fill(row._replace(visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
-        return _sum_of(timings)._replace(failures=tuple(failures))
+        names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
+        sums = {name: sum(getattr(timing, name) for timing in timings) for name in names}
+        return timings[0]._replace(**sums, failures=tuple(failures))
 
     def _fill(self, piece: Piece) -> Timing:
         view = _PieceView(piece)
@@ -293,12 +294,6 @@ class Assembler:
             values.append(value)
         self._reader.read_columns(rows, boxes, out)
         return values
-
-
-def _sum_of(timings: Sequence[Timing]) -> Timing:
-    """The times and amounts of a piece that was read in parts, one after the other."""
-    names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
-    return timings[0]._replace(**{name: sum(getattr(timing, name) for timing in timings) for name in names})
 
 
 def _source(tile: ColumnTile) -> int:

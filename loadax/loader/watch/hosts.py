@@ -189,14 +189,12 @@ class RunHosts:
             self._tell_verdict(difference(records))
         elif overdue:
             self._late_named = True
-            _log.warning(
-                "%s: not there %g s after process %d has begun to iterate; process %d goes on, and compares their "
-                "data with its own when they come. All processes must iterate over the same loaders in the same order",
-                processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]]),
-                FIRST_WAIT,
-                self._process,
-                self._process,
+            late = processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]])
+            text = (
+                "%s: not there %g s after process %d has begun to iterate; it goes on, and compares their data with "
+                "its own when they come. All processes must iterate over the same loaders in the same order"
             )
+            _log.warning(text, late, FIRST_WAIT, self._process)
 
     def _tell_verdict(self, text: str | None) -> None:
         self._to_tell.append((_VERDICT, text or "", text is not None))
