@@ -1,7 +1,6 @@
 """MaskErrors: what to do with rows that can't be read, and the rows that are never read."""
 
 import json
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,13 +13,12 @@ import numpy as np
 from loadax.core.arguments import choice, integer, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.errors import ArgumentError, StorageError
 from loadax.protocols import Integers, Visits
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BEGINNING = '{"id": '  # of each line of a record
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -176,7 +174,7 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             begins = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
             if isinstance(error, json.JSONDecodeError) and begins:
-                _log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
+                log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
                 continue
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
@@ -188,5 +186,5 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
                 f"and this one has {num_rows}; pass the record of runs of this dataset"
             )
         if line != written:
-            _log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
+            log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
         yield row

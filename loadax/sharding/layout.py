@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.intervals import merge
 from loadax.protocols import Columns, Integers, Interval
 
 # One shard of an array: `(start, stop)` for every dimension.
@@ -176,25 +177,6 @@ def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[In
         begins |= positions % height == 0
     bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
     return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
-
-
-def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The union of `intervals`, given in any order: ascending, without empty, touching or overlapping ones.
-
-    Examples:
-        >>> from loadax.sharding.layout import merge
-        >>> merge([(4, 6), (0, 2), (2, 3), (5, 8)])
-        ((0, 3), (4, 8))
-    """
-    merged: list[Interval] = []
-    for start, stop in sorted(intervals):
-        if start >= stop:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return tuple(merged)
 
 
 def shard_count(grid: MeshGrid, entry: Any) -> int:

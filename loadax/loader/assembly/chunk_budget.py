@@ -4,7 +4,6 @@ A source that stores rows in chunks decodes a whole chunk for every random row, 
 current window are cached. Their number follows from the order and from this process's shard of a batch.
 """
 
-import logging
 import math
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
@@ -13,6 +12,7 @@ import numpy as np
 
 from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import ArgumentError
@@ -32,8 +32,6 @@ _SAMPLE = 64  # blocks to sample for the chunks that a block spans
 _MOST_STEPS = 256  # steps to sample for the lanes that this process reads
 # Cache capacity as a multiple of the open chunks: one window ends while the next begins. Unused capacity is free.
 _SPARE = 2
-
-_log = logging.getLogger("loadax")
 
 
 class OpenChunks(NamedTuple):
@@ -123,7 +121,7 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
     """
     most = _limit(limit, readers)
     for shuffle in open_chunks:
-        _log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
+        log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
     # The parts of a mixture have their chunks open at the same time.
     needed = sum(shuffle.bytes for shuffle in open_chunks)
     if needed > most:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
+from loadax.core.intervals import merge
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
@@ -17,7 +18,7 @@ from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Interval, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import LeafLayout, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 

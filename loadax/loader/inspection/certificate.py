@@ -18,6 +18,7 @@ import numpy as np
 from loadax import seeds
 from loadax.core.arguments import path as checked_path
 from loadax.core.arguments import shown
+from loadax.core.intervals import merge
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
 from loadax.loader.state import OrderHash, hash_of, make_state
@@ -92,13 +93,7 @@ class Certificate:
     @property
     def steps(self) -> list[Interval]:
         """Covered steps, as `(start, stop)` ranges."""
-        covered: list[Interval] = []
-        for (start, stop), spans in _by_steps(self.spans):
-            if spans and covered and covered[-1][1] == start:
-                covered[-1] = covered[-1][0], stop
-            elif spans:
-                covered.append((start, stop))
-        return covered
+        return list(merge(span.steps for span in self.spans))
 
     def missing(self) -> list[str]:
         """Uncovered steps and positions between the first and the last step, as text."""

@@ -1,6 +1,5 @@
 """StreamRun: the lanes that one iterator reads, each in the order of its steps."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
@@ -9,6 +8,7 @@ from typing import Any, Literal, NamedTuple, final
 from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
+from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.open_lanes import LocatedRows, OpenLanes
 from loadax.loader.streams.tickets import PieceTickets
@@ -19,8 +19,6 @@ from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import LaneState
 from loadax.sources.stream.source import StreamSource, streams_in
-
-_log = logging.getLogger("loadax")
 
 # Saved states of each stream's lanes, by lane.
 LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
@@ -175,7 +173,7 @@ class StreamRun:
             self.ended_lane = ended_lane
             # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
             lacking = step + (self._mixed and self._options.remainder == "pad")
-            _log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
+            log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
         self.progress = LaneProgress(step + 1, lacking, step + 1 if present else filled)
 
     def close(self) -> None:

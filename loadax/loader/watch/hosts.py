@@ -4,7 +4,6 @@ No device takes part, and no batch waits, except the first one for the other hos
 """
 
 import json
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from jax.sharding import Mesh
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
@@ -37,8 +37,6 @@ _VERDICT = "verdict"  # who tells how the records differ
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -128,7 +126,7 @@ class RunHosts:
             if not closing and not self._warned and self._now - self._reached >= SILENT:
                 self._warned = True
                 text = silent_text("process 0, which runs the coordinator,", self._now - self._reached)
-                _log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
+                log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
             self._delay = TICK
         else:
             self._reached, self._warned = self._now, False
@@ -194,7 +192,7 @@ class RunHosts:
                 "%s: not there %g s after process %d has begun to iterate; it goes on, and compares their data with "
                 "its own when they come. All processes must iterate over the same loaders in the same order"
             )
-            _log.warning(text, late, FIRST_WAIT, self._process)
+            log.warning(text, late, FIRST_WAIT, self._process)
 
     def _tell_verdict(self, text: str | None) -> None:
         self._to_tell.append((_VERDICT, text or "", text is not None))
@@ -218,7 +216,7 @@ class RunHosts:
                 ends, text = json.loads(news)
                 self._compared = self._compared or sender == _VERDICT
                 if text:
-                    _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
+                    (log.error if ends else log.warning)("%s", text)
                 if ends:
                     self._end_with(sender, text)
 
@@ -226,7 +224,7 @@ class RunHosts:
         """Notices processes that have exited after an error. The text is empty if it has not ended the program."""
         for name, text in self._store.list("exits").items():
             if text and int(name) != self._process and int(name) in self._processes and self._end is None:
-                _log.error("%s", text)
+                log.error("%s", text)
                 self._end_with(name, text)
             if self._end is not None and (text or self._end[0] == name):
                 self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
@@ -247,7 +245,7 @@ class RunHosts:
             if waited >= self._limit:
                 why = f"its training thread has not asked for a batch within {waited:.0f} s of this error"
                 text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
-                _log.critical(text, self._process, why, error)
+                log.critical(text, self._process, why, error)
                 end_process()
         if self._compared or self.error is not None:
             self._first_words.set()

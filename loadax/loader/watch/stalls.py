@@ -1,15 +1,13 @@
 """StallCheck: tells what a batch waits for that does not come, again and again, and ends the run if asked to."""
 
-import logging
 from typing import final
 
+from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import StallError
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.streams.agreement import EndAgreement
 from loadax.loader.watch.hosts import RunHosts
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -59,7 +57,7 @@ class StallCheck:
             return self._abort_after
         if self._wait.due():
             text = self._text(scheduler)
-            _log.warning("%s", text)
+            log.warning("%s", text)
             if self.hosts is not None:
                 self.hosts.tell(text)
         return self._wait.rest

@@ -1,0 +1,5 @@
+"""The logger of all of loadax."""
+
+import logging
+
+log = logging.getLogger("loadax")
