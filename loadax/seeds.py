@@ -73,9 +73,7 @@ def derive(seed: Any, *path: Any) -> Any:
         True
     """
     if isinstance(seed, str):
-        raise ArgumentError(
-            f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})"
-        )
+        raise ArgumentError(f"seed is {seed!r}, a string: pass an int, and strings after it, as in derive(0, {seed!r})")
     key: Any = 0
     for index, element in enumerate((seed, *path)):
         name = f"path[{index - 1}]" if index else "seed"
@@ -354,9 +352,7 @@ def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
     wrong = np.asarray((indices < 0) | (indices >= sizes))
     if wrong.any():
         value, size = (int(np.broadcast_to(array, wrong.shape)[wrong].flat[0]) for array in (indices, sizes))
-        raise RowIndexError(
-            f"index is {value}, which is out of range: indices of an order of {size} rows are in [0, {size})"
-        )
+        raise RowIndexError(f"index is {value}, out of range: indices of an order of {size} rows are in [0, {size})")
 
 
 def row_generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:

@@ -56,9 +56,7 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
             ArgumentError: If there is no batch size, or `options` has an argument that is about placed batches.
         """
         if not self.batch_size:
-            raise ArgumentError(
-                f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as batch_size=256"
-            )
+            raise ArgumentError(f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as 256")
         if placing := sorted(_PLACING & self.options.keys()):
             raise ArgumentError(
                 f"options has {', '.join(placing)}, but Kauldron places batches itself: leave this out; "

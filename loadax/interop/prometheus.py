@@ -95,8 +95,7 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"can't listen on port={port!r} of host={host!r} ({error}); "
-                "pass another one, or port=0 for any free port"
+                f"can't listen on port={port!r} of host={host!r} ({error}); pass another, or port=0 for any free port"
             ) from error
         self.port: int = self._server.server_port
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"

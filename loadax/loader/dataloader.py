@@ -461,9 +461,7 @@ class Dataloader:
         run = self._measuring_iterator(start)
         if run.step == run.num_steps:
             run.close()
-            raise ArgumentError(
-                f"start={start!r}: the run ends at step {run.step}; pass an earlier start, with a batch to replay"
-            )
+            raise ArgumentError(f"start={start!r}: the run ends at step {run.step}; pass an earlier start")
         return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
 
     def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:

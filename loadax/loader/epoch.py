@@ -10,7 +10,7 @@ from loadax.protocols import Tree
 
 
 @final
-class Epoch:
+class Epoch(Iterator[Tree]):
     """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`.
 
     Its `get_state`, `move_to`, `stats`, `report`, `timeline` and `ledger` are those of the run's `DataIterator`.
@@ -29,9 +29,6 @@ class Epoch:
     def __len__(self) -> int:
         """Number of remaining batches of this epoch."""
         return max(0, self._stop - self._batches.step)
-
-    def __iter__(self) -> Iterator[Tree]:
-        return self
 
     def __next__(self) -> Tree:
         """The next batch of the epoch.

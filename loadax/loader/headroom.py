@@ -1,6 +1,6 @@
 """Headroom: measures what a perfect loader would gain, with the same training loop on replayed batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
@@ -51,7 +51,7 @@ class Headroom:
 
 
 @final
-class Replay:
+class Replay(Iterator[Tree]):
     """Repeats a run's first batches for as many steps as the run has. Made by `loader.replay`.
 
     Args:
@@ -80,9 +80,6 @@ class Replay:
         self._stats = Stats()
         self._began = self._left = perf_counter()
         self._closed = False
-
-    def __iter__(self) -> "Replay":
-        return self
 
     def __next__(self) -> Tree:
         """The next batch.
@@ -165,8 +162,7 @@ def compare(real: Stats, perfect: Stats) -> Headroom:
     for name, stats in (("the run", real), ("the replay", perfect)):
         if stats.measured < _FEWEST:
             raise ArgumentError(
-                f"{name} has handed out {stats.steps} batches, too few to measure a step; "
-                f"run at least {_FEWEST + 2} steps"
+                f"{name} has handed out {stats.steps} batches, too few to measure; run at least {_FEWEST + 2} steps"
             )
     return Headroom(real.step_seconds, perfect.step_seconds)
 

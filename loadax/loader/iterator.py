@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from loadax.sharding.mesh import current_mesh, resolve_mesh
 
 
 @final
-class DataIterator:
+class DataIterator(Iterator[Tree]):
     """Yields the batches of a `Dataloader`, one per step.
 
     Made by `iter(loader)` and `loader.iterate`, whose batches are placed, and by `loader.host_batches`.
@@ -103,9 +103,6 @@ class DataIterator:
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
-
-    def __iter__(self) -> "DataIterator":
-        return self
 
     def __next__(self) -> Tree:
         """The next batch: every leaf a `jax.Array` on the mesh, or a NumPy array of `loader.host_batches`.

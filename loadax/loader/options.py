@@ -129,30 +129,24 @@ def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> 
 
 def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
     """Validates `host_leaves` for examples of this spec."""
+    given = f"host_leaves={shown(host_leaves)}"
     if not isinstance(host_leaves, str | Sequence):
-        raise ArgumentError(f"host_leaves={shown(host_leaves)}: pass a name, or a list of names")
+        raise ArgumentError(f"{given}: pass a name, or a list of names")
     names = (host_leaves,) if isinstance(host_leaves, str) else tuple(host_leaves)
     for name in names:
         if not isinstance(example, dict):
             raise ArgumentError(
-                f"host_leaves={shown(host_leaves)}: host leaves have names, and an example is {shown(example)}; make "
-                "examples dicts in a map"
+                f"{given}: host leaves have names, and an example is {shown(example)}; make examples dicts in a map"
             )
         if name not in example:
-            raise ArgumentError(
-                f"host_leaves={shown(host_leaves)}: an example has no leaf {name!r}; choose from {sorted(example)}"
-            )
+            raise ArgumentError(f"{given}: an example has no leaf {name!r}; choose from {sorted(example)}")
     both = sorted(set(names) & set(options.partition)) if isinstance(options.partition, dict) else []
     if both:
         raise ArgumentError(
-            f"partition names {both}, which host_leaves={shown(host_leaves)} keeps on the host; "
-            "leave them out of one of the two"
+            f"partition names {both}, which {given} keeps on the host; leave them out of one of the two"
         )
     if names and options.keep_on_device:
-        raise ArgumentError(
-            f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
-            "keep_on_device"
-        )
+        raise ArgumentError(f"{given}: with keep_on_device no rows are read for a batch; leave out keep_on_device")
     return names
 
 

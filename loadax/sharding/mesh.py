@@ -123,9 +123,7 @@ def current_mesh() -> Mesh | None:
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError as error:
-        raise MeshError(
-            f"the current mesh is not available inside jax.jit: call this outside of it ({error})"
-        ) from None
+        raise MeshError(f"the current mesh isn't available inside jax.jit: call this outside of it ({error})") from None
     return legacy_mesh() if mesh.empty else mesh
 
 
@@ -144,9 +142,7 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     if mesh is None:
         return current_mesh() or data_parallel()
     if isinstance(mesh, AbstractMesh) or (isinstance(mesh, Mesh) and mesh.empty):
-        raise MeshError(
-            f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
-        )
+        raise MeshError(f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or a loadax.sharding.plan_mesh")
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
     return mesh

@@ -127,9 +127,7 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
         {'x': P('data', 'model'), 'y': P('data',)}
     """
     if not _is_rules(rules):
-        raise ArgumentError(
-            f"rules={rules!r}: pass pairs of a logical name and mesh axes, such as (('batch', 'data'),)"
-        )
+        raise ArgumentError(f"rules={rules!r}: pass pairs of a logical name and mesh axes, like (('batch', 'data'),)")
     sizes = axis_sizes(mesh)
     return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
 

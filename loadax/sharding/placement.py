@@ -56,9 +56,7 @@ def host_to_global_device_array(
     leaves, structure = _host_leaves(host_arrays)
     for path, leaf in leaves:
         if full and leaf.ndim == 0:
-            raise PartitionError(
-                f"{leaf_name(path)} is a scalar, {leaf}, without rows to split: use DataPartitionType.REPLICATED"
-            )
+            raise PartitionError(f"{leaf_name(path)} is a scalar, {leaf}: use DataPartitionType.REPLICATED")
     return jax.tree.unflatten(structure, _place_local(leaves, [spec] * len(leaves), mesh))
 
 

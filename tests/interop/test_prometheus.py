@@ -152,7 +152,7 @@ def test_listens_on_loopback_until_closed() -> None:
 def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another one, or port=0"
+        message = rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another, or port=0"
         with pytest.raises(ArgumentError, match=message):
             serve(loader(), port=port)
 

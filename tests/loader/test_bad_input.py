@@ -106,7 +106,7 @@ REFUSED: dict[str, Refused] = {
         numbers().map_batch(lambda batch: None),
     ),
     "no leaves": Refused(
-        LoadaxError, "an example has no leaves: it is {}, so batches would be empty", numbers().map(lambda example: {})
+        LoadaxError, "an example has no leaves: it is {}; check what the maps return", numbers().map(lambda example: {})
     ),
     "uncut": Refused(PartitionError, UNCUT, options={"batch_size": 12, "mesh": ROW}),
     "uncut padded": Refused(PartitionError, UNCUT, options={"batch_size": 12, "mesh": ROW, **PAD}),
@@ -458,7 +458,7 @@ def test_missing_chunk_names_leaf_and_step(tmp_path: Path) -> None:
 
 def test_planned_mesh_places_nothing() -> None:
     loader = Dataloader(numbers(), 8, mesh=plan_mesh({"data": 8}, hosts=8))
-    message = r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only: arrays can't be placed"
+    message = r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only; pass mesh="
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(MeshError, match=message):
             use(loader)
@@ -500,7 +500,7 @@ def test_infinite_loader_has_no_length() -> None:
         ),
         ({"order": 7}, r"the state's 'order' is 7, this dataset's is \d+: its length, element spec"),
         ({"version": 2}, "the state's 'version' is 2, this loadax reads 1; restore it with the loadax that saved it"),
-        ({"step": -1}, "the state's 'step' is -1; it must be an int of at least 0"),
+        ({"step": -1}, "the state's 'step' is -1; it must be an int from 0 to"),
         ({"step": True}, "the state's 'step' is True"),
         ({"position": 1.5}, r"the state's 'position' is 1\.5"),
         ({"epoch": "0"}, "the state's 'epoch' is '0'"),

@@ -167,12 +167,12 @@ def test_sizes_that_are_refused(given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("data", "seq_len", "message"),
     [
-        (TOKENS, 0, r"seq_len=0: the longest leaf of an example has 16 entries .*; pass 1 to 16"),
-        (TOKENS, {0: 4, 3: 20}, "seq_len=20: the longest leaf of an example has 16 entries"),
+        (TOKENS, 0, r"seq_len=0: the longest leaf has 16 entries .*; pass 1 to 16"),
+        (TOKENS, {0: 4, 3: 20}, "seq_len=20: the longest leaf has 16 entries"),
         (TOKENS, {1: 4}, "seq_len={1: 4}: a schedule starts at step 0"),
         (TOKENS, "4", "seq_len='4': pass an int"),
         (TOKENS, {0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
-        ({"x": np.arange(8)}, 3, "the longest leaf of an example has 0 entries"),
+        ({"x": np.arange(8)}, 3, "the longest leaf has 0 entries"),
     ],
 )
 def test_lengths_that_are_refused(data: Any, seq_len: Any, message: str) -> None:

@@ -62,7 +62,7 @@ class TestCurrentMesh:
         assert seen == [None]
 
     def test_inside_jit_is_an_error(self) -> None:
-        with pytest.raises(MeshError, match=r"the current mesh is not available inside jax.jit: call this outside"):
+        with pytest.raises(MeshError, match=r"the current mesh isn't available inside jax.jit: call this outside"):
             jax.jit(lambda x: (current_mesh(), x)[1])(1)
 
     def test_is_cheap_enough_for_every_step(self, mesh: Mesh) -> None:

@@ -170,7 +170,7 @@ class TestHostToGlobal:
         ("leaf", "error", "message"),
         [
             (np.zeros((10, 3)), PartitionError, "dim 0 has local size 10, but this process holds 8 of the 8 shards of"),
-            (3.5, PartitionError, "is a scalar, 3.5, without rows to split: use DataPartitionType.REPLICATED"),
+            (3.5, PartitionError, "is a scalar, 3.5: use DataPartitionType.REPLICATED"),
             (
                 np.array(["a"] * 8),
                 LeafTypeError,
@@ -233,7 +233,11 @@ class TestHostLocalToGlobal:
         [
             (None, ArgumentError, "pspecs contains None: pass a PartitionSpec; P() replicates"),
             ({"y": P()}, ArgumentError, "pspecs={'y': P()} is not a pytree prefix of the arrays"),
-            (P("rows"), PartitionError, "leaf ['x']: P('rows') names the axis 'rows', but the mesh has {'data': 2"),
+            (
+                P("rows"),
+                PartitionError,
+                "leaf ['x']: P('rows') names the axis 'rows', but the mesh has {'data': 2",
+            ),
             (
                 P(None, ("data", "model")),
                 PartitionError,

@@ -266,8 +266,7 @@ class Assembler:
             if structure != self._structure:
                 expected = self._structure.paths
                 raise LeafError(
-                    f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, "
-                    f"expected {expected}"
+                    f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, not {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 array = as_array(leaf, f"map_batch {name_of(batch_map.function)}: leaf {path or 'of the batch'}")

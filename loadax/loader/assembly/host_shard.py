@@ -52,9 +52,7 @@ def batch_specs(
     """
     specs, structure = flatten_spec(example)
     if not specs:
-        raise ArgumentError(
-            f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
-        )
+        raise ArgumentError(f"an example has no leaves: it is {example!r}; check what the maps return")
     tree = structure.build(range(len(specs)))  # the index of each leaf in its place
     on_host = {name: tree[name] for name in host_leaves}
     kept = flatten(on_host)[0]
@@ -162,9 +160,7 @@ class HostShard:
         if not self.specs:
             return ()
         if isinstance(mesh, PlannedMesh):
-            raise MeshError(
-                f"{mesh} is for planning only: arrays can't be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
-            )
+            raise MeshError(f"{mesh} is for planning only; pass mesh= a jax.sharding.Mesh to iterate")
         before = (None,) if self.microbatches > 1 else ()
         return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
 

@@ -23,8 +23,7 @@ def cut_to(dataset: Dataset, length: int) -> Dataset:
     full = max((spec.shape[0] for spec in specs if spec.shape), default=0)
     if not 1 <= length <= full:
         raise ArgumentError(
-            f"seq_len={length}: the longest leaf of an example has {full} entries ({', '.join(structure.paths)}); "
-            f"pass 1 to {full}"
+            f"seq_len={length}: the longest leaf has {full} entries ({', '.join(structure.paths)}); pass 1 to {full}"
         )
     cut = structure.build(
         ArraySpec((length, *spec.shape[1:]), spec.dtype) if spec.shape and spec.shape[0] == full else spec

@@ -118,9 +118,7 @@ class DeviceCache:
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
         if rows >= np.iinfo(INDEX_DTYPE).max:
-            raise ArgumentError(
-                f"keep_on_device: the dataset has {rows} rows, more than {INDEX_DTYPE} can index; leave it out"
-            )
+            raise ArgumentError(f"keep_on_device: the {rows} rows are more than {INDEX_DTYPE} can index; leave it out")
         size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
         if limit is True:
             limit = usual_limit([device.memory_stats() or {} for device in self._mesh.local_devices])

@@ -138,8 +138,7 @@ class Certificate:
             first = of_steps.setdefault(span.steps, span)
             if (first.order, first.batch_size) != (span.order, span.batch_size):
                 raise ArgumentError(
-                    f"{first} and {span} have different orders: make both with the same data, seeds, verbs and "
-                    "batch sizes"
+                    f"{first} and {span} have different orders: make both with equal data, seeds, verbs and batch sizes"
                 )
             if spans.setdefault((span.steps, span.positions), span) != span:
                 raise ArgumentError(f"two processes certify {span} with different records")
@@ -176,9 +175,7 @@ class Certificate:
             raise SourceError(f"{path}: {error}") from error
         except (OSError, ValueError, RecursionError) as error:
             problem = getattr(error, "strerror", error)
-            raise SourceError(
-                f"{path} can't be read: {problem}; pass a file written by loader.certificate().save(path)"
-            ) from error
+            raise SourceError(f"{path} can't be read: {problem}; pass a file of certificate().save(path)") from error
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as a JSON-serialisable dict."""
@@ -201,9 +198,7 @@ class Certificate:
         try:
             return Certificate(str(values["run"]), tuple(_span(span, version) for span in values["spans"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                f"this certificate is damaged ({error!r}); make a new one with loader.certificate()"
-            ) from error
+            raise ArgumentError(f"this certificate is damaged ({error!r}); make a new one by certificate()") from error
 
 
 def steps_text(run: Certificate) -> str:

@@ -92,8 +92,7 @@ class Trace:
         indices = np.flatnonzero(self.positions == position)
         if not len(indices):
             raise RowIndexError(
-                f"position {position} is not in this trace of {len(self)} positions of step {self.step}; "
-                "pass one of trace.positions"
+                f"position {position} is not in this trace of {len(self)} positions; pass one of trace.positions"
             )
         return self._record(int(indices[0]))
 

@@ -65,15 +65,13 @@ class WorkerHandle:
     def __init__(self) -> None:
         if not sys.executable:
             raise WorkerError(
-                "worker_type='process': there is no Python interpreter to start (sys.executable is empty); use "
-                "worker_type='thread'"
+                "worker_type='process': no interpreter to start (sys.executable is empty); use worker_type='thread'"
             )
         try:
             self._process, ours, self._stacks = _spawn()
         except OSError as error:
             raise WorkerError(
-                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
-                "worker_type='thread'"
+                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or 'thread'"
             ) from error
         self._connection = Connection(ours)
         self._job: weakref.ref[Job] | None = None  # job that the process has loaded

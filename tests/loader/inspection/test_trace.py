@@ -69,7 +69,7 @@ def test_positions_may_be_chosen() -> None:
     assert list(some) == [whole[5], whole[0], whole[5]]
     assert some[0] == whole[0]
     assert len(loader.trace(2, [])) == 0
-    with pytest.raises(RowIndexError, match=r"position 3 is not in this trace of 3 positions of step 2"):
+    with pytest.raises(RowIndexError, match=r"position 3 is not in this trace of 3 positions; pass one"):
         some[3]
 
 
