@@ -75,9 +75,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
-            raise ArgumentError(
-                f"batches is {type_text(batches)}; pass the iterator of a Dataloader: as_grain_iterator(iter(loader))"
-            )
+            raise ArgumentError(f"batches is {type_text(batches)}; pass the iterator of a Dataloader, iter(loader)")
         super().__init__()
         self._batches = batches
 

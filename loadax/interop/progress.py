@@ -36,9 +36,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
         raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or its iterator: loader.iterate(), or an epoch")
     if start is not None:
-        raise ArgumentError(
-            f"start={start!r}: this iterator has already started; pass the Dataloader, or call set_state(start) before"
-        )
+        raise ArgumentError(f"start={start!r}: this iterator has begun; pass the Dataloader, or call set_state(start)")
     return LoaderProgress(loader, options)
 
 

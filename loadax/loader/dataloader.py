@@ -520,9 +520,7 @@ class Dataloader:
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and not _inside(chosen, size):
-            raise RowIndexError(
-                f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size"
-            )
+            raise RowIndexError(f"positions={shown(positions)}: pass ints of 0 or more, below {size}, the batch size")
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
     def find(

@@ -159,8 +159,7 @@ def _records(path: Path) -> list[Path]:
     present = sorted(other for other in paths if other.is_file())
     if not present:
         raise ArgumentError(
-            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of "
-            "on_error=MaskErrors(record=…), which creates it"
+            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of MaskErrors(record=…)"
         )
     return present
 

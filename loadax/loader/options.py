@@ -187,9 +187,7 @@ def schedule(name: str, value: Any) -> Schedule[int]:
         return ((0, integer(name, value)),)
     steps = [integer(f"a step of {name}", step) for step in value]
     if not steps or steps[0] != 0 or steps != sorted(set(steps)):
-        raise ArgumentError(
-            f"{name}={dict(value)!r}: a schedule starts at step 0 and ascends; write it like {{0: 256, 10_000: 1024}}"
-        )
+        raise ArgumentError(f"{name}={dict(value)!r}: a schedule ascends from step 0 on, like {{0: 256, 10_000: 1024}}")
     return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
 
 

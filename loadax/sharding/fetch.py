@@ -60,9 +60,7 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
     """This process's distinct boxes of an array, checked to cover whole rows or the whole array."""
     name = leaf_name(path)
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
-        raise LeafTypeError(
-            f"{name} is {type_text(leaf)}, not a jax.Array: only placed arrays can be fetched, outside jit"
-        )
+        raise LeafTypeError(f"{name} is {type_text(leaf)}, not a jax.Array: fetch placed arrays, outside jit")
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise LeafTypeError(f"{name} has dtype {leaf.dtype}, which NumPy lacks: fetch jax.random.key_data(it) instead")
     boxes = {_box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}

@@ -225,9 +225,7 @@ def hybrid(
     if outer is None and inner is None:
         counts = Counter(device.process_index for device in ordered)
         if len(set(counts.values())) > 1:
-            raise ArgumentError(
-                f"inside=None: the processes have different numbers of devices, {list(counts.values())}; pass inside="
-            )
+            raise ArgumentError(f"inside=None: devices per process differ, {list(counts.values())}; pass inside=")
         inner = {"fsdp": counts[ordered[0].process_index]}
     left = max(1, len(ordered) // math.prod((outer or inner or {}).values()))
     inner, outer = inner or {"fsdp": left}, outer or {"data": left}

@@ -146,7 +146,7 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
         )
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(
-            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes, which host data can't have: leave them out"
+            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes: leave them out of host data"
         )
     axes = [axis for entry in spec for axis in axes_of(entry)]
     for axis in axes:
@@ -198,8 +198,7 @@ def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, NamedSharding):
         if entry.mesh != mesh:
             raise MeshError(
-                f"{leaf_name(path)}: its partition is a NamedSharding on {entry.mesh!r}, "
-                f"but the loader's mesh is {mesh!r}: use one mesh"
+                f"{leaf_name(path)}: its NamedSharding is on {entry.mesh!r}, the loader on {mesh!r}: use one mesh"
             )
         kind = entry.memory_kind
         if kind is not None and kind != entry.mesh.devices.flat[0].default_memory().kind:

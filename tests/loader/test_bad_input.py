@@ -119,7 +119,7 @@ REFUSED: dict[str, Refused] = {
     "axis": Refused(PartitionError, "names the axis 'batch', but", options={"mesh": GRID, "partition": P("batch")}),
     "sharding on another mesh": Refused(
         MeshError,
-        r"leaf \['x'\]: its partition is a NamedSharding on .*, but the loader's mesh is",
+        r"leaf \['x'\]: its NamedSharding is on .*, the loader on",
         options={"mesh": ROW, "partition": NamedSharding(GRID, P("data"))},
     ),
     "mesh": Refused(ArgumentError, "mesh='data' is a str: pass a jax.sharding.Mesh", options={"mesh": "data"}),

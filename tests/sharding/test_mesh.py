@@ -187,7 +187,7 @@ class TestPresets:
 
     def test_hybrid_needs_inside_if_processes_have_different_numbers_of_devices(self) -> None:
         fakes: Any = [SimpleNamespace(process_index=process, id=number) for number, process in enumerate([0, 0, 1])]
-        message = r"inside=None: the processes have different numbers of devices, \[2, 1\]; pass inside="
+        message = r"inside=None: devices per process differ, \[2, 1\]; pass inside="
         with pytest.raises(ArgumentError, match=message):
             hybrid(devices=fakes)
 

@@ -60,8 +60,7 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
         )
     if options.masks:
         raise ArgumentError(
-            "keep_on_device: all rows are read once, so none can be masked in a batch; "
-            "leave out keep_on_device, or on_error and quarantine"
+            "keep_on_device: all rows are read once, so none is masked; leave it out, or on_error and quarantine"
         )
 
 

@@ -146,8 +146,7 @@ class Certificate:
             for one, another in pairwise(together):
                 if another.positions[0] < one.positions[1]:
                     raise ArgumentError(
-                        f"{one} and {another} overlap in part; "
-                        "make all with equal steps=, and with positions= that are equal or disjoint"
+                        f"{one} and {another} overlap in part; use equal steps=, and equal or disjoint positions="
                     )
         return replace(self, spans=tuple(sorted(spans.values())))
 

@@ -274,5 +274,4 @@ def _at_work(stats: Stats) -> float:
 
 
 def _has_gil() -> bool:
-    enabled = getattr(sys, "_is_gil_enabled", None)  # there since Python 3.13
-    return enabled is None or bool(enabled())
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())  # there since Python 3.13

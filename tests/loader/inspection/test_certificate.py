@@ -151,7 +151,7 @@ def parts_of(*ranges: tuple[int, int, int, int]) -> list[Certificate]:
 )
 def test_spans_that_overlap_in_part_are_not_merged(ranges: Any) -> None:
     one, other = parts_of(*ranges)
-    message = r"overlap in part; make all with equal steps=, and with positions= that are equal or disjoint"
+    message = r"overlap in part; use equal steps=, and equal or disjoint positions="
     with pytest.raises(ArgumentError, match=message):
         one.merge(other)
 
