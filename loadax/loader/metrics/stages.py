@@ -43,5 +43,7 @@ class StageClock:
 
     def timing(self) -> Timing:
         """Times measured so far."""
-        cpu = {f"{stage}_cpu": seconds for stage, seconds in self._cpu.items()}
-        return Timing(**self._seconds, **cpu, began=self._began)
+        read, transform, assemble = self._seconds.values()
+        read_cpu, transform_cpu, assemble_cpu = self._cpu.values()
+        unplaced = 0.0, 0, 0  # seconds of placing, rows and bytes
+        return Timing(read, transform, assemble, *unplaced, read_cpu, transform_cpu, assemble_cpu, self._began)

@@ -70,10 +70,10 @@ class Recorder:
     def piece(self, timing: Timing, ended: float, step: int) -> None:
         """A piece was read, whose first row is of `step`."""
         # A piece may have been queued in a worker process, so it began later than the call.
-        began = timing.began or ended - timing.seconds
+        lane, began = self._lane(timing.worker), (timing.began or ended - timing.seconds) - self._began
         for stage, seconds in zip(_STAGES, timing[:3], strict=True):
             if seconds:
-                self._keep(self._lane(timing.worker), Bar(began - self._began, seconds, stage, step, timing.rows))
+                self._keep(lane, Bar(began, seconds, stage, step, timing.rows))
             began += seconds
 
     def placed(self, timing: Timing, step: int) -> None:
