@@ -27,7 +27,7 @@ from workloads import find
 from workloads.base import Data, Workload, steps_per_epoch
 
 from loadax import seeds
-from loadax.loader.assembly.host_shard import batch_spec, resolve_shard
+from loadax.loader.assembly.host_shard import batch_specs, resolve_shard
 from loadax.loader.execution.executor import ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.options import LoaderOptions
@@ -150,7 +150,7 @@ def _producer(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Dat
         folder = Path(name)
         workload.write(folder)
         rows = dataset(workload, folder).shuffle(seed=0)
-        shard = resolve_shard(batch_spec(rows.spec, generated=[]), workload.batch_size, data_parallel(), None, None)
+        shard = resolve_shard(batch_specs(rows.spec, generated=[])[0], workload.batch_size, data_parallel(), None, None)
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
         yield (
             workload,

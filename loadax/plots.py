@@ -11,10 +11,11 @@ import numpy as np
 from loadax.core.arguments import integer, shown
 from loadax.core.formatting import percent_text
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, ScheduleError, UnsupportedError
+from loadax.errors import ArgumentError, ScheduleError
 from loadax.loader.epoch import Epoch
 from loadax.loader.iterator import DataIterator
 from loadax.plan.mix import Mixed
+from loadax.sources.library import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -170,17 +171,16 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
     if not isinstance(batches, DataIterator | Epoch):
         raise ArgumentError(f"batches={shown(batches)}: pass an iterator of a Dataloader: loader.iterate()")
     timeline = batches.ledger.monitor.timeline()
-    taken = [event for event in timeline.events if event.kind == "taken"]
-    if not taken:
+    if not timeline.ready:
         raise ArgumentError(f"batches={shown(batches)}: no batch was handed out yet; take some first")
-    times = [event.began + event.parts[0] for event in taken]
+    waits = [1000 * bar.seconds for bar in timeline.bars()["training"] if bar.stage == "waiting"]
+    times, ready = zip(*timeline.ready[-len(waits) :], strict=True)
     figure = _new_figure()
     above, below = figure.subplots(2, 1, sharex=True)
-    above.vlines(times, 0, [1000 * event.parts[0] for event in taken], color=_COLOURS[5])
+    above.vlines(times, 0, waits, color=_COLOURS[5])
     share = batches.report().waited
     title = "waits" if share is None else f"training waited {percent_text(share)} of the time"
     above.set(ylabel="wait (ms)", title=title, ylim=(0, None))
-    ready = [event.amount for event in taken]
     below.step(times, ready, where="post", color=_COLOURS[0])
     below.set(xlabel="seconds since the run began", ylabel="batches ready", ylim=(0, 1 + max(ready)))
     return figure
@@ -188,13 +188,8 @@ def waits(batches: DataIterator | Epoch) -> "Figure":
 
 def _new_figure() -> "Figure":
     """Makes an empty figure without a window, which notebooks show."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError(
-            f"plots need matplotlib, which can't be imported ({error}); pip install matplotlib "
-            "(in a clone: pip install -e '.[plots]'), or read the figures from the dataset itself"
-        ) from error
+    require("loadax.plots", {"matplotlib": "matplotlib.figure"}, "plots")
+    from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
         """A figure that shows itself, also in a notebook that never imports `matplotlib.pyplot`."""

@@ -19,8 +19,8 @@ from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
+# Version of `derive` and `permute`, which saved states record. A change of any of their values increments it.
 ORDER_VERSION = 1
-"""Version of `derive` and `permute`, which saved states record. A change of any of their values increments it."""
 
 Words = NDArray[np.uint64]
 
@@ -73,9 +73,7 @@ def derive(seed: Any, *path: Any) -> Any:
         True
     """
     if isinstance(seed, str):
-        raise ArgumentError(
-            f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})"
-        )
+        raise ArgumentError(f"seed is {seed!r}, a string: pass an int, and strings after it, as in derive(0, {seed!r})")
     key: Any = 0
     for index, element in enumerate((seed, *path)):
         name = f"path[{index - 1}]" if index else "seed"
@@ -225,7 +223,8 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
         indices, sizes, keys = (array.reshape(()) for array in (indices, sizes, keys))
     # NumPy takes twice as long for one element as for two, so a single index is passed twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
-    parameters = [_broadcast_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
+    arrays = (sizes, *_rectangle(sizes), keys)
+    parameters = [np.broadcast_to(array, shape).reshape(-1) if array.ndim else array for array in arrays]
     _walk(values, parameters, None, inverse)
     return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
 
@@ -263,10 +262,6 @@ def _walk_by_block(
         sizes, rows, columns, *block_keys = (array[index] if array.ndim else array for array in parameters)
         block_keys = block_keys if once else _round_keys(block_keys[0], rounds)
         _cycle_walk(values[block], sizes, rows, columns, block_keys, inverse)
-
-
-def _broadcast_flat(array: Words, shape: tuple[int, ...]) -> Words:
-    return np.broadcast_to(array, shape).reshape(-1) if array.ndim else array
 
 
 def _rectangle(sizes: Words) -> tuple[Words, Words]:
@@ -357,9 +352,7 @@ def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
     wrong = np.asarray((indices < 0) | (indices >= sizes))
     if wrong.any():
         value, size = (int(np.broadcast_to(array, wrong.shape)[wrong].flat[0]) for array in (indices, sizes))
-        raise RowIndexError(
-            f"index is {value}, which is out of range: indices of an order of {size} rows are in [0, {size})"
-        )
+        raise RowIndexError(f"index is {value}, out of range: indices of an order of {size} rows are in [0, {size})")
 
 
 def row_generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:

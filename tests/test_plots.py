@@ -110,5 +110,5 @@ def test_a_notebook_shows_a_figure_without_pyplot() -> None:
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UnsupportedError, match="plots need matplotlib"):
+    with pytest.raises(UnsupportedError, match=r"loadax\.plots needs matplotlib"):
         loadax.plots.shuffle(DATA)

@@ -75,9 +75,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
-            raise ArgumentError(
-                f"batches is {type_text(batches)}; pass the iterator of a Dataloader: as_grain_iterator(iter(loader))"
-            )
+            raise ArgumentError(f"batches is {type_text(batches)}; pass the iterator of a Dataloader, iter(loader)")
         super().__init__()
         self._batches = batches
 
@@ -151,8 +149,8 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         epochs, positions = np.divmod(np.asarray(indices, np.int64), self._size)
         return self._dataset.reader.examples(self._dataset.order.visits(epochs, positions))
 
+    # Grain calls this to read many rows at once.
     _getitems = __getitems__
-    """Grain calls this to read many rows at once."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_blocks": OrderedDict(), "_lock": None}
@@ -181,19 +179,17 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
             if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
-                self._fill(block, epoch, position)
+                block.read = True
+                start = position - position % self._block_rows
+                stop = min(start + self._block_rows, self._size)
+                positions = [row for row in range(start, stop) if row != block.last]
+                with suppress(Exception):  # the request for the row that can't be read raises it again, and no other
+                    examples = self.__getitems__([row + epoch * self._size for row in positions])
+                    block.rows.update(zip(positions, examples, strict=True))
+                    block.filled = True
             block.last = position
             example = block.rows.pop(position, _MISSING)  # another thread may have read it meanwhile
         return self.__getitems__([position + epoch * self._size])[0] if example is _MISSING else example
-
-    def _fill(self, block: "_Block", epoch: int, position: int) -> None:
-        block.read = True
-        start = position - position % self._block_rows
-        positions = [row for row in range(start, min(start + self._block_rows, self._size)) if row != block.last]
-        with suppress(Exception):  # the request for the row that can't be read raises it again, and no other one
-            examples = self.__getitems__([row + epoch * self._size for row in positions])
-            block.rows.update(zip(positions, examples, strict=True))
-            block.filled = True
 
 
 @final

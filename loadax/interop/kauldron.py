@@ -8,17 +8,16 @@ from typing import Any, Self, final
 import jax
 import numpy as np
 
-from loadax.errors import ArgumentError, UnsupportedError
+from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+from loadax.sources.library import require
 
-try:
-    from etils import enp
-    from kauldron.data import iterators, pipelines
-    from orbax import checkpoint as ocp
-except ModuleNotFoundError as error:
-    raise UnsupportedError(f"loadax.interop.kauldron needs Kauldron ({error}); pip install kauldron") from error
+require("loadax.interop.kauldron", {"kauldron": "kauldron.data"})
+from etils import enp  # noqa: E402
+from kauldron.data import iterators, pipelines  # noqa: E402
+from orbax import checkpoint as ocp  # noqa: E402
 
 _PLACING = {
     *("mesh", "partition", "shard_index", "shard_count"),
@@ -57,9 +56,7 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
             ArgumentError: If there is no batch size, or `options` has an argument that is about placed batches.
         """
         if not self.batch_size:
-            raise ArgumentError(
-                f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as batch_size=256"
-            )
+            raise ArgumentError(f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as 256")
         if placing := sorted(_PLACING & self.options.keys()):
             raise ArgumentError(
                 f"options has {', '.join(placing)}, but Kauldron places batches itself: leave this out; "

@@ -7,19 +7,18 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from loadax.errors import RowIndexError, UnsupportedError
+from loadax.errors import RowIndexError
 from loadax.io import as_dataset
 from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
+from loadax.sources.library import require
 
-try:
-    import haliax
-    from levanter.data import dataset as levanter_dataset
-except ModuleNotFoundError as error:
-    raise UnsupportedError(
-        f"loadax.interop.levanter needs Levanter ({error}); pip install levanter haliax gitpython chex"
-    ) from error
+require(
+    "loadax.interop.levanter", {"levanter": "levanter.data", "haliax": "haliax", "gitpython": "git", "chex": "chex"}
+)
+import haliax  # noqa: E402
+from levanter.data import dataset as levanter_dataset  # noqa: E402
 
 _Axes = Any  # a pytree like a batch, or a prefix of it, of tuples of `haliax.Axis`; None: not named
 

@@ -1,6 +1,6 @@
 """A tqdm progress bar for training loops, with throughput and the share of time spent waiting for data."""
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from functools import cache, partial
 from typing import Any, final
 
@@ -35,13 +35,9 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
     if isinstance(loader, Dataloader | LoaderChain):
         return LoaderProgress(loader.iterate(0 if start is None else start), options)
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
-        raise ArgumentError(
-            f"loader={loader!r}: pass a Dataloader, or an iterator of one: loader.iterate(), or an epoch"
-        )
+        raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or its iterator: loader.iterate(), or an epoch")
     if start is not None:
-        raise ArgumentError(
-            f"start={start!r}: this iterator has already started; pass the Dataloader, or call set_state(start) before"
-        )
+        raise ArgumentError(f"start={start!r}: this iterator has begun; pass the Dataloader, or call set_state(start)")
     return LoaderProgress(loader, options)
 
 
@@ -75,7 +71,7 @@ def _statistics(batches: Any, shown: Any) -> str:
 
 
 @final
-class LoaderProgress:
+class LoaderProgress(Iterator[Tree]):
     """Yields batches and advances a bar.
 
     Forwards the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
@@ -94,9 +90,6 @@ class LoaderProgress:
             whole = {"total": getattr(batches, "num_steps", None), "initial": batches.step}
         self._bar = _bar_class()(**{"unit": "step", "dynamic_ncols": True, **whole, **options})
         self._bar.statistics = partial(_statistics, batches)
-
-    def __iter__(self) -> "LoaderProgress":
-        return self
 
     def __next__(self) -> Tree:
         try:

@@ -9,6 +9,7 @@ from loadax.errors import ArgumentError
 from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import STAGES, Stats
+from loadax.sources.library import require
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
@@ -41,7 +42,8 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
             interfaces.
 
     Raises:
-        ArgumentError: If prometheus_client is not installed, the port is in use, or `batches` has no statistics.
+        ArgumentError: If the port is in use, or `batches` has no statistics.
+        UnsupportedError: If prometheus_client is not installed.
 
     Examples:
         >>> import numpy as np, urllib.request
@@ -78,28 +80,26 @@ class Exporter:
         find: Returns the iterator or its counters; None if there is none.
         port: Port to listen on; 0 for any free port.
         host: Address to listen on.
+
+    Attributes:
+        port: Port that it listens on.
+        url: URL for Prometheus to scrape.
     """
 
     def __init__(self, find: Callable[[], Any], port: int, host: str):
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError as error:
-            raise ArgumentError(
-                "serve() needs prometheus_client, which is not installed; pip install prometheus-client"
-            ) from error
+        require("loadax.interop.prometheus", {"prometheus-client": "prometheus_client"}, "prometheus")
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()
         registry.register(_Collector(find))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"can't listen on port={port!r} of host={host!r} ({error}); "
-                "pass another one, or port=0 for any free port"
+                f"can't listen on port={port!r} of host={host!r} ({error}); pass another, or port=0 for any free port"
             ) from error
         self.port: int = self._server.server_port
-        """Port that it listens on."""
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
-        """URL for Prometheus to scrape."""
 
     def close(self) -> None:
         """Stops listening. Idempotent."""

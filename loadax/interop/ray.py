@@ -5,14 +5,10 @@ from concurrent import futures
 from contextlib import suppress
 from typing import Any, final
 
-from loadax.errors import UnsupportedError
+from loadax.sources.library import require
 
-try:
-    import ray
-except ModuleNotFoundError as error:
-    raise UnsupportedError(
-        f"loadax.interop.ray needs Ray ({error}); in a clone of loadax pip install -e '.[ray]', else pip install ray"
-    ) from error
+require("loadax.interop.ray", {"ray": "ray"}, "ray")
+import ray  # noqa: E402
 
 
 def executor(**options: Any) -> "RayExecutor":

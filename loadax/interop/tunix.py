@@ -6,17 +6,15 @@ from typing import Any, final
 import jax
 from jax.sharding import PartitionSpec
 
-from loadax.errors import UnsupportedError
 from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
 from loadax.sharding.compat import legacy_mesh
+from loadax.sources.library import require
 
-try:
-    from tunix.sft import hooks
-except ModuleNotFoundError as error:
-    raise UnsupportedError(f"loadax.interop.tunix needs Tunix ({error}); pip install google-tunix") from error
+require("loadax.interop.tunix", {"google-tunix": "tunix.sft"})
+from tunix.sft import hooks  # noqa: E402
 
 
 @final

@@ -1,7 +1,6 @@
 """Spec of a batch with its generated leaves. Does not import JAX, so that worker processes can use it."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +8,14 @@ from numpy.typing import NDArray
 from loadax.core.tree import Structure, flatten
 from loadax.protocols import ArraySpec
 
+# Key of the bool leaf that is False for padding.
 MASK = "mask"
-"""Key of the bool leaf that is False for padding."""
 
+# Key of the leaf with the data of a JAX random key per row.
 KEY = "key"
-"""Key of the leaf with the data of a JAX random key per row."""
 
+# Argument of `Dataloader` that adds each generated leaf.
 ADDED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
-"""Argument of `Dataloader` that adds each generated leaf."""
 
 
 class BatchLeaf(NamedTuple):
@@ -43,14 +42,12 @@ class BatchLeaf(NamedTuple):
         return np.full((count, *shape), self.missing, object) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
-@final
-@dataclass(frozen=True)
-class BatchSpec:
+class BatchSpec(NamedTuple):
     """Structure of a batch and its leaves in JAX's order, independent of any mesh."""
 
     structure: Structure
     leaves: tuple[BatchLeaf, ...]
 
 
+# Spec of batches without leaves.
 NO_LEAVES = BatchSpec(flatten({})[1], ())
-"""Spec of batches without leaves."""

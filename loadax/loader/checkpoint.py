@@ -11,8 +11,8 @@ from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, StateError
 from loadax.loader.streams.run import KEY
 
+# Name of the file in the folder that Orbax gives to the iterator.
 FILE = "loadax.json"
-"""Name of the file in the folder that Orbax gives to the iterator."""
 
 _LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
 

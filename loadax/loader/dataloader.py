@@ -472,9 +472,7 @@ class Dataloader:
         run = self._measuring_iterator(start)
         if run.step == run.num_steps:
             run.close()
-            raise ArgumentError(
-                f"start={start!r}: the run ends at step {run.step}; pass an earlier start, with a batch to replay"
-            )
+            raise ArgumentError(f"start={start!r}: the run ends at step {run.step}; pass an earlier start")
         return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
 
     def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
@@ -533,9 +531,7 @@ class Dataloader:
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and not _inside(chosen, size):
-            raise RowIndexError(
-                f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size"
-            )
+            raise RowIndexError(f"positions={shown(positions)}: pass ints of 0 or more, below {size}, the batch size")
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
     def find(

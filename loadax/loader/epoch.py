@@ -10,26 +10,25 @@ from loadax.protocols import Tree
 
 
 @final
-class Epoch:
+class Epoch(Iterator[Tree]):
     """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`.
 
     Its `get_state`, `move_to`, `stats`, `report`, `timeline` and `ledger` are those of the run's `DataIterator`.
     Statistics restart after an epoch that is left early.
+
+    Attributes:
+        number: Number of the epoch, from 0.
     """
 
     def __init__(self, batches: DataIterator, number: int, stop: int):
         self._batches, self._stop, self._left = batches, stop, False
         self.number = number
-        """Number of the epoch, from 0."""
         self.get_state, self.move_to, self.ledger = batches.get_state, batches.move_to, batches.ledger
         self.stats, self.report, self.timeline = batches.stats, batches.report, batches.timeline
 
     def __len__(self) -> int:
         """Number of remaining batches of this epoch."""
         return max(0, self._stop - self._batches.step)
-
-    def __iter__(self) -> Iterator[Tree]:
-        return self
 
     def __next__(self) -> Tree:
         """The next batch of the epoch.

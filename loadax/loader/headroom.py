@@ -1,6 +1,6 @@
 """Headroom: measures what a perfect loader would gain, with the same training loop on replayed batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
@@ -51,39 +51,35 @@ class Headroom:
 
 
 @final
-class Replay:
+class Replay(Iterator[Tree]):
     """Repeats a run's first batches for as many steps as the run has. Made by `loader.replay`.
 
     Args:
         batches: Iterator of the run, which is closed after the first batches.
         count: Number of batches to repeat.
         host_leaves: Whether batches have leaves on the host.
+
+    Attributes:
+        num_steps: Number of steps of the run; None: infinite.
+        batch_size: Rows per batch.
     """
 
     def __init__(self, batches: DataIterator, count: int, host_leaves: bool = False):
         self.num_steps = batches.num_steps
-        """Number of steps of the run; None: infinite."""
         self._step = batches.step
         if self.num_steps is not None:
             count = min(count, self.num_steps - self._step)
         self.batch_size = batches.batch_size
-        """Rows per batch."""
-        self._batches: list[Tree] = []
-        self._host_rows: list[HostRows] = []
+        self._batches: list[tuple[Tree, HostRows | None]] = []
         self._has_host_leaves = host_leaves
         self._host: HostRows | None = None  # of the latest batch
         with batches:
             for _ in range(count):
-                self._batches.append(jax.block_until_ready(next(batches)))
-                if host_leaves:
-                    self._host_rows.append(batches.host)
-        self._leaves = [flatten(batch)[0] for batch in self._batches]
+                batch = jax.block_until_ready(next(batches))
+                self._batches.append((batch, batches.host if host_leaves else None))
         self._stats = Stats()
         self._began = self._left = perf_counter()
         self._closed = False
-
-    def __iter__(self) -> "Replay":
-        return self
 
     def __next__(self) -> Tree:
         """The next batch.
@@ -98,8 +94,9 @@ class Replay:
             raise StopIteration
         if self._closed:
             raise ClosedError("this replay is closed; make a new one with loader.replay()")
-        index = self._step % len(self._batches)
-        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
+        batch, self._host = self._batches[self._step % len(self._batches)]
+        leaves, structure = flatten(batch)
+        for leaf, path in zip(leaves, structure.paths, strict=True):
             if leaf.is_deleted():
                 raise LeafError(
                     f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "
@@ -110,8 +107,7 @@ class Replay:
         self._stats.active = now - self._began
         self._step += 1
         self._left = now
-        self._host = self._host_rows[index] if self._host_rows else None
-        return self._batches[index]
+        return batch
 
     @property
     def step(self) -> int:
@@ -145,7 +141,7 @@ class Replay:
 
     def close(self) -> None:
         """Frees the batches."""
-        self._batches, self._leaves, self._host_rows, self._closed = [], [], [], True
+        self._batches, self._closed = [], True
 
     def __enter__(self) -> "Replay":
         return self
@@ -166,8 +162,7 @@ def compare(real: Stats, perfect: Stats) -> Headroom:
     for name, stats in (("the run", real), ("the replay", perfect)):
         if stats.measured < _FEWEST:
             raise ArgumentError(
-                f"{name} has handed out {stats.steps} batches, too few to measure a step; "
-                f"run at least {_FEWEST + 2} steps"
+                f"{name} has handed out {stats.steps} batches, too few to measure; run at least {_FEWEST + 2} steps"
             )
     return Headroom(real.step_seconds, perfect.step_seconds)
 

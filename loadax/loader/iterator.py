@@ -46,6 +46,9 @@ class DataIterator:
         phases: Steps and states of the phases.
         used_up: Event to set at the end of the run.
         start: Step or state to start from; of a stream, also the states of several processes.
+
+    Attributes:
+        ledger: Counters of this iterator, for monitoring from outside.
     """
 
     def __init__(self, targets: Sequence[Target], phases: Phases, used_up: threading.Event, start: Any):
@@ -59,7 +62,6 @@ class DataIterator:
         # it held.
         self._lock = threading.RLock()
         self.ledger = Ledger()
-        """Counters of this iterator, for monitoring from outside."""
         self._begin(None)
 
     @property

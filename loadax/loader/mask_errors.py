@@ -1,7 +1,6 @@
 """MaskErrors: what to do with rows that can't be read, and the rows that are never read."""
 
 import json
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,13 +13,12 @@ import numpy as np
 from loadax.core.arguments import choice, integer, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.errors import ArgumentError, StorageError
 from loadax.protocols import Integers, Visits
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BEGINNING = '{"id": '  # of each line of a record
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -68,13 +66,27 @@ class MaskErrors:
 def masking_of(on_error: Any) -> MaskErrors | None:
     """Validates `on_error`; None: errors are raised.
 
+    Creates the record of this process, if there is none: before the run, which a record that fails would end.
+
+    Returns:
+        The same with the absolute path of the record, since the current folder may change.
+
     Raises:
-        ArgumentError: If it is none of the known values.
+        ArgumentError: If it is none of the known values, or the record can't be written.
     """
-    if isinstance(on_error, MaskErrors):
+    if not isinstance(on_error, MaskErrors):
+        chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
+        return MaskErrors() if chosen == "mask" else None
+    if on_error.record is None:
         return on_error
-    chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
-    return MaskErrors() if chosen == "mask" else None
+    try:
+        os.close(_open(on_error.record))
+    except OSError as error:
+        raise ArgumentError(
+            f"record={shown(os.fspath(on_error.record))} can't be written: {error.strerror}; "
+            "pass the path of a file in a folder that exists"
+        ) from error
+    return replace(on_error, record=Path(checked_path("record", on_error.record)).absolute())
 
 
 def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
@@ -83,7 +95,9 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
     Raises:
         ArgumentError: If a file is not a record of this dataset, or a row is out of range.
     """
-    if isinstance(quarantine, str | os.PathLike):
+    if quarantine is None:
+        rows = []
+    elif isinstance(quarantine, str | os.PathLike):
         given = _local_path("quarantine", quarantine, "the record of MaskErrors, or row ids")
         rows = [row for path in _records(given) for row in _rows_of_record(path, num_rows)]
     elif isinstance(quarantine, Iterable):
@@ -96,27 +110,6 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
 def without(visits: Visits, quarantine: Integers) -> Visits:
     """The visits with padding in place of quarantined rows."""
     return visits._replace(rows=np.where(np.isin(visits.rows, quarantine), -1, visits.rows))
-
-
-def create_record(masking: MaskErrors) -> MaskErrors:
-    """Creates the record of this process, if there is none: before the run, which a record that fails would end.
-
-    Returns:
-        The same with the absolute path of the record, since the current folder may change.
-
-    Raises:
-        ArgumentError: If it can't be written.
-    """
-    if masking.record is None:
-        return masking
-    try:
-        os.close(_open(masking.record))
-    except OSError as error:
-        raise ArgumentError(
-            f"record={shown(os.fspath(masking.record))} can't be written: {error.strerror}; "
-            "pass the path of a file in a folder that exists"
-        ) from error
-    return replace(masking, record=Path(checked_path("record", masking.record)).absolute())
 
 
 def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
@@ -166,8 +159,7 @@ def _records(path: Path) -> list[Path]:
     present = sorted(other for other in paths if other.is_file())
     if not present:
         raise ArgumentError(
-            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of "
-            "on_error=MaskErrors(record=…), which creates it"
+            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of MaskErrors(record=…)"
         )
     return present
 
@@ -181,7 +173,7 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             begins = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
             if isinstance(error, json.JSONDecodeError) and begins:
-                _log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
+                log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
                 continue
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
@@ -193,5 +185,5 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
                 f"and this one has {num_rows}; pass the record of runs of this dataset"
             )
         if line != written:
-            _log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
+            log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
         yield row

@@ -26,8 +26,8 @@ from loadax.reader import Reader
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
 _Value = TypeVar("_Value")
+# `(first step, value)` pairs; each value applies until the next one starts.
 Schedule = tuple[tuple[int, _Value], ...]
-"""`(first step, value)` pairs; each value applies until the next one starts."""
 
 
 @final
@@ -100,82 +100,54 @@ def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     return replace(options, num_workers=0, first_workers=0) if bound else options
 
 
-def loader_options(
-    given: Any,
-    dataset: Dataset,
-    batch_sizes: Sequence[int],
-    masking: MaskErrors | None,
-    quarantine: Integers,
-    streams: StreamOptions | None,
-) -> LoaderOptions:
-    """Validates the arguments of a `Dataloader` that are options.
+def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> LoaderOptions:
+    """Validates the arguments of a `Dataloader` that are options; without masking, quarantine and streams.
 
     Args:
         given: Arguments, as attributes.
         dataset: Dataset, with a known spec.
         batch_sizes: All batch sizes of the run.
-        masking: As in `LoaderOptions`.
-        quarantine: Likewise.
-        streams: Likewise.
     """
     most, first = worker_counts(given.num_workers, given.worker_type, dataset)
-    options = LoaderOptions(
+    keep = given.keep_on_device
+    return LoaderOptions(
         partition=given.partition,
         shard=shard_spec(given.shard_index, given.shard_count, batch_sizes),
         microbatches=dividing("microbatches", given.microbatches, batch_sizes),
         key_seed=None if given.key_seed is None else integer("key_seed", given.key_seed, most=None),
-        keep_on_device=device_limit(given.keep_on_device),
+        keep_on_device=bool(keep) if isinstance(keep, bool | None) else integer("keep_on_device", keep, 1),
         num_workers=most,
         first_workers=first,
         worker_type=given.worker_type,
         prefetch=integer("prefetch", given.prefetch, 0),
         prefetch_bytes=integer("prefetch_bytes", given.prefetch_bytes, 1),
         cache_bytes=None if given.cache_bytes is None else integer("cache_bytes", given.cache_bytes, 0),
-        masking=masking,
-        quarantine=quarantine,
         stall_after=seconds("stall_after", given.stall_after),
         abort_after=seconds("abort_after", given.abort_after),
-        streams=streams,
     )
-    if streams is not None:
-        refuse_with_streams(options)
-    return options
 
 
 def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
     """Validates `host_leaves` for examples of this spec."""
+    given = f"host_leaves={shown(host_leaves)}"
     if not isinstance(host_leaves, str | Sequence):
-        raise ArgumentError(f"host_leaves={shown(host_leaves)}: pass a name, or a list of names")
+        raise ArgumentError(f"{given}: pass a name, or a list of names")
     names = (host_leaves,) if isinstance(host_leaves, str) else tuple(host_leaves)
     for name in names:
         if not isinstance(example, dict):
             raise ArgumentError(
-                f"host_leaves={shown(host_leaves)}: host leaves have names, and an example is {shown(example)}; make "
-                "examples dicts in a map"
+                f"{given}: host leaves have names, and an example is {shown(example)}; make examples dicts in a map"
             )
         if name not in example:
-            raise ArgumentError(
-                f"host_leaves={shown(host_leaves)}: an example has no leaf {name!r}; choose from {sorted(example)}"
-            )
+            raise ArgumentError(f"{given}: an example has no leaf {name!r}; choose from {sorted(example)}")
     both = sorted(set(names) & set(options.partition)) if isinstance(options.partition, dict) else []
     if both:
         raise ArgumentError(
-            f"partition names {both}, which host_leaves={shown(host_leaves)} keeps on the host; "
-            "leave them out of one of the two"
+            f"partition names {both}, which {given} keeps on the host; leave them out of one of the two"
         )
     if names and options.keep_on_device:
-        raise ArgumentError(
-            f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
-            "keep_on_device"
-        )
+        raise ArgumentError(f"{given}: with keep_on_device no rows are read for a batch; leave out keep_on_device")
     return names
-
-
-def device_limit(keep_on_device: Any) -> bool | int:
-    """Validates `keep_on_device`."""
-    if keep_on_device is None or isinstance(keep_on_device, bool):
-        return bool(keep_on_device)
-    return integer("keep_on_device", keep_on_device, 1)
 
 
 def seconds(name: str, value: Any) -> float | None:
@@ -202,10 +174,7 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
     if index is None or count is None:
         raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
     count = dividing("shard_count", count, batch_sizes)
-    index = integer("shard_index", index)
-    if not 0 <= index < count:
-        raise ArgumentError(f"shard_index={index} is out of range for shard_count={count}; pass 0 to {count - 1}")
-    return ShardSpec(index, count)
+    return ShardSpec(integer("shard_index", index, 0, count - 1), count)
 
 
 def schedule(name: str, value: Any) -> Schedule[int]:
@@ -218,9 +187,7 @@ def schedule(name: str, value: Any) -> Schedule[int]:
         return ((0, integer(name, value)),)
     steps = [integer(f"a step of {name}", step) for step in value]
     if not steps or steps[0] != 0 or steps != sorted(set(steps)):
-        raise ArgumentError(
-            f"{name}={dict(value)!r}: a schedule starts at step 0 and ascends; write it like {{0: 256, 10_000: 1024}}"
-        )
+        raise ArgumentError(f"{name}={dict(value)!r}: a schedule ascends from step 0 on, like {{0: 256, 10_000: 1024}}")
     return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
 
 
@@ -234,48 +201,14 @@ def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 
 
-def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any) -> Dataset:
-    """Converts a mixture schedule of the dataset from steps to positions, now that the batch sizes are known.
-
-    Raises:
-        ArgumentError: If a weight is scheduled for a later epoch.
-    """
-    mixture = dataset.order
-    if not isinstance(mixture, Mixed) or not mixture.by_step:
-        return dataset
-    return Dataset(dataset.source, mixture.at_positions(batch_sizes, num_epochs), dataset.maps)
-
-
-def stream_options(
-    dataset: Dataset, num_epochs: int | None, remainder: Remainder, batch_sizes: Sequence[int]
-) -> StreamOptions:
-    """How the streams of a dataset are read.
+def with_streams(
+    options: LoaderOptions, dataset: Dataset, num_epochs: int | None, remainder: Remainder, smallest: int
+) -> LoaderOptions:
+    """Adds how the streams of a dataset are read, in batches of at least `smallest` rows.
 
     Raises:
         ArgumentError: If a batch does not show whether all lanes have ended, and the remainder depends on it.
-    """
-    choice("remainder", remainder, get_args(Remainder))
-    if num_epochs is not None and num_epochs < 1:
-        raise ArgumentError(f"num_epochs={num_epochs}: pass 1 or more, or None for endless epochs")
-    endless = num_epochs is None or any(
-        isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
-    )
-    lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
-    if not endless and remainder != "drop" and lanes > min(batch_sizes):
-        raise ArgumentError(
-            f"remainder={remainder!r}: a batch of {min(batch_sizes)} rows has none of some of the {lanes} lanes, so it "
-            "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
-            f"of lanes, or lanes={min(batch_sizes)} to from_stream",
-            argument="remainder",
-        )
-    return StreamOptions(None if endless else num_epochs, remainder)
-
-
-def refuse_with_streams(options: LoaderOptions) -> None:
-    """Refuses options that need random access.
-
-    Raises:
-        UnsupportedError: If there are any.
+        UnsupportedError: If an option needs random access.
     """
     if options.worker_type == "process" and options.num_workers:
         raise UnsupportedError(
@@ -284,11 +217,24 @@ def refuse_with_streams(options: LoaderOptions) -> None:
         )
     if options.keep_on_device:
         raise UnsupportedError("keep_on_device: a stream has no fixed number of rows; leave it out")
+    choice("remainder", remainder, get_args(Remainder))
+    if num_epochs is not None and num_epochs < 1:
+        raise ArgumentError(f"num_epochs={num_epochs}: pass 1 or more, or None for endless epochs")
+    endless = num_epochs is None or any(
+        isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
+    )
+    lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
+    if not endless and remainder != "drop" and lanes > smallest:
+        raise ArgumentError(
+            f"remainder={remainder!r}: a batch of {smallest} rows has none of some of the {lanes} lanes, so it "
+            "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
+            f"of lanes, or lanes={smallest} to from_stream",
+            argument="remainder",
+        )
+    return replace(options, streams=StreamOptions(None if endless else num_epochs, remainder))
 
 
 def mesh_of(partition: Any) -> Mesh | None:
     """Mesh of the first `NamedSharding` in `partition`, if there is one."""
-    for leaf in flatten(partition)[0]:
-        if isinstance(leaf, NamedSharding) and isinstance(leaf.mesh, Mesh):
-            return leaf.mesh
-    return None
+    meshes = (leaf.mesh for leaf in flatten(partition)[0] if isinstance(leaf, NamedSharding))
+    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)

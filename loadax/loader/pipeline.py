@@ -17,7 +17,6 @@ from loadax.loader.assembly.chunk_budget import (
     find_open_chunks,
     held_columns,
     keep_open_chunks,
-    row_bytes,
 )
 from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
 from loadax.loader.assembly.maskable import probe_readable
@@ -28,7 +27,7 @@ from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.mask_errors import create_record, masking_of, quarantined_rows
+from loadax.loader.mask_errors import masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     Schedule,
@@ -36,15 +35,14 @@ from loadax.loader.options import (
     host_leaf_names,
     loader_options,
     schedule,
-    stream_options,
     together,
     value_at,
-    with_positions,
+    with_streams,
 )
 from loadax.loader.streams.run import LaneStates, StreamRun
 from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
-from loadax.plan.mix import ENDLESS
+from loadax.plan.mix import ENDLESS, Mixed
 from loadax.protocols import Integers, Tree
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import plan_mesh
@@ -101,8 +99,7 @@ def forms_of(
     whole = form(dataset)
     if lengths is None:
         return whole, ((0, whole),)
-    short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: form(data) for length, data in short.items()}
+    forms = {length: form(cut_to(dataset, length)) for length in {length for _, length in lengths}}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
@@ -164,9 +161,8 @@ class BatchPipeline:
 
     def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
         """The chunks that block shuffles keep open for a shard."""
-        reader = value_at(self.forms, segment.first).dataset.reader
         plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
-        return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
+        return find_open_chunks(value_at(self.forms, segment.first).dataset.reader, plan, shard)
 
     def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
         """A shard of the batch of a step that places nothing.
@@ -246,22 +242,23 @@ def make_pipeline(given: Any) -> BatchPipeline:
     sizes = schedule("batch_size", given.batch_size)
     lengths = None if given.seq_len is None else schedule("seq_len", given.seq_len)
     sizes = sizes if lengths is None else together(sizes, lengths)
-    dataset = with_positions(as_dataset(given.data), sizes, given.num_epochs)
+    dataset = as_dataset(given.data)
+    if isinstance(dataset.order, Mixed) and dataset.order.by_step:  # its weights change at positions from now on
+        dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, given.num_epochs), dataset.maps)
     remember_unread(given.worker_type, given.num_workers, dataset.reader)
-    masking, quarantine = masking_of(given.on_error), () if given.quarantine is None else given.quarantine
-    masking = None if masking is None else create_record(masking)
-    rows = quarantined_rows(quarantine, dataset.reader.num_rows)
+    masking = masking_of(given.on_error)
+    rows = quarantined_rows(given.quarantine, dataset.reader.num_rows)
     if masking is not None or len(rows):
         dataset = probe_readable(dataset, rows, masking is not None)
     epochs, remainder = given.num_epochs, given.remainder
     epochs = None if epochs is None else integer("num_epochs", epochs)
-    batch_sizes, streams = [size for _, size in sizes], None
+    batch_sizes = [size for _, size in sizes]
+    options = replace(loader_options(given, dataset, batch_sizes), masking=masking, quarantine=rows)
     if dataset.is_stream:
-        streams = stream_options(dataset, epochs, remainder, batch_sizes)
+        options = with_streams(options, dataset, epochs, remainder, min(batch_sizes))
         if dataset.order.size >= ENDLESS:
             epochs, remainder = None, "drop"
     plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder)
-    options = loader_options(given, dataset, batch_sizes, masking, rows, streams)
     host_leaves = host_leaf_names(given.host_leaves, dataset.spec, options)
     if options.keep_on_device:
         check_fixed(dataset, options)

@@ -35,7 +35,7 @@ class OrderHash:
         # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
         # ends.
         begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
-        return _hash([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
+        return hash_of([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
         """The hashed parts: verbs of the order, maps, and leaves of an example."""
@@ -59,7 +59,7 @@ def _short(digest: str) -> int:
 
 def _short_hashes(parts: list[Any]) -> list[int]:
     """A short hash of each part, to tell which one differs."""
-    return [_short(_hash(part)) for part in parts]
+    return [_short(hash_of(part)) for part in parts]
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +67,8 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _hash(described: Any) -> str:
+def hash_of(described: Any) -> str:
+    """Hash of what JSON can hold, as text."""
     return _hash_text(json.dumps(described))
 
 
@@ -105,9 +106,7 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
     if isinstance(start, list | tuple) and start and all(isinstance(state, Mapping) for state in start):
         steps = [step_of(plan, order, state) for state in start]
         if len({*steps}) > 1:
-            raise StateError(
-                f"start has states of the steps {sorted({*steps})}; pass those that were saved at one step"
-            )
+            raise StateError(f"start has states of the steps {sorted({*steps})}; pass those saved at one step")
         return steps[0]
     if isinstance(start, Mapping):
         return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
@@ -145,9 +144,7 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
         )
     for name in ("step", "batch_size", "epoch", "position"):
         if type(state[name]) is not int or not 0 <= state[name] <= LARGEST:
-            raise StateError(
-                f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63"
-            )
+            raise StateError(f"the state's {name!r} is {shown(state[name])}; it must be an int from 0 to 2**63 - 1")
     past = state["epoch"], state["position"]
     digest = order(*past)
     # An older loadax saved the whole digest.
@@ -166,9 +163,7 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     # Not from 'step': with another remainder, an epoch has a different number of steps.
     whole_step, between = plan.step_at(state["epoch"], state["position"])
     if whole_step > MOST_POSITIONS:
-        raise StateError(
-            f"the state's 'epoch' is {state['epoch']}, later than any run can reach; pass a state of get_state()"
-        )
+        raise StateError(f"the state's 'epoch' is {state['epoch']}, which no run reaches; pass a state of get_state()")
     if between:
         raise StateError(
             f"the state's 'position' is {state['position']}, "

@@ -30,11 +30,11 @@ from loadax.protocols import Tree
 from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import grid_of, resolve_mesh
 
+# Begins the exchange with the other hosts of a run; see `run_hosts`.
 JoinHosts: TypeAlias = Callable[
     [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
     RunHosts | None,
 ]
-"""Begins the exchange with the other hosts of a run; see `run_hosts`."""
 
 _STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
 
@@ -43,10 +43,10 @@ _STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limit
 class Ledger:
     """Statistics and step of an iterator, for observers. References neither the iterator nor its batches."""
 
+    # Latest monitor of the iterator, which continues the statistics of earlier ones.
     monitor: RunMonitor
-    """Latest monitor of the iterator, which continues the statistics of earlier ones."""
+    # First step of the present phase.
     first = 0
-    """First step of the present phase."""
 
     def stats(self) -> Stats:
         """Statistics so far."""
@@ -103,13 +103,13 @@ class RunGuard:
         pipeline, options = target.pipeline, target.pipeline.options
         self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
         shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
+        # Exchange with the other hosts, if there are any.
         self.hosts = stalls.hosts = target.join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
-        """Exchange with the other hosts, if there are any."""
+        # Agreement with the other processes on the end of the streams, if there are any of both.
         self.agreement = stalls.agreement = _agreement(target, streams, ledger)
-        """Agreement with the other processes on the end of the streams, if there are any of both."""
         self.watch = RunWatch(stalls.needed * [stalls.check] + ([] if self.hosts is None else [self.hosts.check]))
+        # Whether a consumer has asked for a batch.
         self.waited_for = False
-        """Whether a consumer has asked for a batch."""
         # Apart from the threads that read: a Ctrl-C may come while these are replaced.
         self._finalizer = weakref.finalize(owner, self._close)
 
@@ -194,10 +194,10 @@ class Stretch:
         options, like = target.pipeline.options, target.shape_step(step)
         self.first, self.streams, self.guard = first, streams, guard
         self.shard, self._prefetch_bytes = target.shard, options.prefetch_bytes
+        # Whether the streams have ended.
         self.ended = False
-        """Whether the streams have ended."""
+        # First step of the stretch that replaces this one. None: there is none.
         self.replaced_at: int | None = None
-        """First step of the stretch that replaces this one. None: there is none."""
         self.process = os.getpid()
         self.caller: Caller = Caller() if before is None else before.caller
         executor: PieceExecutor = open_executor(options) if before is None else before.executor
@@ -213,8 +213,8 @@ class Stretch:
             self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
             self.executor: PieceExecutor = executor
+            # Step of the run from which on batches have other shapes.
             self.end = None if producer.end is None else first + producer.end
-            """Step of the run from which on batches have other shapes."""
             self._threads = ThreadPool(self.scheduler, executor, self.caller)
         except BaseException:
             executor.close()

@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, integer, shown
+from loadax.core.intervals import merge
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers
 
@@ -20,7 +21,7 @@ class Skips:
     A `whole_step` counts all steps of the run; a `step` counts only the remaining ones.
 
     Args:
-        ranges: `(start, stop)` of whole steps, ascending, not empty, and with gaps between them; see `joined`.
+        ranges: `(start, stop)` of whole steps, ascending, not empty, and with gaps between them; see `merge`.
 
     Examples:
         >>> import numpy as np
@@ -68,7 +69,7 @@ class Skips:
 
     def and_also(self, ranges: Iterable[tuple[int, int]]) -> "Skips":
         """These skips and further ranges of whole steps."""
-        return Skips(joined([*self.ranges, *ranges]))
+        return Skips(merge([*self.ranges, *ranges]))
 
     @cached_property
     def _starts(self) -> Integers:
@@ -114,20 +115,3 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
         last = "" if num_steps is None and low < 0 else f" and below {end}"
         raise ArgumentError(f"step {shown(low if low < 0 else high)} can't be skipped: steps are at least 0{last}")
     return [(low, high + 1)] if abs(steps.step) == 1 else [(step, step + 1) for step in steps]
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merges ranges that overlap or touch, and sorts them.
-
-    Examples:
-        >>> from loadax.plan.skips import joined
-        >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
-        ((0, 5), (7, 9))
-    """
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(bounds for bounds in ranges if bounds[0] < bounds[1]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

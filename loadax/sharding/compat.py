@@ -6,26 +6,25 @@ The rest of loadax uses only the public API of JAX 0.10 and newer.
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, Sharding
 from numpy.typing import NDArray
 
-try:
-    # The public path to the same object (`jax.interpreters.pxla.thread_resources`) raises a DeprecationWarning.
-    from jax._src import mesh as _private
-except ImportError:  # a newer JAX moved it
-    _private = None  # type: ignore[assignment]
-try:
-    from jax._src import core as _core
-    from jax._src.interpreters import pxla as _pxla
-except ImportError:
-    _core = _pxla = None  # type: ignore[assignment]
-try:
-    from jax._src import distributed as _distributed
-except ImportError:
-    _distributed = None  # type: ignore[assignment]
+
+def _private(name: str) -> Any:
+    """A private module of JAX. None if a newer JAX has moved it."""
+    try:
+        return import_module(f"jax._src.{name}")
+    except ImportError:
+        return None
+
+
+# The public path to the same module (`jax.interpreters.pxla.thread_resources`) raises a DeprecationWarning.
+_mesh = _private("mesh")
+_core, _pxla, _distributed = _private("core"), _private("interpreters.pxla"), _private("distributed")
 _KEY_VALUE_METHODS = ("key_value_delete", "key_value_dir_get", "key_value_set")
 
 
@@ -43,7 +42,7 @@ def legacy_mesh() -> Mesh | None:
         True
     """
     try:
-        mesh: Mesh = _private.thread_resources.env.physical_mesh
+        mesh: Mesh = _mesh.thread_resources.env.physical_mesh
     except AttributeError:
         return None
     return None if mesh.empty else mesh

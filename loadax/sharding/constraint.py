@@ -103,7 +103,5 @@ def _entry_of_kind(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, 
         return None if explicit else entry
     entry_is_explicit = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
     if len(entry_is_explicit) > 1:
-        raise UnsupportedError(
-            f"{spec} splits one dim over both Auto and Explicit axes of {kinds}: use axes of one kind for each dim"
-        )
+        raise UnsupportedError(f"{spec} splits a dim over Auto and Explicit axes of {kinds}: use one kind for each dim")
     return entry if entry_is_explicit == {explicit} else None

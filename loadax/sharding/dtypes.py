@@ -26,11 +26,11 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
         (dtype('float32'), dtype('uint8'))
     """
-    dtype = np.dtype(dtype)
+    dtype, name = np.dtype(dtype), leaf_name(path)
     if not dtype.isnative:
         native = dtype.newbyteorder("=")
         raise LeafTypeError(
-            f"{leaf_name(path)} has dtype {dtype.str}, which is not in native byte order; JAX supports only that. "
+            f"{name} has dtype {dtype.str}, which is not in native byte order; JAX supports only that. "
             f"Convert it in a map: x.astype({str(native)!r})"
         )
     longer = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
@@ -43,9 +43,7 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
                 "; if rows are bytes, decode them there: .map(decode). Where files are opened, columns= leaves out a "
                 "leaf, and decode=, dtype= or features= decode bytes"
             )
-        raise LeafTypeError(
-            f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}"
-        )
+        raise LeafTypeError(f"{name} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}")
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
@@ -61,23 +59,16 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
         >>> host_array(2.5, "['rate']")
         array(2.5)
     """
+    name = leaf_name(path)
     if isinstance(leaf, np.ma.MaskedArray):
-        raise LeafTypeError(
-            f"{leaf_name(path)} is a masked array, which JAX does not have. Fill it, and keep the mask as a leaf"
-        )
+        raise LeafTypeError(f"{name} is a masked array, which JAX does not have. Fill it, and keep the mask as a leaf")
     if isinstance(leaf, jax.core.Tracer):
-        raise LeafTypeError(
-            f"{leaf_name(path)} is traced by jax.jit; only host arrays can be placed: call this outside jit"
-        )
+        raise LeafTypeError(f"{name} is traced by jax.jit; only host arrays can be placed: call this outside jit")
     if isinstance(leaf, jax.Array):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-            raise LeafTypeError(f"{leaf_name(path)} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
+            raise LeafTypeError(f"{name} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
         if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-            raise LeafError(
-                f"{leaf_name(path)} is a jax.Array that already spans processes: {leaf.sharding}. Pass host data"
-            )
+            raise LeafError(f"{name} is a jax.Array that already spans processes: {leaf.sharding}. Pass host data")
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
-        raise LeafError(
-            f"{leaf_name(path)}: the value {leaf} does not fit in 64 bits. Reduce it or make it a float, in a map"
-        )
+        raise LeafError(f"{name}: the value {leaf} does not fit in 64 bits. Reduce it or make it a float, in a map")
     return np.asarray(leaf)

@@ -58,19 +58,16 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
 
 def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
     """This process's distinct boxes of an array, checked to cover whole rows or the whole array."""
+    name = leaf_name(path)
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
-        raise LeafTypeError(
-            f"{leaf_name(path)} is {type_text(leaf)}, not a jax.Array: only placed arrays can be fetched, outside jit"
-        )
+        raise LeafTypeError(f"{name} is {type_text(leaf)}, not a jax.Array: fetch placed arrays, outside jit")
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise LeafTypeError(
-            f"{leaf_name(path)} has dtype {leaf.dtype}, which NumPy lacks: fetch jax.random.key_data(it) instead"
-        )
+        raise LeafTypeError(f"{name} has dtype {leaf.dtype}, which NumPy lacks: fetch jax.random.key_data(it) instead")
     boxes = {_box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
     whole = not full or not leaf.shape
     if whole and not (leaf.is_fully_replicated and boxes):
         raise PartitionError(
-            f"{leaf_name(path)} is not fully replicated on this process; its sharding is {leaf.sharding}: "
+            f"{name} is not fully replicated on this process; its sharding is {leaf.sharding}: "
             "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
         )
     columns = Counter[Interval]()
@@ -78,7 +75,7 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
         columns[rows] += math.prod(stop - start for start, stop in sides)
     if any(count != math.prod(leaf.shape[1:]) for count in columns.values()):
         raise PartitionError(
-            f"{leaf_name(path)}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
+            f"{name}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
             f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is split between processes"
         )
     return boxes

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -80,14 +81,12 @@ class HeldRows:
     @cached_property
     def copies(self) -> Integers:
         """int64[batch_size]: number of hosts that read each row."""
-        begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(
-            self.stop, minlength=self.batch_size + 1
-        )
-        return np.cumsum(begun)[:-1]
+        begun, ended = (np.bincount(ends, minlength=self.batch_size + 1) for ends in (self.start, self.stop))
+        return np.cumsum(begun - ended)[:-1]
 
     def positions(self, host: int) -> Integers:
         """int64[n]: rows of one host, ascending."""
-        intervals = self._intervals_of(host)
+        intervals = self._intervals[host]
         return positions(zip(self.start[intervals].tolist(), self.stop[intervals].tolist(), strict=True))
 
     @cached_property
@@ -96,15 +95,13 @@ class HeldRows:
         groups: dict[bytes, list[int]] = {}
         bounds = np.stack([self.start, self.stop], axis=1)
         for host in range(self.hosts):
-            groups.setdefault(bounds[self._intervals_of(host)].tobytes(), []).append(host)
+            groups.setdefault(bounds[self._intervals[host]].tobytes(), []).append(host)
         return [np.array(group, np.int64) for group in groups.values()]
 
     @cached_property
-    def _first_intervals(self) -> list[int]:
-        return np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist()
-
-    def _intervals_of(self, host: int) -> slice:
-        return slice(self._first_intervals[host], self._first_intervals[host + 1])
+    def _intervals(self) -> list[slice]:
+        """The intervals of each host."""
+        return [slice(*ends) for ends in pairwise(np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist())]
 
 
 def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:

@@ -5,11 +5,10 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from jax.errors import JaxRuntimeError
 
@@ -29,9 +28,7 @@ class UnansweredError(JaxRuntimeError):  # type: ignore[misc]  # JAX does not sa
     """The coordinator has not answered in time: its process is stopped, cut off or busy. It may answer later."""
 
 
-@final
-@dataclass(frozen=True)
-class KeyValueStore:
+class KeyValueStore(NamedTuple):
     """Texts by key, below a directory, the same for all processes of a run.
 
     Keys are paths such as "streams/0/ended". Calls never wait for a device, nor for processes other than process 0,
@@ -48,7 +45,7 @@ class KeyValueStore:
 
     def below(self, directory: str) -> "KeyValueStore":
         """The keys below a directory of this one."""
-        return replace(self, path=f"{self.path}/{directory}")
+        return self._replace(path=f"{self.path}/{directory}")
 
     def set(self, key: str, value: str) -> None:
         """Sets a key, which may have a value already."""

@@ -11,22 +11,20 @@ name hold copies.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.intervals import merge
 from loadax.protocols import Columns, Integers, Interval
 
+# One shard of an array: `(start, stop)` for every dimension.
 Box: TypeAlias = tuple[Interval, ...]
-"""One shard of an array: `(start, stop)` for every dimension."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class MeshGrid:
+class MeshGrid(NamedTuple):
     """A mesh as an integer grid.
 
     Args:
@@ -40,9 +38,7 @@ class MeshGrid:
     process: int
 
 
-@final
-@dataclass(frozen=True)
-class ColumnGroup:
+class ColumnGroup(NamedTuple):
     """The boxes of a leaf that have the same columns, so that one read of these columns serves all of them.
 
     Args:
@@ -56,9 +52,7 @@ class ColumnGroup:
     height: int
 
 
-@final
-@dataclass(frozen=True)
-class LeafLayout:
+class LeafLayout(NamedTuple):
     """The part of one leaf that one process holds.
 
     Args:
@@ -75,9 +69,7 @@ class LeafLayout:
     groups: tuple[ColumnGroup, ...]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class DimensionShare:
+class DimensionShare(NamedTuple):
     """The shards of one dimension that a process holds, and how many each process holds.
 
     Args:
@@ -185,25 +177,6 @@ def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[In
         begins |= positions % height == 0
     bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
     return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
-
-
-def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The union of `intervals`, given in any order: ascending, without empty, touching or overlapping ones.
-
-    Examples:
-        >>> from loadax.sharding.layout import merge
-        >>> merge([(4, 6), (0, 2), (2, 3), (5, 8)])
-        ((0, 3), (4, 8))
-    """
-    merged: list[Interval] = []
-    for start, stop in sorted(intervals):
-        if start >= stop:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return tuple(merged)
 
 
 def shard_count(grid: MeshGrid, entry: Any) -> int:

@@ -123,9 +123,7 @@ def current_mesh() -> Mesh | None:
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError as error:
-        raise MeshError(
-            f"the current mesh is not available inside jax.jit: call this outside of it ({error})"
-        ) from None
+        raise MeshError(f"the current mesh isn't available inside jax.jit: call this outside of it ({error})") from None
     return legacy_mesh() if mesh.empty else mesh
 
 
@@ -144,9 +142,7 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     if mesh is None:
         return current_mesh() or data_parallel()
     if isinstance(mesh, AbstractMesh) or (isinstance(mesh, Mesh) and mesh.empty):
-        raise MeshError(
-            f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
-        )
+        raise MeshError(f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or a loadax.sharding.plan_mesh")
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
     return mesh
@@ -229,9 +225,7 @@ def hybrid(
     if outer is None and inner is None:
         counts = Counter(device.process_index for device in ordered)
         if len(set(counts.values())) > 1:
-            raise ArgumentError(
-                f"inside=None: the processes have different numbers of devices, {list(counts.values())}; pass inside="
-            )
+            raise ArgumentError(f"inside=None: devices per process differ, {list(counts.values())}; pass inside=")
         inner = {"fsdp": counts[ordered[0].process_index]}
     left = max(1, len(ordered) // math.prod((outer or inner or {}).values()))
     inner, outer = inner or {"fsdp": left}, outer or {"data": left}
@@ -260,8 +254,5 @@ def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 
 
 def _make_mesh(devices: Sequence[jax.Device] | None, axes: dict[str, int]) -> Mesh:
-    # Fill an empty object array: np.array(devices) would check whether each device is a sequence.
-    chosen = _checked_devices(devices)
-    grid = np.empty(len(chosen), object)
-    grid[:] = chosen
-    return Mesh(grid.reshape(tuple(axes.values())), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    grid = np.array(_checked_devices(devices)).reshape(tuple(axes.values()))
+    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+# Shape, dtype and `NamedSharding` of a global array.
 Placed: TypeAlias = jax.ShapeDtypeStruct
-"""Shape, dtype and `NamedSharding` of a global array."""
 
+# A function from global arrays to global arrays.
 Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
-"""A function from global arrays to global arrays."""
 
 _AXIS = "device"
 _BYTE = 8  # bits
@@ -49,9 +49,7 @@ class OwnDevices:
         self._count = len(own)
         self.mesh = mesh
         if own and not self._is_whole_mesh:
-            grid = np.empty(len(own), object)
-            grid[:] = own
-            self.mesh = Mesh(grid, (_AXIS,))
+            self.mesh = Mesh(np.array(own), (_AXIS,))
 
     def __len__(self) -> int:
         """Number of devices."""

@@ -22,13 +22,15 @@ from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
 @final
 class DataPartitionType(enum.Enum):
-    """The two partitions that need no spec."""
+    """The two partitions that need no spec.
+
+    Attributes:
+        FULL: Split rows over all devices of the mesh.
+        REPLICATED: Copy everything to every device.
+    """
 
     FULL = "full"
-    """Split rows over all devices of the mesh."""
-
     REPLICATED = "replicated"
-    """Copy everything to every device."""
 
 
 def is_full(partition: Any) -> bool:
@@ -125,9 +127,7 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
         {'x': P('data', 'model'), 'y': P('data',)}
     """
     if not _is_rules(rules):
-        raise ArgumentError(
-            f"rules={rules!r}: pass pairs of a logical name and mesh axes, such as (('batch', 'data'),)"
-        )
+        raise ArgumentError(f"rules={rules!r}: pass pairs of a logical name and mesh axes, like (('batch', 'data'),)")
     sizes = axis_sizes(mesh)
     return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
 
@@ -146,20 +146,16 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
         )
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(
-            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes, which host data can't have: leave them out"
+            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes: leave them out of host data"
         )
-    used: set[str] = set()
-    for entry in spec:
-        for axis in axes_of(entry):
-            if axis not in sizes:
-                raise PartitionError(
-                    f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
-                )
-            if axis in used:
-                raise PartitionError(
-                    f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim"
-                )
-            used.add(axis)
+    axes = [axis for entry in spec for axis in axes_of(entry)]
+    for axis in axes:
+        if axis not in sizes:
+            raise PartitionError(
+                f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
+            )
+        if axes.count(axis) > 1:
+            raise PartitionError(f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim")
 
 
 def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int], path: str) -> None:
@@ -197,15 +193,12 @@ def _is_spec(node: Any) -> bool:
 def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, PartitionSpec):
         return entry
-    if entry is DataPartitionType.FULL:
-        return _truncate(PartitionSpec(tuple(axis_sizes(mesh))), 1)
-    if entry is DataPartitionType.REPLICATED:
-        return PartitionSpec()
+    if isinstance(entry, DataPartitionType):
+        return PartitionSpec(tuple(axis_sizes(mesh))) if is_full(entry) else PartitionSpec()
     if isinstance(entry, NamedSharding):
         if entry.mesh != mesh:
             raise MeshError(
-                f"{leaf_name(path)}: its partition is a NamedSharding on {entry.mesh!r}, "
-                f"but the loader's mesh is {mesh!r}: use one mesh"
+                f"{leaf_name(path)}: its NamedSharding is on {entry.mesh!r}, the loader on {mesh!r}: use one mesh"
             )
         kind = entry.memory_kind
         if kind is not None and kind != entry.mesh.devices.flat[0].default_memory().kind:

@@ -1,8 +1,7 @@
 """Places host data as global arrays, without communication between hosts."""
 
 import threading
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from loadax.sharding.dtypes import host_array, placed_dtype
 from loadax.sharding.layout import Box, DimensionShare, MeshGrid, plan_leaf, share_along
 from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
 from loadax.sharding.partition import DataPartitionType, check_spec, is_full
-from loadax.sharding.placer import place
+from loadax.sharding.placer import Placer
 
 
 def host_to_global_device_array(
@@ -57,9 +56,7 @@ def host_to_global_device_array(
     leaves, structure = _host_leaves(host_arrays)
     for path, leaf in leaves:
         if full and leaf.ndim == 0:
-            raise PartitionError(
-                f"{leaf_name(path)} is a scalar, {leaf}, without rows to split: use DataPartitionType.REPLICATED"
-            )
+            raise PartitionError(f"{leaf_name(path)} is a scalar, {leaf}: use DataPartitionType.REPLICATED")
     return jax.tree.unflatten(structure, _place_local(leaves, [spec] * len(leaves), mesh))
 
 
@@ -127,7 +124,7 @@ def _place_local(
     """Makes global arrays from host-local ones. Checks all leaves before it places the first."""
     grid = grid_of(mesh)
     shares: dict[Any, DimensionShare] = {}
-    jobs: list[Callable[[], jax.Array]] = []
+    jobs = []
     for (path, local), spec in zip(leaves, specs, strict=True):
         dtype = placed_dtype(local.dtype, path)
         entries = tuple(spec) + (None,) * (local.ndim - len(spec))
@@ -143,8 +140,8 @@ def _place_local(
             source = local[_local_slices(box, shape, along)]
             buffers.append(aligned_empty(source.shape, dtype))
             cast_into(buffers[-1], source, path)
-        jobs.append(partial(place, buffers, layout, NamedSharding(mesh, spec), dtype))
-    return [job() for job in jobs]
+        jobs.append((Placer(layout, NamedSharding(mesh, spec), dtype), buffers))
+    return [place(buffers) for place, buffers in jobs]
 
 
 def _global_shape(

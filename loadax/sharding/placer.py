@@ -102,8 +102,3 @@ class Placer:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
         rows = len(buffer) // self._microbatches
         return np.ascontiguousarray(buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
-
-
-def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:
-    """Makes one array from one NumPy array per box of `layout`. Keep a `Placer` to make several."""
-    return Placer(layout, sharding, dtype)(buffers)

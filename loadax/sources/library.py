@@ -19,7 +19,7 @@ def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
     """Refuses to go on without packages.
 
     Args:
-        what: What they read, for the message.
+        what: What needs them, for the message.
         packages: A module of each package, by the name that pip knows.
         extra: Extra of loadax with these packages; empty if they are installed with it.
 
@@ -32,6 +32,4 @@ def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
         except ImportError as error:
             clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'" if extra else ""
             install = f"pip install {' '.join(packages)}{clone}"
-            raise UnsupportedError(
-                f"{what} is read by {package}, which can't be imported ({error}): {install}"
-            ) from error
+            raise UnsupportedError(f"{what} needs {package}, which can't be imported ({error}): {install}") from error

@@ -27,6 +27,9 @@ class FaultySource(WrapperSource):
         failures: Exception of each faulty row. A copy is raised, so that notes and tracebacks don't accumulate.
         times: Number of reads of a row that fail before one succeeds; None: all fail.
 
+    Attributes:
+        reads: Rows of each read so far, including failed ones.
+
     Raises:
         ArgumentError: When a row of `failures` is out of range, its value is not an exception, or `times` is below 1.
 
@@ -60,7 +63,6 @@ class FaultySource(WrapperSource):
         self._left = dict.fromkeys(failures, math.inf if times is None else times)
         self._lock = threading.Lock()
         self.reads: list[Integers] = []
-        """Rows of each read so far, including failed ones."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments: another process gets a new source with its own lock and its own `reads`."""

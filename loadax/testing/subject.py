@@ -42,8 +42,8 @@ class Subject:
         self.leaves, self.structure = flatten_spec(self.spec)
         self.sample = self._choose(rows)
         self._known: dict[int, tuple[Leaves, Structure]] = {}
+        # Whether the rows of the sample can be stacked.
         self.alike = not source.traits.reads_examples
-        """Whether the rows of the sample can be stacked."""
         if not self.alike:
             self._known = dict(zip(self.sample.tolist(), self.examples(source, self.sample, SPEC), strict=True))
             forms = [(one, [(leaf.shape, leaf.dtype) for leaf in leaves]) for leaves, one in self._known.values()]

@@ -47,5 +47,5 @@ def test_unreachable_dask_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_missing_distributed_names_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     make = executor_maker("dask:tcp://127.0.0.1:8786")
-    with pytest.raises(UnsupportedError, match=r"by distributed, .*: pip install distributed, or, .*'\.\[dask\]'"):
+    with pytest.raises(UnsupportedError, match=r"needs distributed, .*: pip install distributed, or, .*'\.\[dask\]'"):
         make()

@@ -256,7 +256,7 @@ def test_close_closes_the_loaders_iterator_and_garbage_collection_does_not() -> 
 
 @pytest.mark.parametrize("given", [loader(), [1, 2], loader().epochs()])
 def test_only_an_iterator_of_a_loader_is_taken(given: Any) -> None:
-    message = r"^batches is an? \w+; pass the iterator of a Dataloader: as_grain_iterator"
+    message = r"^batches is an? \w+; pass the iterator of a Dataloader, iter"
     with pytest.raises(ArgumentError, match=message):
         as_grain_iterator(given)
 

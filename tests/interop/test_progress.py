@@ -172,11 +172,11 @@ def test_disabled_bar_writes_nothing() -> None:
 
 
 def test_unsuitable_arguments() -> None:
-    with pytest.raises(ArgumentError, match=r"loader=\[1, 2\]: pass a Dataloader, or an iterator of one"):
+    with pytest.raises(ArgumentError, match=r"loader=\[1, 2\]: pass a Dataloader, or its iterator"):
         loadax.progress([1, 2])
     with (
         loader().iterate() as batches,
-        pytest.raises(ArgumentError, match="start=3: this iterator has already started"),
+        pytest.raises(ArgumentError, match="start=3: this iterator has begun"),
     ):
         loadax.progress(batches, start=3)
     with loadax.progress(loader(), disable=True) as batches, pytest.raises(AttributeError, match="no attribute 'stpe'"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, UnsupportedError
 from loadax.interop.prometheus import Exporter, serve
 from tests.clocks import Machine
 from tests.limits import HANG
@@ -152,7 +152,7 @@ def test_listens_on_loopback_until_closed() -> None:
 def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another one, or port=0"
+        message = rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another, or port=0"
         with pytest.raises(ArgumentError, match=message):
             serve(loader(), port=port)
 
@@ -164,5 +164,5 @@ def test_objects_without_statistics_are_refused() -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ArgumentError, match=r"pip install prometheus-client"):
+    with pytest.raises(UnsupportedError, match=r"pip install prometheus-client"):
         serve(loader())

@@ -62,7 +62,7 @@ def make(**options: Any) -> Any:
 
 def test_missing_ray_names_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsupportedError, match=r"needs Ray \(.*\); in a clone .*'\.\[ray\]', else pip install ray"):
+    with pytest.raises(UnsupportedError, match=r"needs ray, .*: pip install ray, or, in a clone .*'\.\[ray\]'"):
         importlib.import_module("loadax.interop.ray")
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from loadax import seeds
+from loadax.core.intervals import merge
 from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
@@ -22,7 +23,7 @@ from loadax.plan.sample import Sampled
 from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.plan.skips import Skips, joined
+from loadax.plan.skips import Skips
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.plan.subset import Excluding
@@ -161,7 +162,7 @@ def test_find_is_the_inverse_of_rows(
         sizes = (0, batch_size), (data.draw(st.integers(1, whole.num_steps - 1)), later)
         whole = BatchPlan(order, sizes, 2, remainder)
     pieces = data.draw(st.lists(st.tuples(st.integers(0, whole.num_steps), st.integers(1, 5)), max_size=3))
-    skips = Skips(joined((start, min(start + count, whole.num_steps)) for start, count in pieces))
+    skips = Skips(merge((start, min(start + count, whole.num_steps)) for start, count in pieces))
     plan = BatchPlan(order, whole.batch_size, 2, remainder, skips)
     assert plan.num_steps is not None
     start = data.draw(st.integers(0, plan.num_steps))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from loadax.sharding.layout import Box, MeshGrid, axes_of, merge, plan_leaf, positions, share_along
+from loadax.core.intervals import merge
+from loadax.sharding.layout import Box, MeshGrid, axes_of, plan_leaf, positions, share_along
 from tests.limits import examples
 
 AXES = ("a", "b", "c")

@@ -106,7 +106,7 @@ REFUSED: dict[str, Refused] = {
         numbers().map_batch(lambda batch: None),
     ),
     "no leaves": Refused(
-        LoadaxError, "an example has no leaves: it is {}, so batches would be empty", numbers().map(lambda example: {})
+        LoadaxError, "an example has no leaves: it is {}; check what the maps return", numbers().map(lambda example: {})
     ),
     "uncut": Refused(PartitionError, UNCUT, options={"batch_size": 12, "mesh": ROW}),
     "uncut padded": Refused(PartitionError, UNCUT, options={"batch_size": 12, "mesh": ROW, **PAD}),
@@ -119,7 +119,7 @@ REFUSED: dict[str, Refused] = {
     "axis": Refused(PartitionError, "names the axis 'batch', but", options={"mesh": GRID, "partition": P("batch")}),
     "sharding on another mesh": Refused(
         MeshError,
-        r"leaf \['x'\]: its partition is a NamedSharding on .*, but the loader's mesh is",
+        r"leaf \['x'\]: its NamedSharding is on .*, the loader on",
         options={"mesh": ROW, "partition": NamedSharding(GRID, P("data"))},
     ),
     "mesh": Refused(ArgumentError, "mesh='data' is a str: pass a jax.sharding.Mesh", options={"mesh": "data"}),
@@ -131,8 +131,8 @@ REFUSED: dict[str, Refused] = {
         for index, count, match in [
             (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
             (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
-            (2, 2, "shard_index=2 is out of range for shard_count=2; pass 0 to 1"),
-            (-1, 2, "shard_index=-1 is out of range for shard_count=2; pass 0 to 1"),
+            (2, 2, "shard_index=2: pass 1 or less"),
+            (-1, 2, "shard_index=-1: pass 0 or more"),
             (0, 0, "shard_count=0: pass 1 or more"),
             (0, 3, "batch_size=8 can't be split into shard_count=3 parts; use a multiple of 3"),
             (0.0, 2, "shard_index=0.0: pass an int"),
@@ -458,7 +458,7 @@ def test_missing_chunk_names_leaf_and_step(tmp_path: Path) -> None:
 
 def test_planned_mesh_places_nothing() -> None:
     loader = Dataloader(numbers(), 8, mesh=plan_mesh({"data": 8}, hosts=8))
-    message = r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only: arrays can't be placed"
+    message = r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only; pass mesh="
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(MeshError, match=message):
             use(loader)
@@ -500,7 +500,7 @@ def test_infinite_loader_has_no_length() -> None:
         ),
         ({"order": 7}, r"the state's 'order' is 7, this dataset's is \d+: its length, element spec"),
         ({"version": 2}, "the state's 'version' is 2, this loadax reads 1; restore it with the loadax that saved it"),
-        ({"step": -1}, "the state's 'step' is -1; it must be an int of at least 0"),
+        ({"step": -1}, "the state's 'step' is -1; it must be an int from 0 to"),
         ({"step": True}, "the state's 'step' is True"),
         ({"position": 1.5}, r"the state's 'position' is 1\.5"),
         ({"epoch": "0"}, "the state's 'epoch' is '0'"),

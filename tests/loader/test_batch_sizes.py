@@ -146,9 +146,9 @@ def test_a_state_inside_a_batch_of_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"batch_size={}: a schedule starts at step 0 and ascends; write it like {0: 256, 10_000: 1024}"),
-        ({5: 8}, "a schedule starts at step 0"),
-        ({0: 8, 5: 16, 3: 8}, "a schedule starts at step 0 and ascends"),
+        ({}, r"batch_size={}: a schedule ascends from step 0 on, like {0: 256, 10_000: 1024}"),
+        ({5: 8}, "a schedule ascends from step 0"),
+        ({0: 8, 5: 16, 3: 8}, "a schedule ascends from step 0"),
         ({0: 8, 5: 0}, "batch_size=0: a batch needs at least one row"),
         ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
         ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
@@ -167,12 +167,12 @@ def test_sizes_that_are_refused(given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("data", "seq_len", "message"),
     [
-        (TOKENS, 0, r"seq_len=0: the longest leaf of an example has 16 entries .*; pass 1 to 16"),
-        (TOKENS, {0: 4, 3: 20}, "seq_len=20: the longest leaf of an example has 16 entries"),
-        (TOKENS, {1: 4}, "seq_len={1: 4}: a schedule starts at step 0"),
+        (TOKENS, 0, r"seq_len=0: the longest leaf has 16 entries .*; pass 1 to 16"),
+        (TOKENS, {0: 4, 3: 20}, "seq_len=20: the longest leaf has 16 entries"),
+        (TOKENS, {1: 4}, "seq_len={1: 4}: a schedule ascends from step 0"),
         (TOKENS, "4", "seq_len='4': pass an int"),
         (TOKENS, {0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
-        ({"x": np.arange(8)}, 3, "the longest leaf of an example has 0 entries"),
+        ({"x": np.arange(8)}, 3, "the longest leaf has 0 entries"),
     ],
 )
 def test_lengths_that_are_refused(data: Any, seq_len: Any, message: str) -> None:

@@ -108,7 +108,7 @@ def test_in_one_call(machine: Machine) -> None:
     with pytest.raises(ArgumentError, match="steps=11"):
         loader(machine).headroom(step, steps=11)
     with pytest.raises(
-        ArgumentError, match="the run has handed out 5 batches, too few to measure a step; run at least 12 steps"
+        ArgumentError, match="the run has handed out 5 batches, too few to measure; run at least 12 steps"
     ):
         Dataloader(np.arange(40, dtype=np.int32), 8).headroom(lambda batch: batch)
 

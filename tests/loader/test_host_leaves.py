@@ -331,7 +331,7 @@ def test_there_are_no_host_leaves(examples: Any) -> None:
         with pytest.raises(ArgumentError, match=r"^no batch was handed out yet; call next\(\) first, or use loader.ho"):
             _ = batches.host
         next(batches)
-        message = r"^this loader places all leaves; name those that stay on the host: Dataloader\(…, host_leaves=\["
+        message = r"^this loader places all leaves; name those to keep: Dataloader\(…, host_leaves=\["
         with pytest.raises(ArgumentError, match=message):
             _ = batches.host
         with pytest.raises(ArgumentError, match=message):

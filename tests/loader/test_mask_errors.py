@@ -285,7 +285,7 @@ def loader_of(**options: Any) -> Dataloader:
     return Dataloader(from_arrays({"x": np.arange(ROWS)}), 8, **options)
 
 
-NOT_READ = r"^keep_on_device: all rows are read once, .*; leave out keep_"
+NOT_READ = r"^keep_on_device: all rows are read once, .*; leave it out, or on_error"
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadax.core.intervals import merge
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.plan.skips import Skips, joined
+from loadax.plan.skips import Skips
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda each: (each[0], sum(each))), max_size=6)
 
 
 @given(RANGES)
 def test_joined_ranges_are_the_same_numbers_with_gaps_between(ranges: list[tuple[int, int]]) -> None:
-    found = joined(ranges)
+    found = merge(ranges)
     assert [number for start, stop in found for number in range(start, stop)] == sorted(
         {number for start, stop in ranges for number in range(start, stop)}
     )
@@ -26,7 +27,7 @@ def test_joined_ranges_are_the_same_numbers_with_gaps_between(ranges: list[tuple
 
 @given(RANGES, RANGES)
 def test_numbers_are_those_of_a_list(ranges: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
-    skips = Skips(joined(ranges))
+    skips = Skips(merge(ranges))
     skipped = {number for start, stop in ranges for number in range(start, stop)}
     left = [number for number in range(80) if number not in skipped]
     assert skips.count == len(skipped)
@@ -34,9 +35,9 @@ def test_numbers_are_those_of_a_list(ranges: list[tuple[int, int]], more: list[t
     for number in range(80):
         assert skips.left(number) == sum(each < number for each in left)
         assert skips.holds(number) == (number in skipped)
-        assert skips.before(number) == Skips(joined((each, each + 1) for each in skipped if each < number))
+        assert skips.before(number) == Skips(merge((each, each + 1) for each in skipped if each < number))
     both = skipped | {number for start, stop in more for number in range(start, stop)}
-    assert skips.and_also(more) == Skips(joined((each, each + 1) for each in both))
+    assert skips.and_also(more) == Skips(merge((each, each + 1) for each in both))
 
 
 @settings(deadline=None)
@@ -60,7 +61,7 @@ def test_a_plan_that_skips_is_the_list_of_the_steps_that_are_left(
     whole: Any = BatchPlan(order, min(4, rows), epochs, remainder)
     if schedule and schedule[0][0] < whole.num_steps and (remainder == "pad" or schedule[0][1] <= rows):
         whole = BatchPlan(order, ((0, min(4, rows)), schedule[0]), epochs, remainder)
-    skips = Skips(joined((start, min(stop, whole.num_steps)) for start, stop in ranges))
+    skips = Skips(merge((start, min(stop, whole.num_steps)) for start, stop in ranges))
     plan = BatchPlan(order, whole.batch_size, epochs, remainder, skips)
     left = [number for number in range(whole.num_steps) if not skips.holds(number)]
     assert plan.num_steps == len(left)

@@ -25,7 +25,7 @@ from loadax.sharding import (
 )
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
-from loadax.sharding.placer import place
+from loadax.sharding.placer import Placer
 from tests.meshes import MeshCase, zoo
 from tests.processes.lateness import first_process_last
 
@@ -135,7 +135,7 @@ def boxes_and_back() -> None:
         for spec in specs_of(case):
             layout = plan_leaf(grid_of(mesh), spec, WHOLE.shape)
             buffers = [np.ascontiguousarray(WHOLE[tuple(slice(*side) for side in box)]) for box in layout.boxes]
-            array = place(buffers, layout, NamedSharding(mesh, spec), np.int32)
+            array = Placer(layout, NamedSharding(mesh, spec), np.int32)(buffers)
             check_shards(array, WHOLE)
             held = np.zeros(WHOLE.shape, bool)
             for shard in array.addressable_shards:
@@ -160,7 +160,7 @@ def holds_nothing() -> None:
     grid, sharding = grid_of(mesh), NamedSharding(mesh, P("data"))
     layout = plan_leaf(grid, P("data"), (16, 24))
     buffers = [WHOLE[slice(*box[0])].copy() for box in layout.boxes]
-    array = place(buffers, layout, sharding, np.int32)
+    array = Placer(layout, sharding, np.int32)(buffers)
     check_shards(array, WHOLE)
     mine = jax.process_index() == 0
     assert global_to_host_array(array).shape == ((16, 24) if mine else (0, 24))

@@ -136,7 +136,7 @@ def test_arguments_that_can_not_be_used() -> None:
 
 def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "")
-    with pytest.raises(WorkerError, match=r"there is no Python interpreter to start .*; use worker_type='thread'"):
+    with pytest.raises(WorkerError, match=r"no interpreter to start .*; use worker_type='thread'"):
         iter(loader())
     wait_for_the_end()
 
@@ -160,7 +160,7 @@ def test_missing_interpreter_while_workers_are_replaced(monkeypatch: pytest.Monk
                 child.kill()
             message = (
                 r"worker_type='process': can't start /nowhere/python: .*No such file.*; "
-                r"use fewer workers, or worker_type='thread'"
+                r"use fewer workers, or 'thread'"
             )
             with pytest.raises(WorkerError, match=message):  # noqa: PT012 - what was ready comes first
                 while True:

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from loadax.core.intervals import merge
 from loadax.sharding.holdings import hold_leaf, hold_rows
-from loadax.sharding.layout import merge, plan_leaf, positions
+from loadax.sharding.layout import plan_leaf, positions
 from loadax.sharding.mesh import grid_of
 from tests.meshes import ZOO, MeshCase
 

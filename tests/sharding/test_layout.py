@@ -1,7 +1,8 @@
 import numpy as np
 
+from loadax.core.intervals import merge
 from loadax.sharding import plan_mesh
-from loadax.sharding.layout import ColumnGroup, LeafLayout, MeshGrid, merge, plan_leaf, positions
+from loadax.sharding.layout import ColumnGroup, LeafLayout, MeshGrid, plan_leaf, positions
 from loadax.sharding.mesh import grid_of
 from tests.work import lines_of
 

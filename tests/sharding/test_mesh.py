@@ -47,7 +47,7 @@ class TestCurrentMesh:
     def test_goes_on_when_the_private_place_has_moved(
         self, mesh: Mesh, private: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(compat, "_private", private)
+        monkeypatch.setattr(compat, "_mesh", private)
         assert compat.legacy_mesh() is None
         assert current_mesh() is None
         with jax.set_mesh(mesh):
@@ -62,7 +62,7 @@ class TestCurrentMesh:
         assert seen == [None]
 
     def test_inside_jit_is_an_error(self) -> None:
-        with pytest.raises(MeshError, match=r"the current mesh is not available inside jax.jit: call this outside"):
+        with pytest.raises(MeshError, match=r"the current mesh isn't available inside jax.jit: call this outside"):
             jax.jit(lambda x: (current_mesh(), x)[1])(1)
 
     def test_is_cheap_enough_for_every_step(self, mesh: Mesh) -> None:
@@ -187,7 +187,7 @@ class TestPresets:
 
     def test_hybrid_needs_inside_if_processes_have_different_numbers_of_devices(self) -> None:
         fakes: Any = [SimpleNamespace(process_index=process, id=number) for number, process in enumerate([0, 0, 1])]
-        message = r"inside=None: the processes have different numbers of devices, \[2, 1\]; pass inside="
+        message = r"inside=None: devices per process differ, \[2, 1\]; pass inside="
         with pytest.raises(ArgumentError, match=message):
             hybrid(devices=fakes)
 

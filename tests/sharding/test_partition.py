@@ -70,9 +70,7 @@ def test_a_named_sharding_stands_for_its_spec() -> None:
 @pytest.mark.parametrize("mesh", [PLANNED, real_mesh(AxisType.Explicit)], ids=["planned", "explicit"])
 def test_a_named_sharding_on_another_mesh_is_an_error_that_shows_both(mesh: Any) -> None:
     other = real_mesh()
-    message = (
-        f"the only leaf: its partition is a NamedSharding on {other!r}, but the loader's mesh is {mesh!r}: use one"
-    )
+    message = f"the only leaf: its NamedSharding is on {other!r}, the loader on {mesh!r}: use one"
     with pytest.raises(MeshError, match=re.escape(message)):
         resolve_partition(NamedSharding(other, P("data")), flatten(0)[1], [(8,)], mesh)
 
@@ -132,11 +130,11 @@ NO_RULE = (("batch", "x"), ("embed", "model"))
             PartitionError,
             "leaf ['label'] has 1 dim, but P('data', None) has 2 entries: use P('data')",
         ),
-        (P(P.UNCONSTRAINED), PartitionError, "has unreduced, reduced or unconstrained axes, which host"),
+        (P(P.UNCONSTRAINED), PartitionError, "has unreduced, reduced or unconstrained axes: leave"),
         (
             P(unreduced={"data"}),
             PartitionError,
-            "host data can't have: leave them out",
+            "axes: leave them out of host data",
         ),
         (NO_RULE, PartitionError, "has no rule for 'batch' with axes of the mesh, which are {'data': 2,"),
         ("data", ArgumentError, "leaf ['image']: its partition is 'data', a str: write P('data')"),

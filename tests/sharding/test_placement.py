@@ -24,7 +24,7 @@ from loadax.sharding import (
 from loadax.sharding.layout import LeafLayout, plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
-from loadax.sharding.placer import Placer, place
+from loadax.sharding.placer import Placer
 from tests.work import lines_of
 
 FULL, REPLICATED = DataPartitionType.FULL, DataPartitionType.REPLICATED
@@ -56,7 +56,7 @@ class TestPlacer:
         mesh = data_parallel()
         layout = plan_leaf(grid_of(mesh), P("data"), WHOLE.shape)
         buffers = boxes_of(WHOLE, layout)
-        array = place(buffers, layout, NamedSharding(mesh, P("data")), np.int32)
+        array = Placer(layout, NamedSharding(mesh, P("data")), np.int32)(buffers)
         pointers = [shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards]
         assert pointers == [buffer.ctypes.data for buffer in buffers]
 
@@ -75,7 +75,7 @@ class TestPlacer:
         mesh = data_parallel()
         layout = plan_leaf(grid_of(mesh), P("data"), WHOLE.shape)
         with jax.transfer_guard("disallow_explicit"):
-            array = place(boxes_of(WHOLE, layout), layout, NamedSharding(mesh, P("data")), np.int32)
+            array = Placer(layout, NamedSharding(mesh, P("data")), np.int32)(boxes_of(WHOLE, layout))
             np.testing.assert_array_equal(global_to_host_array(array), WHOLE)
 
     @pytest.mark.parametrize("shape", [(), (8, 0), (0, 3)])
@@ -83,7 +83,7 @@ class TestPlacer:
         mesh, spec = data_parallel(), P(*(["data"] if shape else []))
         layout = plan_leaf(grid_of(mesh), spec, shape)
         whole = np.full(shape, 3, np.int16)
-        check_shards(place(boxes_of(whole, layout), layout, NamedSharding(mesh, spec), np.int16), whole)
+        check_shards(Placer(layout, NamedSharding(mesh, spec), np.int16)(boxes_of(whole, layout)), whole)
 
     def test_it_adds_little_to_what_jax_does(self) -> None:
         mesh, whole = data_parallel(), np.zeros((256, 1024), np.int32)
@@ -170,7 +170,7 @@ class TestHostToGlobal:
         ("leaf", "error", "message"),
         [
             (np.zeros((10, 3)), PartitionError, "dim 0 has local size 10, but this process holds 8 of the 8 shards of"),
-            (3.5, PartitionError, "is a scalar, 3.5, without rows to split: use DataPartitionType.REPLICATED"),
+            (3.5, PartitionError, "is a scalar, 3.5: use DataPartitionType.REPLICATED"),
             (
                 np.array(["a"] * 8),
                 LeafTypeError,
@@ -205,12 +205,12 @@ class TestGlobalToHost:
 
     @pytest.mark.parametrize("leaf", [WHOLE, 3, "text"])
     def test_only_jax_arrays_are_fetched(self, leaf: Any) -> None:
-        message = rf"leaf \['x'\] is an? {type(leaf).__name__}, not a jax.Array: only placed arrays can be fetched"
+        message = rf"leaf \['x'\] is an? {type(leaf).__name__}, not a jax.Array: fetch placed arrays"
         with pytest.raises(LeafTypeError, match=message):
             global_to_host_array({"x": leaf})
 
     def test_traced_arrays_and_keys_are_not_fetched(self) -> None:
-        with pytest.raises(LeafTypeError, match=r"not a jax.Array: only placed arrays can be fetched, outside jit"):
+        with pytest.raises(LeafTypeError, match=r"not a jax.Array: fetch placed arrays, outside jit"):
             jax.jit(global_to_host_array)(WHOLE)
         with pytest.raises(LeafTypeError, match=r"key<fry>, which NumPy lacks: fetch jax.random.key_data\(it\)"):
             global_to_host_array(jax.random.key(0))
@@ -233,7 +233,11 @@ class TestHostLocalToGlobal:
         [
             (None, ArgumentError, "pspecs contains None: pass a PartitionSpec; P() replicates"),
             ({"y": P()}, ArgumentError, "pspecs={'y': P()} is not a pytree prefix of the arrays"),
-            (P("rows"), PartitionError, "leaf ['x']: P('rows') names the axis 'rows', but the mesh has {'data': 2"),
+            (
+                P("rows"),
+                PartitionError,
+                "leaf ['x']: P('rows') names the axis 'rows', but the mesh has {'data': 2",
+            ),
             (
                 P(None, ("data", "model")),
                 PartitionError,
@@ -302,7 +306,7 @@ class TestConstraint:
 
     def test_one_dim_cut_by_axes_of_both_kinds_is_not_supported(self) -> None:
         sharding = NamedSharding(make_mesh((AUTO, EXPLICIT)), P(("data", "model")))
-        message = "splits one dim over both Auto and Explicit axes of .*: use axes of one kind for each dim"
+        message = "splits a dim over Auto and Explicit axes of .*: use one kind for each dim"
         with pytest.raises(UnsupportedError, match=message):
             with_sharding_constraint(jax.numpy.asarray(WHOLE), sharding)
 

@@ -1,7 +1,6 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -38,9 +37,7 @@ class FillOptions(NamedTuple):
     masking: bool = False
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Piece:
+class Piece(NamedTuple):
     """A read task: consecutive rows of some buffers, counted over all steps of the buffers.
 
     Args:
@@ -145,10 +142,9 @@ class Assembler:
         self._reader = reader
         self._mark = mark
         self.layout, self._key_seed, self._masking = options
-        self._data: list[_IndexedTile] = []
-        self._generated: list[_IndexedTile] = []
-        for index, tile in enumerate(self.layout.tiles):
-            (self._generated if tile.leaf.source is None else self._data).append((index, tile))
+        tiles = list(enumerate(self.layout.tiles))
+        self._data = [entry for entry in tiles if entry[1].leaf.source is not None]
+        self._generated = [entry for entry in tiles if entry[1].leaf.source is None]
         self._source_specs = flatten_spec(reader.specs[0])[0]
         self._origins = reader.origins if reader.maps_columns else []
         self._rounds = list(_rounds(self._data))
@@ -177,15 +173,17 @@ class Assembler:
         timings, failures = [], []
         for index in range(len(piece.visits.rows)):
             visits = Visits(piece.visits.rows[index : index + 1], piece.visits.epochs[index : index + 1])
-            row = replace(piece, visits=visits, low=piece.low + index)
+            row = piece._replace(visits=visits, low=piece.low + index)
             try:
                 timings.append(self._fill(row))
             except Exception as error:
                 if not maskable(error):
                     raise
                 failures.append(Failure(index, redact(" ".join(f"{type(error).__name__}: {error}".split()))))
-                timings.append(self._fill(replace(row, visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
-        return _sum_of(timings)._replace(failures=tuple(failures))
+                timings.append(self._fill(row._replace(visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
+        names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
+        sums = {name: sum(getattr(timing, name) for timing in timings) for name in names}
+        return timings[0]._replace(**sums, failures=tuple(failures))
 
     def _fill(self, piece: Piece) -> Timing:
         view = _PieceView(piece)
@@ -273,12 +271,6 @@ class Assembler:
             values.append(value)
         self._reader.read_columns(rows, boxes, out)
         return values
-
-
-def _sum_of(timings: Sequence[Timing]) -> Timing:
-    """The times and amounts of a piece that was read in parts, one after the other."""
-    names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
-    return timings[0]._replace(**{name: sum(getattr(timing, name) for timing in timings) for name in names})
 
 
 def _source(tile: ColumnTile) -> int:

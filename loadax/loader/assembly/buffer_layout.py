@@ -42,11 +42,6 @@ class ColumnTile:
     select: Integers | None
 
     @cached_property
-    def rows(self) -> int:
-        """Rows of all boxes per step."""
-        return self.boxes * self.height
-
-    @cached_property
     def extents(self) -> tuple[int, ...]:
         """The shape of one row of a box."""
         return tuple(stop - start for start, stop in self.columns)
@@ -60,16 +55,6 @@ class ColumnTile:
     def stride(self) -> int:
         """Bytes from the start of one box to the next."""
         return align(self.height * self.row_bytes)
-
-    @cached_property
-    def gapless(self) -> bool:
-        """Whether the boxes are contiguous."""
-        return self.of_objects or self.stride == self.height * self.row_bytes
-
-    @property
-    def of_objects(self) -> bool:
-        """Whether the values are Python objects, which shared memory can't hold."""
-        return self.leaf.dtype.hasobject
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -131,7 +116,7 @@ class BatchBuffers:
         offset = 0
         for tile in layout.tiles:
             shape = (count, tile.boxes, tile.height, *tile.extents)
-            if tile.of_objects:
+            if tile.leaf.dtype.hasobject:
                 self._views.append(np.empty(shape, tile.leaf.dtype))
             else:
                 self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
@@ -141,7 +126,8 @@ class BatchBuffers:
     def rows(self, index: int) -> NDArray[Any] | None:
         """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
         tile, view = self._tiles[index], self._views[index]
-        return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
+        gapless = tile.leaf.dtype.hasobject or tile.stride == tile.height * tile.row_bytes
+        return view.reshape(len(view) * tile.boxes * tile.height, *tile.extents) if gapless else None
 
     def whole_rows(self, low: int, high: int, specs: Sequence[ArraySpec]) -> list[NDArray[Any]] | None:
         """Rows `low` to `high`, counted over all steps, as one array for each leaf of the source.
@@ -170,7 +156,7 @@ class BatchBuffers:
         rows = self.rows(index)
         if rows is not None:
             cast_into(rows[low:high], values, tile.leaf.path)
-        elif high - low == len(view) * tile.rows:
+        elif high - low == len(view) * tile.boxes * tile.height:
             cast_into(view, values.reshape(view.shape), tile.leaf.path)
         else:
             for box in range(low // tile.height, -(-high // tile.height)):
@@ -182,7 +168,7 @@ class BatchBuffers:
 
     def objects(self, low: int, high: int) -> list[NDArray[Any]]:
         """Rows `low` to `high` of every tile of Python objects, counted over all steps."""
-        views = [view for tile, view in zip(self._tiles, self._views, strict=True) if tile.of_objects]
+        views = [view for tile, view in zip(self._tiles, self._views, strict=True) if tile.leaf.dtype.hasobject]
         return [view.reshape(-1, *view.shape[3:])[low:high] for view in views]
 
     def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:

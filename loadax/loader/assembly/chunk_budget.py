@@ -4,16 +4,15 @@ A source that stores rows in chunks decodes a whole chunk for every random row, 
 current window are cached. Their number follows from the order and from this process's shard of a batch.
 """
 
-import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
+from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import ArgumentError
@@ -34,12 +33,8 @@ _MOST_STEPS = 256  # steps to sample for the lanes that this process reads
 # Cache capacity as a multiple of the open chunks: one window ends while the next begins. Unused capacity is free.
 _SPARE = 2
 
-_log = logging.getLogger("loadax")
 
-
-@final
-@dataclass(frozen=True)
-class OpenChunks:
+class OpenChunks(NamedTuple):
     """Open chunks of one block shuffle in this process.
 
     Args:
@@ -86,15 +81,17 @@ class OpenChunks:
         return f"window=1 and lanes={blocks}" if blocks else ""
 
 
-def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
+def find_open_chunks(reader: Reader, plan: BatchPlan, shard: HostShard) -> list[OpenChunks]:
     """Computes the open chunks of every block shuffle of chunked data.
 
     Args:
         reader: Reader of the dataset.
         plan: Plan with one batch size.
-        positions: Positions of each batch that the process reads.
-        each_row: Bytes of a row that this process keeps.
+        shard: The part of each batch that the process reads.
     """
+    positions, specs = shard.positions, flatten_spec(reader.specs[0])[0]
+    columns = held_columns(reader, shard)
+    kept = sum(area([box]) * spec.dtype.itemsize for box, spec in zip(columns, specs, strict=True))  # bytes of a row
     open_chunks = []
     for order, blocks, source in _block_shuffles(plan.order, reader.source, False):
         starts = chunk_starts(source)
@@ -106,7 +103,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
         open_chunks.append(
-            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source)
+            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * kept, lanes, touched, source)
         )
     return open_chunks
 
@@ -124,7 +121,7 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
     """
     most = _limit(limit, readers)
     for shuffle in open_chunks:
-        _log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
+        log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
     # The parts of a mixture have their chunks open at the same time.
     needed = sum(shuffle.bytes for shuffle in open_chunks)
     if needed > most:
@@ -218,12 +215,6 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
         if leaf.source is not None:
             columns[origins[leaf.source]] = all_columns(leaf.spec.shape)
     return columns
-
-
-def row_bytes(reader: Reader, boxes: Boxes) -> int:
-    """Bytes of one row of the source, restricted to these columns."""
-    specs = flatten_spec(reader.specs[0])[0]
-    return sum(area([box]) * spec.dtype.itemsize for box, spec in zip(boxes, specs, strict=True))
 
 
 def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterator[tuple[Order, Blocks, BaseSource]]:

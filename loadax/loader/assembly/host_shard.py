@@ -1,7 +1,7 @@
 """HostShard: this process's part of every batch, computed from the mesh, the partition and the element spec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
+from loadax.core.intervals import merge
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
@@ -17,7 +18,7 @@ from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Interval, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import ColumnGroup, LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import LeafLayout, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
@@ -33,20 +34,6 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
-    """The spec of a placed batch of these examples.
-
-    Args:
-        example: Spec of an example.
-        generated: Which of the generated leaves `MASK` and `KEY` to add.
-
-    Raises:
-        LeafTypeError: If JAX does not have a leaf's dtype.
-        ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
-    """
-    return batch_specs(example, generated)[0]
-
-
 def batch_specs(
     example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = (), missing: Sequence[Any] = ()
 ) -> tuple[BatchSpec, BatchSpec, BatchSpec]:
@@ -54,19 +41,18 @@ def batch_specs(
 
     Args:
         example: Spec of an example.
-        generated: As for `batch_spec`. If all leaves are host leaves, a placed batch consists of the mask.
+        generated: Which of the generated leaves `MASK` and `KEY` to add. If all leaves are host leaves, a placed batch
+            consists of the mask.
         host_leaves: Names of the leaves that are not placed; they keep their dtype.
         missing: Padding of each leaf of objects. Empty: None.
 
     Raises:
-        LeafTypeError: As for `batch_spec`.
-        ArgumentError: As for `batch_spec`.
+        LeafTypeError: If JAX does not have a leaf's dtype.
+        ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
     specs, structure = flatten_spec(example)
     if not specs:
-        raise ArgumentError(
-            f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
-        )
+        raise ArgumentError(f"an example has no leaves: it is {example!r}; check what the maps return")
     tree = structure.build(range(len(specs)))  # the index of each leaf in its place
     on_host = {name: tree[name] for name in host_leaves}
     kept = flatten(on_host)[0]
@@ -174,9 +160,7 @@ class HostShard:
         if not self.specs:
             return ()
         if isinstance(mesh, PlannedMesh):
-            raise MeshError(
-                f"{mesh} is for planning only: arrays can't be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
-            )
+            raise MeshError(f"{mesh} is for planning only; pass mesh= a jax.sharding.Mesh to iterate")
         before = (None,) if self.microbatches > 1 else ()
         return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
 
@@ -210,7 +194,7 @@ def resolve_shard(
     grid = grid_of(mesh)
     if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
         # A planned mesh has no processes: shard_index chooses the host to simulate.
-        grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
+        grid = grid._replace(process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
     first, parts = 0, 1
     if part is not None and not spans:
@@ -229,8 +213,17 @@ def resolve_shard(
                 f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
     shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
-    if part is not None and spans:
-        _check_part(shard, part)
+    if part is None or not spans:
+        return shard
+    actual, rows = shard.positions, batch_size // part.count
+    wanted = np.arange(part.index * rows, (part.index + 1) * rows)
+    if not np.array_equal(actual, wanted):
+        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
+        raise PartitionError(
+            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
+            f"of a batch of {batch_size}, but on this mesh this process holds {shown}; "
+            "leave shard_index and shard_count out, so that the mesh decides"
+        )
     return shard
 
 
@@ -251,19 +244,6 @@ def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, p
     return resolve_partition(partition, batch.structure, shapes, mesh)
 
 
-def _check_part(shard: HostShard, part: ShardSpec) -> None:
-    size = shard.batch_size // part.count
-    wanted = np.arange(part.index * size, (part.index + 1) * size)
-    actual = shard.positions
-    if not np.array_equal(actual, wanted):
-        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
-        raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
-            f"of a batch of {shard.batch_size}, but on this mesh this process holds {shown}; "
-            "leave shard_index and shard_count out, so that the mesh decides"
-        )
-
-
 def buffer_layout(shard: HostShard) -> BufferLayout:
     """Computes the buffer layout of one step of this shard."""
     tiles: list[ColumnTile] = []
@@ -273,16 +253,11 @@ def buffer_layout(shard: HostShard) -> BufferLayout:
         for group in layout.groups:
             for box, start in enumerate(group.starts):
                 places[(start, group.columns)] = (len(tiles), box)
-            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(shard, group)))
+            rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
+            select = None if np.array_equal(rows, shard.local_rows) else np.searchsorted(shard.local_rows, rows)
+            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, select))
         order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
     for leaf in shard.host.leaves:
         order.append(((len(tiles), 0),))
         tiles.append(ColumnTile(leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None))
     return BufferLayout(tuple(tiles), tuple(order))
-
-
-def _select(shard: HostShard, group: ColumnGroup) -> Integers | None:
-    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
-    if np.array_equal(rows, shard.local_rows):
-        return None
-    return np.searchsorted(shard.local_rows, rows)

@@ -12,8 +12,8 @@ from loadax.protocols import Integers
 
 _MOST_PROBED = 100  # examples
 _OURS = f"{Path(__file__).parents[2]}/"
+# Errors of a program, where they come from code of loadax itself.
 _MISTAKES = (AssertionError, AttributeError, ImportError, NameError, TypeError)
-"""Errors of a program, where they come from code of loadax itself."""
 
 
 def maskable(error: BaseException) -> bool:

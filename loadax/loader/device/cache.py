@@ -21,7 +21,7 @@ from loadax.core.progress import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.loader.assembly.host_shard import HostShard, batch_spec
+from loadax.loader.assembly.host_shard import HostShard, batch_specs
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
@@ -60,8 +60,7 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
         )
     if options.masks:
         raise ArgumentError(
-            "keep_on_device: all rows are read once, so none can be masked in a batch; "
-            "leave out keep_on_device, or on_error and quarantine"
+            "keep_on_device: all rows are read once, so none is masked; leave it out, or on_error and quarantine"
         )
 
 
@@ -95,7 +94,7 @@ class DeviceCache:
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
         given = {leaf.source: (leaf, spec) for leaf, spec in shard.leaf_specs if not leaf.generated}
-        example = batch_spec(dataset.spec, [])  # without generated leaves
+        example = batch_specs(dataset.spec, [])[0]  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Each device has all rows; columns are split as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
@@ -118,9 +117,7 @@ class DeviceCache:
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
         if rows >= np.iinfo(INDEX_DTYPE).max:
-            raise ArgumentError(
-                f"keep_on_device: the dataset has {rows} rows, more than {INDEX_DTYPE} can index; leave it out"
-            )
+            raise ArgumentError(f"keep_on_device: the {rows} rows are more than {INDEX_DTYPE} can index; leave it out")
         size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
         if limit is True:
             limit = usual_limit([device.memory_stats() or {} for device in self._mesh.local_devices])

@@ -112,13 +112,13 @@ class DeviceProgram:
             for spec in shard.specs
         ]
         leaves = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves]
-        self._traced = _trace(self._example, leaves)
+        self._shapes, self._origins = _trace(self._example, leaves)
         self._paths = self._example.result.paths
         self._check_rows()
         # For each computed result: the leaves that it depends on and whose columns are split over devices.
         self._cut_sources = [
-            [leaf for leaf in sorted(sources) if self._cuts[leaf] and passed is None]
-            for sources, passed in zip(self._traced.sources, self._traced.passed, strict=True)
+            [leaf for leaf in sorted(origin.sources) if self._cuts[leaf] and origin.passed is None]
+            for origin in self._origins
         ]
         self._specs = [self._resolve_spec(result) for result in range(len(self._paths))]
         if any(self._cut_sources):
@@ -135,7 +135,7 @@ class DeviceProgram:
         before: tuple[Any, ...] = (None,) if shard.microbatches > 1 else ()
         rows = flatten(shard.shape_dtypes)[0][0].shape[: len(before) + 1]
         outputs = []
-        for shape, spec in zip(self._traced.shapes, self._specs, strict=True):
+        for shape, spec in zip(self._shapes, self._specs, strict=True):
             sharding = None if isinstance(mesh, PlannedMesh) else NamedSharding(mesh, PartitionSpec(*before, *spec))
             outputs.append(jax.ShapeDtypeStruct((*rows, *shape.shape), shape.dtype, sharding=sharding))
         return outputs
@@ -144,7 +144,7 @@ class DeviceProgram:
         """Maps a batch with these leaves. Asynchronous; never communicates."""
         computed = iter(self.compiled(arrays))
         return self._example.result.build(
-            next(computed) if leaf is None else arrays[leaf] for leaf in self._traced.passed
+            next(computed) if origin.passed is None else arrays[origin.passed] for origin in self._origins
         )
 
     @cached_property
@@ -161,7 +161,7 @@ class DeviceProgram:
 
     def _computed(self, results: Iterable[Any]) -> list[Any]:
         """The results that the function does not pass through."""
-        return [value for value, passed in zip(results, self._traced.passed, strict=True) if passed is None]
+        return [value for value, origin in zip(results, self._origins, strict=True) if origin.passed is None]
 
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
@@ -189,7 +189,7 @@ class DeviceProgram:
     def _resolve_spec(self, result: int) -> PartitionSpec:
         """Partition of a result: that of the leaf that it passes through or replaces, or by rows."""
         shard, path = self._shard, self._paths[result]
-        passed, sources = self._traced.passed[result], self._cut_sources[result]
+        passed, sources = self._origins[result].passed, self._cut_sources[result]
         if passed is not None:
             return shard.specs[passed]
         if sources and not self._elementwise:
@@ -198,7 +198,7 @@ class DeviceProgram:
                 "has only some of its columns; if the function is elementwise, pass "
                 f"device_map=loadax.DeviceMap(fn, elementwise=True); else {_ROWS_ALONE}"
             )
-        shape = self._traced.shapes[result].shape
+        shape = self._shapes[result].shape
         cuts = [self._cuts[source] for source in sources] or [{}]
         for leaf, spec, own_cuts in zip(shard.batch.leaves, shard.specs, self._cuts, strict=True):
             if leaf.path == path and len(leaf.spec.shape) == len(shape) and all(cut == own_cuts for cut in cuts):
@@ -220,7 +220,7 @@ class DeviceProgram:
             parts.append(jax.ShapeDtypeStruct(columns, leaf.dtype))
         cut = self._cut_text(next(sources[0] for sources in self._cut_sources if sources))
         try:
-            shapes = _trace(self._example, parts).shapes
+            shapes, _ = _trace(self._example, parts)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
@@ -228,7 +228,7 @@ class DeviceProgram:
                 f"device ({reason}): {cut}; {_ROWS_ALONE}"
             ) from error
         for result, sources in enumerate(self._cut_sources):
-            whole, part = self._traced.shapes[result].shape, shapes[result].shape
+            whole, part = self._shapes[result].shape, shapes[result].shape
             if sources and whole != tuple(np.multiply(part, self._counts(self._specs[result], len(part)))):
                 raise PartitionError(
                     f"{self._name} has elementwise=True, but {leaf_name(self._paths[result])} of the result has the "
@@ -296,28 +296,17 @@ class _Example:
         return arrays
 
 
-class _Traced(NamedTuple):
-    """Properties of the results of a traced function.
-
-    Attributes:
-        shapes: Shape and dtype of each result.
-        passed: Index of the leaf that each result passes through; None: it is computed.
-        sources: Indices of the leaves that each result depends on.
-    """
-
-    shapes: list[jax.ShapeDtypeStruct]
-    passed: list[int | None]
-    sources: list[frozenset[int]]
-
-
-def _trace(example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]) -> _Traced:
+def _trace(
+    example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]
+) -> tuple[list[jax.ShapeDtypeStruct], list["_Origin"]]:
+    """Traces a function with leaves of these shapes: the shapes of its results, and their origins."""
     # A new function for each trace, with the name of the user's function for JAX's errors. For the same function, JAX
     # would return a cached trace, although a function that it calls may have been edited.
     fresh = wraps(example.function)(lambda *leaves: example(*leaves))  # noqa: PLW0108 - a new one
     traced = jax.make_jaxpr(fresh)(*shapes).jaxpr
     origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
     results = [jax.ShapeDtypeStruct(result.aval.shape, result.aval.dtype) for result in traced.outvars]
-    return _Traced(results, [origin.passed for origin in origins], [origin.sources for origin in origins])
+    return results, origins
 
 
 class _Origin(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from loadax.core.tree import flatten
-from loadax.loader.assembly.host_shard import HostShard, batch_spec
+from loadax.loader.assembly.host_shard import HostShard, batch_specs
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.reader import Reader
 from loadax.sharding.layout import plan_leaf
@@ -17,8 +17,8 @@ from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
 from loadax.sources.base import BaseSource
 
+# Dtype of row indices on the device: half the size of int64, and available without x64.
 INDEX_DTYPE = np.dtype(np.int32)
-"""Dtype of row indices on the device: half the size of int64, and available without x64."""
 
 
 @final
@@ -103,7 +103,7 @@ class DeviceGather:
 def _index_shard(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
     as_before = {leaf.generated: spec for leaf, spec in shard.leaf_specs if leaf.generated}
-    batch = batch_spec(spec, list(as_before))
+    batch = batch_specs(spec, list(as_before))[0]
     specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
     grid, rows = grid_of(shard.mesh), shard.batch_size
     layouts = tuple(

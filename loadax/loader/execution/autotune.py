@@ -39,10 +39,10 @@ class WorkerAutotuner:
 
     def __init__(self, least: int, most: int, settling: float = 0.0):
         self._settling = settling
+        # Number of workers that may be active.
         self.size = min(least, most)
-        """Number of workers that may be active."""
+        # Largest number that was tried.
         self.tried = self.size
-        """Largest number that was tried."""
         self._most = most
         self._size_before = 0  # size before the current trial
         self._baseline: _Speed | None = None  # speed before it

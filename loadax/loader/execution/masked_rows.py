@@ -1,12 +1,12 @@
 """MaskedRows: counts, records and limits the rows that a run masks."""
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
 
+from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.loader.inspection.trace import trace
 from loadax.loader.mask_errors import MaskErrors, append_record
@@ -15,8 +15,6 @@ from loadax.plan.batches import BatchPlan
 from loadax.sources.base import BaseSource
 
 _ALWAYS = 10  # rows that may fail whatever their share is
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -63,7 +61,7 @@ class MaskedRows:
         masking = self._masking
         record = trace(self._plan, self._source, step, np.array([position]))[position]
         row = f"row {record.id}" + (f" (row {record.row} of {record.dataset})" if record.dataset else "")
-        _log.warning("step %d: %s is masked: %s", step, row, failure.error)
+        log.warning("step %d: %s is masked: %s", step, row, failure.error)
         if masking.record is not None:
             known = {"id": record.id, "rows": len(self._source), "step": step, **record.to_dict()}
             append_record(masking.record, {**known, "error": failure.error})

@@ -62,8 +62,8 @@ class RunMonitor:
     def _begin(self) -> None:
         self._stats = replace(self._blank)
         self._began, self._cpu_began = perf_counter(), process_time()
+        # Time at which the consumer got its last batch.
         self.left = self._began
-        """Time at which the consumer got its last batch."""
 
     def restart(self) -> None:
         """Resets statistics and timeline after a warm-up, for which no consumer waited."""
@@ -76,10 +76,6 @@ class RunMonitor:
         with self.lock:
             self._earlier, self._recorder = earlier.stats(), earlier._recorder  # noqa: SLF001 - of this class
             self._began, self._cpu_began, self.left = perf_counter(), process_time(), earlier.left
-
-    def requested(self) -> None:
-        """The consumer asked for a batch that workers read."""
-        self.pace.requested()
 
     def read(self, timing: Timing, step: int, rows: int) -> None:
         """A piece was read: `rows` rows including padding, the first one of `step`."""

@@ -28,8 +28,8 @@ from loadax.reader import Reader
 from loadax.sharding.placer import Placer
 from loadax.sources.stream.source import OpenStream
 
+# Builds a batch from its placed leaves, without waiting for them.
 Finish = Callable[[list[Any]], Tree]
-"""Builds a batch from its placed leaves, without waiting for them."""
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
@@ -133,8 +133,8 @@ class BatchProducer:
             self._streams = OrderedReads(streams, step, len(shard.positions))
             if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
                 self._stacked = flatten_spec(reader.spec)[0]
-        self.most_steps = None if streams is None else 1
-        """Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed."""
+        # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
+        self.most_steps = _MOST_STEPS if streams is None else 1
         self.probed = reader.probed
         self.source, self.maps = reader.source, reader.maps
         self.to_accelerator = any(

@@ -114,7 +114,8 @@ class PrefetchScheduler:
             while not self._closed:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
-                    return self._preparation()
+                    self._prepared = self._autotuner.size
+                    return partial(self._prepare, self._producer, self._prepared)
                 task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
@@ -123,21 +124,6 @@ class PrefetchScheduler:
                 self._wait_for_work(tries)
                 tries += 1
             return None
-
-    def _preparation(self) -> Task:
-        """A task that starts more workers. Its thread has no piece that the consumer may wait for."""
-        assert self._producer is not None
-        producer, size = self._producer, self._autotuner.size
-        self._prepared = size
-
-        def prepare() -> None:
-            try:
-                self._activities[get_ident()] = Activity("starts workers", perf_counter(), producer, self._next)
-                producer.prepare(size)
-            finally:
-                self._activities.pop(get_ident(), None)
-
-        return prepare
 
     def next_batch(self) -> tuple[int, Tree, Tree]:
         """Waits for the next step, in order: its number, its batch, and its leaves on the host.
@@ -166,7 +152,7 @@ class PrefetchScheduler:
         while True:
             with self._lock:
                 if self._workers and not requested:
-                    self._monitor.requested()
+                    self._pace.requested()
                     requested = True
                 if self._ready:
                     taken = self._ready.popleft()
@@ -328,14 +314,21 @@ class PrefetchScheduler:
             return 1  # without workers, nothing is read ahead
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
         budget = self._options.prefetch_bytes // _GROUPS_IN_BUDGET
-        count = min(self._piece_sizes.steps, max(1, budget // max(1, self._bytes_per_step)))
-        count = count if self._producer.most_steps is None else min(count, self._producer.most_steps)
+        count = min(self._piece_sizes.steps, self._producer.most_steps, max(1, budget // max(1, self._bytes_per_step)))
         return count if self._stop is None else min(count, self._stop - self._next)
 
     def _group(self, first: int, count: int) -> StepGroup:
         assert self._producer is not None
         pieces = self._piece_sizes.pieces(count, self._autotuner.size)
         return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
+
+    def _prepare(self, producer: BatchProducer | None, size: int) -> None:
+        assert producer is not None
+        try:
+            self._activities[get_ident()] = Activity("starts workers", perf_counter(), producer, self._next)
+            producer.prepare(size)
+        finally:
+            self._activities.pop(get_ident(), None)
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
         producer, first, buffers = group.producer, group.first, group.buffers
@@ -386,13 +379,12 @@ class PrefetchScheduler:
         except BaseException as error:
             with self._lock:
                 self._placing = False
-                if isinstance(error, Exception):
-                    error.add_note(f"loadax: placing step {step}")
-                    group.error = error
-                    self._arrived.notify()
-            if isinstance(error, Exception):
-                return
-            raise
+                if not isinstance(error, Exception):
+                    raise
+                error.add_note(f"loadax: placing step {step}")
+                group.error = error
+                self._arrived.notify()
+            return
         finally:
             self._activities.pop(get_ident(), None)
         with self._lock:

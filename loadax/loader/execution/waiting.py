@@ -49,23 +49,18 @@ def waiting_text(step: int, activities: Mapping[int, Activity], now: float) -> s
         return "no thread of the loader has anything to do"
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001 - the documented way to other threads' stacks
-    lines = [
-        _activity_text(activity, names.get(thread, "a thread"), thread, frames.get(thread), now)
-        for thread, activity in busy[:_MOST]
-    ]
+    lines = []
+    for thread, activity in busy[:_MOST]:
+        frame, what, producer = frames.get(thread), activity.what, activity.producer
+        if what == "reads":
+            rows = producer.rows(activity.first, activity.steps, activity.low, activity.high)
+            within = _map_of(producer.maps, frame) + producer.executor.worker_text(thread)
+            what = f"reads {rows_text(rows)}{_files(producer, rows)}{within}"
+        stack = "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])
+        lines.append(f"{names.get(thread, 'a thread')} {what} for {now - activity.began:.0f} s\n{stack}".rstrip("\n"))
     if len(busy) > _MOST:
         lines.append(f"and {len(busy) - _MOST} more threads are busy")
     return "\n".join(lines)
-
-
-def _activity_text(activity: Activity, name: str, thread: int, frame: FrameType | None, now: float) -> str:
-    what, producer = activity.what, activity.producer
-    if what == "reads":
-        rows = producer.rows(activity.first, activity.steps, activity.low, activity.high)
-        within = _map_of(producer.maps, frame) + producer.executor.worker_text(thread)
-        what = f"reads {rows_text(rows)}{_files(producer, rows)}{within}"
-    stack = "" if frame is None else "".join(traceback.format_stack(frame)[-_FRAMES:])
-    return f"{name} {what} for {now - activity.began:.0f} s\n{stack}".rstrip("\n")
 
 
 def _files(producer: BatchProducer, rows: Any) -> str:

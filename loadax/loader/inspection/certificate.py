@@ -5,7 +5,6 @@ hosts and step ranges add up to the certificate of a single process, in any orde
 protect against mistakes, not against forgery.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +18,10 @@ import numpy as np
 from loadax import seeds
 from loadax.core.arguments import path as checked_path
 from loadax.core.arguments import shown
+from loadax.core.intervals import merge
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without
-from loadax.loader.state import OrderHash, make_state
+from loadax.loader.state import OrderHash, hash_of, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Interval
 from loadax.seeds import Words
@@ -93,13 +93,7 @@ class Certificate:
     @property
     def steps(self) -> list[Interval]:
         """Covered steps, as `(start, stop)` ranges."""
-        covered: list[Interval] = []
-        for (start, stop), spans in _by_steps(self.spans):
-            if spans and covered and covered[-1][1] == start:
-                covered[-1] = covered[-1][0], stop
-            elif spans:
-                covered.append((start, stop))
-        return covered
+        return list(merge(span.steps for span in self.spans))
 
     def missing(self) -> list[str]:
         """Uncovered steps and positions between the first and the last step, as text."""
@@ -144,8 +138,7 @@ class Certificate:
             first = of_steps.setdefault(span.steps, span)
             if (first.order, first.batch_size) != (span.order, span.batch_size):
                 raise ArgumentError(
-                    f"{first} and {span} have different orders: make both with the same data, seeds, verbs and "
-                    "batch sizes"
+                    f"{first} and {span} have different orders: make both with equal data, seeds, verbs and batch sizes"
                 )
             if spans.setdefault((span.steps, span.positions), span) != span:
                 raise ArgumentError(f"two processes certify {span} with different records")
@@ -153,8 +146,7 @@ class Certificate:
             for one, another in pairwise(together):
                 if another.positions[0] < one.positions[1]:
                     raise ArgumentError(
-                        f"{one} and {another} overlap in part; "
-                        "make all with equal steps=, and with positions= that are equal or disjoint"
+                        f"{one} and {another} overlap in part; use equal steps=, and equal or disjoint positions="
                     )
         return replace(self, spans=tuple(sorted(spans.values())))
 
@@ -178,16 +170,11 @@ class Certificate:
         try:
             os.close(open_regular(file))  # refuses a pipe, which would block
             return Certificate.from_dict(json.loads(file.read_text()))
-        except OSError as error:
-            raise SourceError(
-                f"{path} can't be read: {error.strerror}; pass a file written by loader.certificate().save(path)"
-            ) from error
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            raise SourceError(
-                f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
-            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            problem = getattr(error, "strerror", error)
+            raise SourceError(f"{path} can't be read: {problem}; pass a file of certificate().save(path)") from error
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as a JSON-serialisable dict."""
@@ -210,9 +197,7 @@ class Certificate:
         try:
             return Certificate(str(values["run"]), tuple(_span(span, version) for span in values["spans"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                f"this certificate is damaged ({error!r}); make a new one with loader.certificate()"
-            ) from error
+            raise ArgumentError(f"this certificate is damaged ({error!r}); make a new one by certificate()") from error
 
 
 def steps_text(run: Certificate) -> str:
@@ -248,10 +233,9 @@ def certify(
         # The whole hash of the order, which covers the verbs: a state has a short one.
         decisive = state | {"order": order(state["epoch"], state["position"])}
         del decisive["verbs"]
-        described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
         batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, high, low) in zip(pieces, sums.T.tolist(), strict=True):
-            spans.append(Span((steps.start, steps.stop), piece, batch_size, described, rows, high << 64 | low))
+            spans.append(Span((steps.start, steps.stop), piece, batch_size, hash_of(decisive), rows, high << 64 | low))
     return Certificate(run, tuple(spans))
 
 

@@ -1,8 +1,7 @@
 """Simulates a run on all of its hosts and checks that each row is read by exactly the hosts that hold it."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +18,7 @@ _MOST_CALLS = 1 << 13  # shards to compute over all steps: a second or two
 _FEW_STEPS = 16  # rather than check fewer steps, check a part of the shards per step
 
 
-@final
-@dataclass(frozen=True)
-class PlanCheck:
+class PlanCheck(NamedTuple):
     """Summary of a successful check.
 
     Args:
@@ -44,7 +41,7 @@ class PlanCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as a JSON-serialisable dict."""
-        return {**asdict(self), "copies": list(self.copies)}
+        return {**self._asdict(), "copies": list(self.copies)}
 
     def __str__(self) -> str:
         whole = "endless" if self.all_steps is None else f"{self.all_steps:,}"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks, held_columns, row_bytes
+from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
@@ -48,7 +48,7 @@ def open_on_hosts(reader: Reader, plan: BatchPlan, hosts: AllHosts) -> list[Open
     opened = []
     for index in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
         shard = hosts.shard(int(groups[index][0]))
-        shuffles = find_open_chunks(reader, endless, shard.positions, row_bytes(reader, held_columns(reader, shard)))
+        shuffles = find_open_chunks(reader, endless, shard)
         if not shuffles:
             return []
         opened.append(Opened(len(shard.positions), shuffles))

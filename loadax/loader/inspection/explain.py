@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import ArraySpec, Integers
+from loadax.protocols import Integers
 from loadax.sharding.mesh import axis_sizes
 
 
@@ -41,7 +40,7 @@ def explain(
     reading = _reading(dataset, plan, hosts, opened, spaced(range(batches.first, end), steps))
     memory = _memory(options, hosts, opened)
     leaves = shard.batch.leaves
-    largest = max(range(len(leaves)), key=lambda index: _row_bytes(leaves[index].spec, leaves[index].dtype))
+    largest = max(range(len(leaves)), key=lambda index: leaves[index].spec.nbytes)
     micro = shard.microbatches
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
@@ -110,7 +109,7 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
 def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     """int64[hosts]: bytes that each host reads per step; and bytes of the whole batch."""
     specs = flatten_spec(dataset.reader.specs[0])[0]
-    whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
+    whole_row = sum(spec.nbytes for spec in specs)
     whole = whole_row * hosts.batch_size
     if not dataset.reader.maps_columns:
         return hosts.rows.counts * whole_row, whole
@@ -119,7 +118,7 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
         if leaf.source is not None:
             read += holdings.counts * math.prod(holdings.extents) * specs[origins[leaf.source]].dtype.itemsize
     for leaf in hosts.one.host.leaves:
-        read += hosts.rows.counts * _row_bytes(leaf.spec, leaf.dtype)
+        read += hosts.rows.counts * leaf.spec.nbytes
     return read, whole
 
 
@@ -132,7 +131,7 @@ def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Me
         step += holdings.counts * align(shard)
         placed += shard
     for leaf in hosts.one.host.leaves:
-        step += [align(int(count) * _row_bytes(leaf.spec, leaf.dtype)) for count in hosts.rows.counts]
+        step += [align(int(count) * leaf.spec.nbytes) for count in hosts.rows.counts]
     kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
     return Memory(
         step=spread_of(step),
@@ -141,7 +140,3 @@ def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Me
         batch=placed,
         placed=max(1, options.prefetch) + 1,
     )
-
-
-def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
-    return math.prod(spec.shape) * dtype.itemsize

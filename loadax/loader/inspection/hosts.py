@@ -41,7 +41,7 @@ class AllHosts:
     @cached_property
     def leaves(self) -> tuple[LeafHoldings, ...]:
         """Parts of every leaf, by host."""
-        return tuple(hold_leaf(self.grid, spec, shape) for spec, shape in zip(self._specs, self._shapes, strict=True))
+        return tuple(hold_leaf(self.grid, spec, shape) for spec, shape in self._leaves)
 
     @cached_property
     def rows(self) -> HeldRows:
@@ -56,17 +56,14 @@ class AllHosts:
     def shard(self, host: int) -> HostShard:
         """The shard of a host, as that host computes it."""
         process = int(self.processes[host])
-        layouts = [
-            plan_leaf(self.grid, spec, shape, process) for spec, shape in zip(self._specs, self._shapes, strict=True)
-        ]
-        return replace(self.one, layouts=tuple(layouts), batch_size=self.batch_size, first=0)
+        layouts = tuple(plan_leaf(self.grid, spec, shape, process) for spec, shape in self._leaves)
+        return replace(self.one, layouts=layouts, batch_size=self.batch_size, first=0)
 
     @property
-    def _specs(self) -> list[tuple[Any, ...]]:
-        if self.grid.axis_names[0] != _PARTS:
-            return [tuple(spec) for spec in self.one.specs]
-        return [((_PARTS, *axes_of((tuple(spec) or (None,))[0])), *tuple(spec)[1:]) for spec in self.one.specs]
-
-    @property
-    def _shapes(self) -> list[tuple[int, ...]]:
-        return [(self.batch_size, *layout.shape[1:]) for layout in self.one.layouts]
+    def _leaves(self) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:
+        """Spec and global shape of each leaf."""
+        specs = [tuple(spec) for spec in self.one.specs]
+        if self.grid.axis_names[0] == _PARTS:
+            specs = [((_PARTS, *axes_of((spec or (None,))[0])), *spec[1:]) for spec in specs]
+        shapes = [(self.batch_size, *layout.shape[1:]) for layout in self.one.layouts]
+        return list(zip(specs, shapes, strict=True))

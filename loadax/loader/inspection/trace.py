@@ -15,7 +15,7 @@ from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
-from loadax.sources.base import BaseSource, Child
+from loadax.sources.base import BaseSource
 
 _SHOWN = 10  # records in the text of a trace
 
@@ -92,8 +92,7 @@ class Trace:
         indices = np.flatnonzero(self.positions == position)
         if not len(indices):
             raise RowIndexError(
-                f"position {position} is not in this trace of {len(self)} positions of step {self.step}; "
-                "pass one of trace.positions"
+                f"position {position} is not in this trace of {len(self)} positions; pass one of trace.positions"
             )
         return self._record(int(indices[0]))
 
@@ -136,27 +135,14 @@ def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -
         positions: Positions in the batch, int64[n].
     """
     visits = plan.visits(step, positions)
-    rows = visits.rows.copy()
-    datasets, sources = [""] * len(rows), [None] * len(rows)
-    real = np.flatnonzero(rows >= 0)
-    _look_up(source, "", real, rows, datasets, sources)
-    return Trace(step, positions, visits.rows, visits.epochs, tuple(datasets), rows, tuple(sources))
-
-
-def _look_up(
-    source: BaseSource, name: str, indices: Integers, rows: Integers, datasets: list[str], sources: list[Any]
-) -> None:
-    """Sets the name and the source of the part at each of `indices`, and converts the row to one of that source."""
-    parts = _parts(source)
-    if not parts:
-        for index in indices.tolist():
-            datasets[index], sources[index] = name, source
-        return
-    owner = np.searchsorted([first for first, _ in parts], rows[indices], side="right") - 1
-    for part_index, (first, part) in enumerate(parts):
-        in_part = indices[owner == part_index]
-        rows[in_part] -= first
-        _look_up(part.source, _path(name, part.name), in_part, rows, datasets, sources)
+    # Those that consist of no others; -1 is padding.
+    parts = [part for part in _all_parts(source) if all(child.first_row is None for child in part[1].children)]
+    names, sources, firsts = zip(*parts, strict=True)
+    owners = np.searchsorted(firsts, visits.rows, side="right") - 1
+    rows = np.where(visits.rows < 0, -1, visits.rows - np.array(firsts)[owners])
+    datasets = tuple("" if owner < 0 else names[owner] for owner in owners.tolist())
+    found = tuple(None if owner < 0 else sources[owner] for owner in owners.tolist())
+    return Trace(step, positions, visits.rows, visits.epochs, datasets, rows, found)
 
 
 def find_places(
@@ -205,7 +191,10 @@ def _range(name: str, value: Any) -> range:
 
 def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     """First row id and number of rows of a part."""
-    parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
+    parts: dict[str, tuple[int, int]] = {}
+    for name, part, first in _all_parts(source):
+        if name:
+            parts.setdefault(name, (first, len(part)))
     if not isinstance(dataset, str) or dataset not in parts:
         known = (
             f"the parts are {sorted(parts)}" if parts else "it is neither mixed nor concatenated, so leave dataset= out"
@@ -214,21 +203,13 @@ def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     return parts[dataset]
 
 
-def _all_parts(source: BaseSource, name: str, first: int) -> Iterator[tuple[str, BaseSource, int]]:
-    for begin, part in _parts(source):
-        path = _path(name, part.name)
-        if part.name:
-            yield path, part.source, first + begin
-        yield from _all_parts(part.source, path, first + begin)
-
-
-def _parts(source: BaseSource) -> list[tuple[int, Child]]:
-    """The children whose rows are rows of the source, each with its first row in the source."""
-    return [(child.first_row, child) for child in source.children if child.first_row is not None]
-
-
-def _path(above: str, name: str) -> str:
-    return "/".join(filter(None, (above, name)))
+def _all_parts(source: BaseSource, name: str = "", first: int = 0) -> Iterator[tuple[str, BaseSource, int]]:
+    """A source, and all below it whose rows are rows of it: their names as a path, and their first rows."""
+    yield name, source, first
+    for child in source.children:
+        if child.first_row is not None:
+            path = "/".join(filter(None, (name, child.name)))
+            yield from _all_parts(child.source, path, first + child.first_row)
 
 
 def _shown(record: Record) -> str:

@@ -3,41 +3,36 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter, thread_time
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
 from loadax.loader.metrics.stats import Timing
 
 Stage = Literal["read", "transform", "assemble"]
+# Context manager that marks a span of a thread's time by name, such as `jax.profiler.TraceAnnotation`.
 Mark = Callable[[str], AbstractContextManager[Any]]
-"""Context manager that marks a span of a thread's time by name, such as `jax.profiler.TraceAnnotation`."""
-
-_NOTHING: Final = nullcontext()
-_STAGES: Final = {"read": 0, "transform": 1, "assemble": 2}
-_NAMES: Final = tuple(f"loadax.{stage}" for stage in _STAGES)
 
 
 def unmarked(_name: str) -> AbstractContextManager[None]:
     """Marks nothing."""
-    return _NOTHING
+    return nullcontext()
 
 
 @final
 class StageClock:
     """Measures the stages of one piece: `with clock("read"): …`. Stages may repeat but not nest."""
 
-    __slots__ = ("_at", "_began", "_cpu", "_cpu_at", "_mark", "_open", "_seconds", "_stage")
-
     def __init__(self, mark: Mark = unmarked):
         self._mark = mark
         self._began = perf_counter()
-        self._seconds, self._cpu = [0.0] * len(_NAMES), [0.0] * len(_NAMES)
+        self._seconds: dict[str, Any] = {"read": 0.0, "transform": 0.0, "assemble": 0.0}
+        self._cpu = self._seconds.copy()
 
     def __call__(self, stage: Stage) -> "StageClock":
-        self._stage = _STAGES[stage]
+        self._stage = stage
         return self
 
     def __enter__(self) -> None:
-        self._open = self._mark(_NAMES[self._stage])
+        self._open = self._mark(f"loadax.{self._stage}")
         self._open.__enter__()
         self._at, self._cpu_at = perf_counter(), thread_time()
 
@@ -48,7 +43,7 @@ class StageClock:
 
     def timing(self) -> Timing:
         """Times measured so far."""
-        read, transform, assemble = self._seconds
-        read_cpu, transform_cpu, assemble_cpu = self._cpu
+        read, transform, assemble = self._seconds.values()
+        read_cpu, transform_cpu, assemble_cpu = self._cpu.values()
         unplaced = 0.0, 0, 0  # seconds of placing, rows and bytes
         return Timing(read, transform, assemble, *unplaced, read_cpu, transform_cpu, assemble_cpu, self._began)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 STAGES = ("read", "transform", "assemble", "place")
+# Number of first steps that are not measured, since the training step is compiled then.
 UNMEASURED = 2
-"""Number of first steps that are not measured, since the training step is compiled then."""
 
 
 def usable_cores() -> int:

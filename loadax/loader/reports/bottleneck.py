@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from jax.sharding import Mesh
 
@@ -13,8 +13,8 @@ from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
 
+# Formats an argument in advice, from its name and optionally its value.
 Spelling: TypeAlias = Callable[..., str]
-"""Formats an argument in advice, from its name and optionally its value."""
 
 _NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy
@@ -30,9 +30,7 @@ _ASK = "ask loader.headroom(step)"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
 
-@final
-@dataclass(frozen=True)
-class LoaderInfo:
+class LoaderInfo(NamedTuple):
     """Properties of a loader that the advice of a report depends on.
 
     Args:
@@ -276,5 +274,4 @@ def _at_work(stats: Stats) -> float:
 
 
 def _has_gil() -> bool:
-    enabled = getattr(sys, "_is_gil_enabled", None)  # there since Python 3.13
-    return enabled is None or bool(enabled())
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())  # there since Python 3.13

@@ -60,7 +60,7 @@ def _page(timeline: Timeline, span: tuple[float, float], title: str) -> str:
         name: [(round(at * 1e6), round(took * 1e6), stages.index(stage), *rest) for at, took, stage, *rest in bars]
         for name, bars in timeline.bars().items()
     }
-    ready = [(round(at * 1e6), count) for at, count in timeline.ready()]
+    ready = [(round(at * 1e6), count) for at, count in timeline.ready]
     data = {"colours": _COLOURS, "span": span, "lanes": list(lanes.items()), "ready": ready}
     page = Path(__file__).with_name("timeline.html").read_text(encoding="utf-8")
     # A name with "</script>" must not end the script.
@@ -80,7 +80,7 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
             arguments = {"step": step, "rows": rows} if rows else {"step": step}
             times = {"ts": _microseconds(began), "dur": _microseconds(seconds)}
             yield {"ph": "X", "name": stage, "cat": "loadax", "pid": process, "tid": thread, **times, "args": arguments}
-    for at, count in timeline.ready():
+    for at, count in timeline.ready:
         counter = {"ph": "C", "name": "ready batches", "pid": _TRAINER, "tid": 0}
         yield {**counter, "ts": _microseconds(at), "args": {"batches": count}}
 

@@ -65,8 +65,8 @@ class EndAgreement:
     def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
         self._keys, self._process, self._rule = keys, process, rule
         self._leads = process == min(processes)
+        # Since when this process waits for others, and for which step; None: it does not wait.
         self.waiting: tuple[float, int] | None = None
-        """Since when this process waits for others, and for which step; None: it does not wait."""
         self._known = dict.fromkeys([process, *processes], LaneProgress(0, None, 0))
         self._ended: dict[int, str] = {}  # why other processes read no further
         self._left: str | None = None  # why this one does not; set by any thread, so apart

@@ -1,6 +1,5 @@
 """OpenLanes: reads the rows of a piece from the lanes of one stream."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, final
@@ -8,13 +7,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.tickets import PieceTickets
 from loadax.protocols import Integers, Tree
 from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
-
-_log = logging.getLogger("loadax")
 
 _MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
 _MOST_ITEMS = 128  # rows, or blocks of rows, that are stacked at once
@@ -123,13 +121,11 @@ class OpenLanes:
             rows: Rows of the dataset's source, -1 for padding.
         """
         wanted, chosen = rows, None
-        if not len(rows):
-            return None
-        if self._first_row or rows.min() < 0 or rows.max() >= len(self.source):
+        if self._first_row or rows.min(initial=0) < 0 or rows.max(initial=0) >= len(self.source):
             chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
             wanted = rows[chosen] - self._first_row
-            if not len(wanted):
-                return None
+        if not len(wanted):
+            return None
         layout, shift = self._by_lane(wanted)
         tickets = [part.lane.take_ticket() for part in layout.lanes]
         return LocatedRows(self, number, wanted, chosen, layout, shift, tickets)
@@ -297,7 +293,7 @@ class OpenLanes:
                 stateless += state.state is None
         if skipped:
             text = "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state"
-            _log.warning(text, sum(skipped), len(skipped), stateless)
+            log.warning(text, sum(skipped), len(skipped), stateless)
 
     def _saved_state(self, number: int, row: int) -> LaneState:
         """The latest saved state of a lane before a row."""

@@ -1,6 +1,5 @@
 """StreamRun: the lanes that one iterator reads, each in the order of its steps."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
@@ -9,6 +8,7 @@ from typing import Any, Literal, NamedTuple, final
 from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
+from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.open_lanes import LocatedRows, OpenLanes
 from loadax.loader.streams.tickets import PieceTickets
@@ -20,16 +20,14 @@ from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import LaneState
 from loadax.sources.stream.source import StreamSource, streams_in
 
-_log = logging.getLogger("loadax")
-
+# Saved states of each stream's lanes, by lane.
 LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
-"""Saved states of each stream's lanes, by lane."""
 
+# The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ.
 EndRule = Literal["first", "all", "error"]
-"""The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ."""
 
+# Key of the states of lanes in the state of an iterator.
 KEY = "lanes"
-"""Key of the states of lanes in the state of an iterator."""
 
 
 class LaneProgress(NamedTuple):
@@ -94,15 +92,15 @@ class StreamRun:
             for (first_row, stream), saved in zip(streams_in(source), chain(states, repeat({})), strict=False)
         ]
         self._mixed = not isinstance(plan.order, StreamOrder)
+        # Text: which lane of this process was the first to end.
         self.ended_lane = "a lane of another process has ended"
-        """Text: which lane of this process was the first to end."""
+        # Whether lanes never end.
         self.endless = options.epochs is None
-        """Whether lanes never end."""
+        # Steps that were handed out: no state before them is asked for.
         self.consumed = 0
-        """Steps that were handed out: no state before them is asked for."""
         self._consumed_rows: tuple[int, list[list[int]]] = -1, []
+        # How far the lanes were read.
         self.progress = LaneProgress(0, None, 0)
-        """How far the lanes were read."""
 
     @property
     def end_rule(self) -> EndRule:
@@ -175,7 +173,7 @@ class StreamRun:
             self.ended_lane = ended_lane
             # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
             lacking = step + (self._mixed and self._options.remainder == "pad")
-            _log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
+            log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
         self.progress = LaneProgress(step + 1, lacking, step + 1 if present else filled)
 
     def close(self) -> None:

@@ -8,8 +8,8 @@ from typing import final
 
 from loadax.sources.stream.lane import Lane
 
+# Number of a piece that has no tickets yet: all that have some are before it.
 NO_PIECE = sys.maxsize
-"""Number of a piece that has no tickets yet: all that have some are before it."""
 
 
 class SkippedError(Exception):
@@ -84,8 +84,8 @@ class PieceTickets:
 
     def __init__(self, tickets: LaneTickets, piece: int):
         self._tickets, self._piece = tickets, piece
+        # Seconds that the piece has waited for lanes.
         self.waited = 0.0
-        """Seconds that the piece has waited for lanes."""
 
     def in_turn(self, lanes: Sequence[Lane], tickets: Sequence[int]) -> Iterator[int]:
         """Yields the index of each lane while it serves the ticket: first those that need no waiting.

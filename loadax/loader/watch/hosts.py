@@ -4,7 +4,6 @@ No device takes part, and no batch waits, except the first one for the other hos
 """
 
 import json
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from jax.sharding import Mesh
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
@@ -28,8 +28,8 @@ from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_te
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
 
+# Seconds that the first batch waits for the other hosts' records.
 FIRST_WAIT = 5.0
-"""Seconds that the first batch waits for the other hosts' records."""
 
 _FIRST_TICKS = 0.005, 0.1  # seconds between the first two looks at the store, and at most while a batch waits for them
 _STATUS = 5.0  # seconds between two statuses
@@ -37,8 +37,6 @@ _VERDICT = "verdict"  # who tells how the records differ
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -75,6 +73,7 @@ class RunHosts:
         self._store, self._keys, self._process, self._processes = store, keys, process, processes
         self._record, self._progress, self._fail, self._abort_after = record, progress, fail, abort_after
         self._leads = process == processes[0]
+        self.name = f"process {process}: "  # prefix of what this host tells
         self._published = self._compared = self._late_named = False
         self._neighbours = Neighbours(keys, process, processes)
         self._delay, self._count = _FIRST_TICKS[0], 0
@@ -83,17 +82,12 @@ class RunHosts:
         self._warned = False
         self._received: dict[str, str] = {}
         self._to_tell: deque[tuple[str, str, bool]] = deque()
+        # The error that ends this run, because of another host or a difference.
         self.error: HostError | None = None
-        """The error that ends this run, because of another host or a difference."""
         self._end: tuple[str, HostError] | None = None  # who has ended this run, and the error
         self._ended_at, self._grace, self._limit = 0.0, GRACE, float("inf")  # and when; seconds to the error, and exit
         self._first_words = threading.Event()  # set when the records are compared, or never will be
         process_exit.begin(lambda: progress()[0], abort_after)
-
-    @property
-    def name(self) -> str:
-        """Prefix of what this host tells."""
-        return f"process {self._process}: "
 
     def ended(self, step: int, error: BaseException) -> None:
         """Tells all other hosts that this one can't go on, so that they end too."""
@@ -132,7 +126,7 @@ class RunHosts:
             if not closing and not self._warned and self._now - self._reached >= SILENT:
                 self._warned = True
                 text = silent_text("process 0, which runs the coordinator,", self._now - self._reached)
-                _log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
+                log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
             self._delay = TICK
         else:
             self._reached, self._warned = self._now, False
@@ -193,14 +187,12 @@ class RunHosts:
             self._tell_verdict(difference(records))
         elif overdue:
             self._late_named = True
-            _log.warning(
-                "%s: not there %g s after process %d has begun to iterate; process %d goes on, and compares their "
-                "data with its own when they come. All processes must iterate over the same loaders in the same order",
-                processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]]),
-                FIRST_WAIT,
-                self._process,
-                self._process,
+            late = processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]])
+            text = (
+                "%s: not there %g s after process %d has begun to iterate; it goes on, and compares their data with "
+                "its own when they come. All processes must iterate over the same loaders in the same order"
             )
+            log.warning(text, late, FIRST_WAIT, self._process)
 
     def _tell_verdict(self, text: str | None) -> None:
         self._to_tell.append((_VERDICT, text or "", text is not None))
@@ -224,7 +216,7 @@ class RunHosts:
                 ends, text = json.loads(news)
                 self._compared = self._compared or sender == _VERDICT
                 if text:
-                    _log.log(logging.ERROR if ends else logging.WARNING, "%s", text)
+                    (log.error if ends else log.warning)("%s", text)
                 if ends:
                     self._end_with(sender, text)
 
@@ -232,7 +224,7 @@ class RunHosts:
         """Notices processes that have exited after an error. The text is empty if it has not ended the program."""
         for name, text in self._store.list("exits").items():
             if text and int(name) != self._process and int(name) in self._processes and self._end is None:
-                _log.error("%s", text)
+                log.error("%s", text)
                 self._end_with(name, text)
             if self._end is not None and (text or self._end[0] == name):
                 self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
@@ -253,7 +245,7 @@ class RunHosts:
             if waited >= self._limit:
                 why = f"its training thread has not asked for a batch within {waited:.0f} s of this error"
                 text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
-                _log.critical(text, self._process, why, error)
+                log.critical(text, self._process, why, error)
                 end_process()
         if self._compared or self.error is not None:
             self._first_words.set()

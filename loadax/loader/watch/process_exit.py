@@ -4,7 +4,6 @@ Without it, all wait for each other for five minutes: this process in JAX's shut
 """
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -15,17 +14,16 @@ from typing import final
 from jax.errors import JaxRuntimeError
 
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.errors import HostError
 from loadax.sharding.key_value import key_value_store
 
+# Seconds after which a run ends because another host has: this one may be about to raise the same error.
 GRACE = 5.0
-"""Seconds after which a run ends because another host has: this one may be about to raise the same error."""
+# Seconds between two looks of the other hosts.
 TICK = 2.0
-"""Seconds between two looks of the other hosts."""
 _LONGEST = 60.0  # seconds to the end of those that wait for a process that has ended, whatever `abort_after` is
 _UNANSWERED = 2.0  # seconds to wait for a coordinator that does not answer
-
-_log = logging.getLogger("loadax")
 
 
 def exit_limit(abort_after: float | None) -> float:
@@ -99,9 +97,9 @@ class ProcessExit:
             timer.start()
 
     def _end(self) -> None:
-        _log.critical("this process has failed and ends: others have not come to JAX's shutdown for %g s", self._limit)
+        log.critical("this process has failed and ends: others have not come to JAX's shutdown for %g s", self._limit)
         end_process()
 
 
+# The exit of this process.
 process_exit = ProcessExit()
-"""The exit of this process."""

@@ -1,6 +1,5 @@
 """What decides a run, as a record that every host publishes, and the text of how the records differ."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -16,17 +15,17 @@ from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.state import OrderHash
+from loadax.loader.state import OrderHash, hash_of
 from loadax.protocols import Integers, Visits
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 
+# JSON by field, in the order in which fields are compared: causes before their effects.
 Record = Mapping[str, Any]
-"""JSON by field, in the order in which fields are compared: causes before their effects."""
 
+# Beginning of the field of each row.
 FIELD = "contents of row "
-"""Beginning of the field of each row."""
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 _SHOWN = 8  # processes in a message
@@ -52,15 +51,15 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
         "version of numpy": np.__version__,
         "version of jax": jax.__version__,
         "number of rows": dataset.reader.num_rows,
-        "dataset": [*order.texts(0, 0), _hash(dataset.describe())],
-        "quarantine": f"{len(options.quarantine)} rows ({_hash(options.quarantine.tolist())})",
+        "dataset": [*order.texts(0, 0), hash_of(dataset.describe())],
+        "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
         "leaves of a batch": [f"{_leaves(form.host_batch)}{_from(step)}" for step, form in pipeline.forms],
         "partition": [
             f"{leaf.path or 'the only leaf'}: {spec}"
             for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=shard.specs != ())
         ],
-        "mesh": [str(axis_sizes(mesh)), f"devices {_hash(devices)}"] if shard.specs else [],
+        "mesh": [str(axis_sizes(mesh)), f"devices {hash_of(devices)}"] if shard.specs else [],
         "microbatches": options.microbatches,
         "key_seed": options.key_seed,
         "number of steps": plan.num_steps,
@@ -157,7 +156,3 @@ def _from(step: int) -> str:
 
 def _leaves(batch: BatchSpec) -> str:
     return ", ".join(f"{leaf.path or 'batch'} {leaf.dtype}{list(leaf.spec.shape)}" for leaf in batch.leaves)
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

@@ -1,15 +1,13 @@
 """StallCheck: tells what a batch waits for that does not come, again and again, and ends the run if asked to."""
 
-import logging
 from typing import final
 
+from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import StallError
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.streams.agreement import EndAgreement
 from loadax.loader.watch.hosts import RunHosts
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -24,12 +22,12 @@ class StallCheck:
     def __init__(self, stall_after: float | None, abort_after: float | None):
         self._stall_after = float("inf") if stall_after is None else stall_after
         self._abort_after = float("inf") if abort_after is None else abort_after
+        # The present scheduler.
         self.scheduler: PrefetchScheduler | None = None
-        """The present scheduler."""
+        # The present agreement on the end of streams.
         self.agreement: EndAgreement | None = None
-        """The present agreement on the end of streams."""
+        # The other hosts, who are told too.
         self.hosts: RunHosts | None = None
-        """The other hosts, who are told too."""
         self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))  # the one that was looked at last
 
     @property
@@ -59,7 +57,7 @@ class StallCheck:
             return self._abort_after
         if self._wait.due():
             text = self._text(scheduler)
-            _log.warning("%s", text)
+            log.warning("%s", text)
             if self.hosts is not None:
                 self.hosts.tell(text)
         return self._wait.rest

@@ -7,8 +7,8 @@ from typing import NamedTuple, final
 from loadax.core.formatting import percent_text
 from loadax.sharding.key_value import KeyValueStore
 
+# Seconds without a new status after which a host counts as silent.
 SILENT = 20.0
-"""Seconds without a new status after which a host counts as silent."""
 
 _MOST = 8  # hosts that one host looks at
 

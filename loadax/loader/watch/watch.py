@@ -1,6 +1,5 @@
 """RunWatch: the threads that watch a run."""
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -9,18 +8,16 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TypeAlias, final
 
-Check: TypeAlias = Callable[[bool, float], float]
-"""Looks after something; returns the seconds until it should be called again.
+from loadax.core.log import log
 
-Its arguments: whether this is the last time, and the time of `perf_counter` at which the process was resumed last. Time
-for which it was stopped (SIGSTOP, a frozen cgroup, a suspended machine) is no time of waiting.
-"""
+# Looks after something; returns the seconds until it should be called again. Its arguments: whether this is the last
+# time, and the time of `perf_counter` at which the process was resumed last. Time for which it was stopped (SIGSTOP, a
+# frozen cgroup, a suspended machine) is no time of waiting.
+Check: TypeAlias = Callable[[bool, float], float]
 
 _NAP = 0.5  # longest sleep, in seconds
 _LATE = 2.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
 _CLOSE_TIMEOUT = 1.0  # seconds that closing waits for the last checks
-
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -82,6 +79,6 @@ class RunWatch:
             try:
                 due = check(closing, resumed) + perf_counter()
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end the run
-                _log.exception("one of the checks of this run has failed and is not called again; the run goes on")
+                log.exception("one of the checks of this run has failed and is not called again; the run goes on")
                 break
         wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began

@@ -38,8 +38,8 @@ _KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRES
 
 _STDERR = 2
 
+# When a worker died: while reading the piece, before it got it, before it loaded a job, or on an earlier piece.
 When = Literal["at work", "idle", "starting", "before"]
-"""When a worker died: while reading the piece, before it got it, before it loaded a job, or on an earlier piece."""
 
 
 class LostError(Exception):
@@ -65,22 +65,20 @@ class WorkerHandle:
     def __init__(self) -> None:
         if not sys.executable:
             raise WorkerError(
-                "worker_type='process': there is no Python interpreter to start (sys.executable is empty); use "
-                "worker_type='thread'"
+                "worker_type='process': no interpreter to start (sys.executable is empty); use worker_type='thread'"
             )
         try:
             self._process, ours, self._stacks = _spawn()
         except OSError as error:
             raise WorkerError(
-                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
-                "worker_type='thread'"
+                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or 'thread'"
             ) from error
         self._connection = Connection(ours)
         self._job: weakref.ref[Job] | None = None  # job that the process has loaded
         self._shared_reader: weakref.ref[SharedReader] | None = None  # reader that the process has unpickled
         self._has_loaded_job = False
+        # Number of unanswered requests, including those about to be sent; counted by `ProcessPool`.
         self.pending = 0
-        """Number of unanswered requests, including those about to be sent; counted by `ProcessPool`."""
         self._send_lock = threading.Lock()
         self._last_request = _Request()
         self._last_request.over.set()

@@ -16,7 +16,7 @@ from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
-from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
+from loadax.loader.workers.messages import LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, pack
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
@@ -138,7 +138,7 @@ class Job:
             load = LoadJob(message, payload.arrays, self._options)
             connection.send(load, (self._memory.descriptor, *descriptors))
             answer, _ = connection.receive()
-            if isinstance(answer, Loaded):
+            if answer is None:
                 return
             if isinstance(answer, RemoteError):
                 raised = unwrap(answer, "the worker process")

@@ -18,7 +18,7 @@ import numpy as np
 from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
-from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
+from loadax.loader.workers.messages import LoadJob, MissingModule, PieceRead, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, unpack
 from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.loader.workers.stacks import STACK_SIGNAL
@@ -83,16 +83,11 @@ class _RequestHandler:
     def answer(self, request: Any, descriptors: list[int]) -> Any:
         """Computes the answer to a request; an error becomes a `RemoteError`."""
         try:
-            match request:
-                case LoadJob():
-                    return self._load(request, *descriptors)
-                case ReadPiece():
-                    return self._fill(request)
+            return self._load(request, *descriptors) if isinstance(request, LoadJob) else self._fill(request)
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, such as SystemExit
             return wrap(error)
-        raise AssertionError(request)
 
-    def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> Any:
+    def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> MissingModule | None:
         if self._memory is not None:
             self._memory.close()
         self._memory, self._assembler = SharedMemoryView(descriptor), None
@@ -107,7 +102,7 @@ class _RequestHandler:
                 os.close(payload)
         assert self._reader is not None
         self._assembler = Assembler(self._reader, request.options)
-        return Loaded()
+        return None
 
     def _fill(self, request: ReadPiece) -> PieceRead:
         assert self._assembler is not None

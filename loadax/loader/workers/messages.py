@@ -40,12 +40,8 @@ class ReadPiece(NamedTuple):
     epochs: bytes
 
 
-class Loaded(NamedTuple):
-    """Answer: the job is loaded."""
-
-
 class MissingModule(NamedTuple):
-    """Answer: the job needs a module that the worker can't import."""
+    """Answer: the job needs a module that the worker can't import. None: the job is loaded."""
 
     module: str
 

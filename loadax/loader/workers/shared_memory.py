@@ -79,8 +79,8 @@ class _Allocator:
         self._descriptor = descriptor
         self._maps: dict[int, mmap.mmap] = {}  # by first byte of the region
         self._region = Block(0, 0, 0)  # newest region, and the first free byte in it
+        # Location of every lease, by its address.
         self.blocks: dict[int, Block] = {}
-        """Location of every lease, by its address."""
         self._free_blocks: dict[int, list[Block]] = {}  # by size
 
     def make(self, capacity: int) -> NDArray[np.uint8]:

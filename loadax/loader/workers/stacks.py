@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import final
 
+# Makes a worker process write its Python stacks.
 STACK_SIGNAL = signal.SIGUSR1
-"""Makes a worker process write its Python stacks."""
 
+# What a state of the kernel means, if it means something.
 STATES = {"D": ", which waits for a disk or a network file system", "Z": ", which has ended"}
-"""What a state of the kernel means, if it means something."""
 
 _TIMEOUT, _POLL = 0.5, 0.01  # seconds for an answer, and between two looks
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from loadax.core.buffers import aligned_bytes
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
-from loadax.loader.assembly.host_shard import batch_spec, buffer_layout, resolve_shard
+from loadax.loader.assembly.host_shard import batch_specs, buffer_layout, resolve_shard
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 
@@ -22,7 +22,7 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
     width, height, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     dtype = np.dtype(data.draw(st.sampled_from(["u1", "i2", "f4"])))
     mesh = plan_mesh({"data": 4}, owners=data.draw(st.sampled_from([[0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]])))
-    shard = resolve_shard(batch_spec(ArraySpec((width,), dtype), []), 4 * height, mesh, P("data"), None)
+    shard = resolve_shard(batch_specs(ArraySpec((width,), dtype), [])[0], 4 * height, mesh, P("data"), None)
     layout = buffer_layout(shard)
     memory = aligned_bytes(count * layout.bytes_per_step)
     buffers = BatchBuffers(layout, memory, count)
@@ -54,7 +54,7 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
 )
 def test_rows_that_can_be_written_whole(extent: int, dtype: str, partition: P, whole: bool) -> None:
     specs = {"x": ArraySpec((extent,), np.dtype(dtype))}
-    shard = resolve_shard(batch_spec(specs, []), 8, plan_mesh({"data": 2, "model": 2}, hosts=1), partition, None)
+    shard = resolve_shard(batch_specs(specs, [])[0], 8, plan_mesh({"data": 2, "model": 2}, hosts=1), partition, None)
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(2 * layout.bytes_per_step), 2)
     found = buffers.whole_rows(5, 11, [specs["x"]])
@@ -75,7 +75,7 @@ def test_no_two_boxes_share_a_byte() -> None:
     }
     mesh = plan_mesh({"x": 2, "y": 2}, hosts=1)
     partition = {"a": P("x"), "b": P(("x", "y")), "c": P("y", "x")}
-    layout = buffer_layout(resolve_shard(batch_spec(specs, []), 8, mesh, partition, None))
+    layout = buffer_layout(resolve_shard(batch_specs(specs, [])[0], 8, mesh, partition, None))
     memory = aligned_bytes(3 * layout.bytes_per_step)
     buffers = BatchBuffers(layout, memory, 3)
     spans = []
@@ -94,7 +94,7 @@ def test_no_two_boxes_share_a_byte() -> None:
 def test_what_does_not_fit_names_its_leaf_also_between_gaps() -> None:
     mesh = plan_mesh({"data": 2}, hosts=1)
     layout = buffer_layout(
-        resolve_shard(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, []), 4, mesh, P("data"), None)
+        resolve_shard(batch_specs({"id": ArraySpec((), np.dtype("i8"))}, [])[0], 4, mesh, P("data"), None)
     )
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     for low, high in ((0, 4), (1, 3)):

@@ -5,12 +5,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax.errors import PartitionError
-from loadax.loader.assembly.host_shard import ShardSpec, batch_spec, resolve_shard
+from loadax.loader.assembly.host_shard import ShardSpec, batch_specs, resolve_shard
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 from tests.meshes import ZOO, MeshCase
 
-BATCH = batch_spec({"x": ArraySpec((8,), np.dtype("f4")), "y": ArraySpec((), np.dtype("i8"))}, [])
+BATCH = batch_specs({"x": ArraySpec((8,), np.dtype("f4")), "y": ArraySpec((), np.dtype("i8"))}, [])[0]
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -46,7 +46,7 @@ def test_a_process_without_a_device_reads_nothing() -> None:
 
 
 def test_a_batch_has_its_leaves_in_jaxs_order_and_jaxs_dtypes() -> None:
-    batch = batch_spec({"z": ArraySpec((2,), np.dtype("f8")), "a": {"n": ArraySpec((), np.dtype("i8"))}}, ["mask"])
+    batch = batch_specs({"z": ArraySpec((2,), np.dtype("f8")), "a": {"n": ArraySpec((), np.dtype("i8"))}}, ["mask"])[0]
     assert [(leaf.path, leaf.source, str(leaf.dtype)) for leaf in batch.leaves] == [
         ("['a']['n']", 0, "int32"),
         ("['mask']", None, "bool"),

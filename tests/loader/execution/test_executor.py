@@ -79,8 +79,8 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
         stats = monitor.stats()
     assert (stats.steps, stats.rows, monitor.step) == (len(loader), 16 * len(loader), len(loader))
     assert (stats.workers, stats.at_work) == (executor.workers, executor.workers)
-    kinds = [event.kind for event in monitor.timeline().events]
-    assert kinds.count("placed") == kinds.count("taken") == len(loader)
+    stages = [bar.stage for _, bar in monitor.timeline().kept]
+    assert stages.count("place") == stages.count("waiting") == len(loader)
 
 
 def test_a_monitor_goes_on_from_an_earlier_one() -> None:
@@ -94,9 +94,9 @@ def test_a_monitor_goes_on_from_an_earlier_one() -> None:
         assert monitor.step == first + 4
     assert monitor is not None
     assert monitor.stats().steps == 8
-    assert len([event for event in monitor.timeline().events if event.kind == "taken"]) == 8
+    assert len(monitor.timeline().ready) == 8
     monitor.restart()
-    assert monitor.timeline().events == ()
+    assert monitor.timeline()[:2] == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,6 @@ def test_a_loader_with_worker_processes_has_their_target(
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(64).reshape(8, 8).tolist()
-        pieces = [event for event in batches._stretch.monitor.timeline().events if event.kind == "piece"]
-    assert sum(piece.amount for piece in pieces) == 64
+        pieces = [bar for _, bar in batches._stretch.monitor.timeline().kept if bar.stage == "read"]
+    assert sum(piece.rows for piece in pieces) == 64
     assert (len(pieces) > 8) == cut

@@ -127,7 +127,7 @@ def test_step_ranges_of_schedules_add_up() -> None:
         (
             loader_of(shard_index=0, shard_count=2).skip(3),
             loader_of(shard_index=1, shard_count=2).skip(4),
-            "have different orders: make both with the same data, seeds, verbs and batch sizes",
+            "have different orders: make both with equal data, seeds, verbs and batch sizes",
         ),
         (
             loader_of(),
@@ -151,7 +151,7 @@ def parts_of(*ranges: tuple[int, int, int, int]) -> list[Certificate]:
 )
 def test_spans_that_overlap_in_part_are_not_merged(ranges: Any) -> None:
     one, other = parts_of(*ranges)
-    message = r"overlap in part; make all with equal steps=, and with positions= that are equal or disjoint"
+    message = r"overlap in part; use equal steps=, and equal or disjoint positions="
     with pytest.raises(ArgumentError, match=message):
         one.merge(other)
 
@@ -177,8 +177,8 @@ NEGATIVE = {"steps": [0, 1], "positions": [0, 4], "batch_size": 4, "order": "", 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, " can't be read: No such file or directory; pass a file written by"),
-        ("{", r" is not a JSON file \(.*\); write it with loader.certificate\(\).save"),
+        (None, " can't be read: No such file or directory; pass a file of certificate"),
+        ("{", r" can't be read: Expecting .*; pass a file of certificate\(\).save"),
         ("[1]", r": this is not a certificate of version 1 or 2, but of None; make one with loader.certificate\(\)"),
         (
             '{"version": 7}',

@@ -69,7 +69,7 @@ def test_positions_may_be_chosen() -> None:
     assert list(some) == [whole[5], whole[0], whole[5]]
     assert some[0] == whole[0]
     assert len(loader.trace(2, [])) == 0
-    with pytest.raises(RowIndexError, match=r"position 3 is not in this trace of 3 positions of step 2"):
+    with pytest.raises(RowIndexError, match=r"position 3 is not in this trace of 3 positions; pass one"):
         some[3]
 
 
@@ -168,7 +168,7 @@ ENDLESS = loader_of(line(8), 4, num_epochs=None)
         (lambda: ENDLESS.find(0), ArgumentError, r"the run is infinite: pass steps=range\(start, stop\)"),
         (lambda: loader_of(mixture(stop="never"), 4).find(0), ArgumentError, "the run is infinite: pass steps="),
         (lambda: LINE.trace(2), RowIndexError, "step 2 is out of range: steps are at least 0 and below 2"),
-        (lambda: LINE.trace(0, [4]), RowIndexError, r"positions=\[4\]: pass ints of at least 0 and below 4, the batch"),
+        (lambda: LINE.trace(0, [4]), RowIndexError, r"positions=\[4\]: pass ints of 0 or more, below 4, the batch"),
         (lambda: LINE.trace(0, [-1]), RowIndexError, r"positions=\[-1\]"),
         (lambda: LINE.trace(0, [0.5]), RowIndexError, r"positions=\[0\.5\]"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
-from loadax.loader.metrics.timeline import Bar, Event, Recorder, Timeline
+from loadax.loader.metrics.timeline import Bar, Recorder, Timeline
 from loadax.loader.reports.bottleneck import LoaderInfo, report
 from loadax.loader.reports.timeline_plot import write_timeline
 from tests.clocks import Machine
@@ -30,9 +30,12 @@ def test_only_the_last_events_are_kept() -> None:
     for step in range(10):
         recorder.taken(1.0 + step, 0.5, step, step % 3)
     timeline = recorder.timeline()
-    assert [event.step for event in timeline.events] == [6, 7, 8, 9]
-    assert [event.amount for event in timeline.events] == [0, 1, 2, 0]
-    assert timeline.forgotten == 6
+    assert [(bar.stage, bar.step) for _, bar in timeline.kept] == [
+        *(("training", 7), ("waiting", 8)),
+        *(("training", 8), ("waiting", 9)),
+    ]
+    assert [count for _, count in timeline.ready] == [0, 1, 2, 0]
+    assert timeline.forgotten == 15
 
 
 def test_recorded_events() -> None:
@@ -43,28 +46,36 @@ def test_recorded_events() -> None:
     recorder.piece(Timing(read=0.25, rows=9, worker=222), zero + 9, 5)
     recorder.placed(Timing(place=0.0625, began=zero + 3), 3)
     recorder.taken(zero + 4, 0.5, 3, 2)
-    lanes, events, forgotten, until = recorder.timeline()
-    assert lanes == ("training", "process 0", "process 1")  # this thread is not the loader's
-    assert [event._replace(began=round(event.began, 6)) for event in events] == [
-        Event("piece", 0, 1.0, (0.25, 0.5, 0.125), 3, 7),
-        Event("piece", 1, 2.0, (0.25, 0.0, 0.0), 4, 8),
-        Event("piece", 2, 8.75, (0.25, 0.0, 0.0), 5, 9),
-        Event("placed", 0, 3.0, (0.0625, 0.0, 0.0), 3, 0),
-        Event("taken", 0, 4.0, (0.5, 0.0, 0.0), 3, 2),
+    recorder.taken(zero + 5, 0.25, 4, 1)
+    kept, ready, forgotten, until = recorder.timeline()
+    assert [(lane, bar._replace(began=round(bar.began, 6), seconds=round(bar.seconds, 6))) for lane, bar in kept] == [
+        ("training", (1.0, 0.25, "read", 3, 7)),  # this thread is not the loader's
+        ("training", (1.25, 0.5, "transform", 3, 7)),
+        ("training", (1.75, 0.125, "assemble", 3, 7)),
+        ("process 0", (2.0, 0.25, "read", 4, 8)),
+        ("process 1", (8.75, 0.25, "read", 5, 9)),
+        ("training", (3.0, 0.0625, "place", 3, 0)),
+        ("training", (4.0, 0.5, "waiting", 3, 0)),
+        ("training", (4.5, 0.5, "training", 3, 0)),
+        ("training", (5.0, 0.25, "waiting", 4, 0)),
     ]
+    assert [(round(at, 6), count) for at, count in ready] == [(4.5, 2), (5.25, 1)]
     assert forgotten == 0
     assert until >= 0
 
 
 SHORT = Timeline(
-    lanes=("thread 0", "process 0", "process 1"),
-    events=(
-        Event("piece", 1, 0.5, (0.25, 0.5, 0.125), 0, 8),
-        Event("piece", 2, 0.25, (0.0, 0.0, 1e-9), 0, 1),
-        Event("taken", 0, 1.0, (0.5, 0.0, 0.0), 0, 1),
-        Event("placed", 0, 1.25, (0.125, 0.0, 0.0), 0, 0),
-        Event("taken", 0, 2.0, (0.25, 0.0, 0.0), 1, 0),
+    kept=(
+        ("process 0", Bar(0.5, 0.25, "read", 0, 8)),
+        ("process 0", Bar(0.75, 0.5, "transform", 0, 8)),
+        ("process 0", Bar(1.25, 0.125, "assemble", 0, 8)),
+        ("process 1", Bar(0.25, 1e-9, "assemble", 0, 1)),
+        ("training", Bar(1.5, 0.5, "training", 0, 0)),
+        ("training", Bar(1.0, 0.5, "waiting", 0, 0)),
+        ("thread 0", Bar(1.25, 0.125, "place", 0, 0)),
+        ("training", Bar(2.0, 0.25, "waiting", 1, 0)),
     ),
+    ready=((1.5, 1), (2.25, 0)),
     forgotten=7,
     until=3.0,
 )
@@ -77,12 +88,12 @@ def test_bars_of_events() -> None:
         "process 0": [(0.5, 0.25, "read", 0, 8), (0.75, 0.5, "transform", 0, 8), (1.25, 0.125, "assemble", 0, 8)],
         "process 1": [(0.25, 1e-9, "assemble", 0, 1)],
     }
-    assert SHORT.ready() == [(1.5, 1), (2.25, 0)]
 
 
 def test_lanes_are_sorted_by_number() -> None:
     names = (*(f"process {number}" for number in range(11)), "thread 1", "thread 0", "training")
-    assert list(Timeline(names, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
+    kept = tuple((name, Bar(0.0, 1.0, "read", 0, 1)) for name in names)
+    assert list(Timeline(kept, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
 
 
 def test_page_loads_nothing_and_escapes_names(tmp_path: Path) -> None:
@@ -94,7 +105,7 @@ def test_page_loads_nothing_and_escapes_names(tmp_path: Path) -> None:
     assert "{{" not in text
     assert "prefers-color-scheme: dark" in text
     stats = Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0)
-    timeline = Timeline(("</script>",), (Event("placed", 0, 0.0, (1.0, 0.0, 0.0), 0, 0),), 0, 1.0)
+    timeline = Timeline((("</script>", Bar(0.0, 1.0, "place", 0, 0)),), (), 0, 1.0)
     write_timeline(timeline, report(stats, LoaderInfo(maps=("</script><b>",))), tmp_path / "run.html")
     assert "<b>" not in (tmp_path / "run.html").read_text()
     assert [name for name, _ in page_data(tmp_path / "run.html")["lanes"]] == ["training", "</script>"]
@@ -112,7 +123,7 @@ def test_timeline_continues_over_batch_sizes(tmp_path: Path) -> None:
 
 
 def test_title_counts_dropped_events(tmp_path: Path) -> None:
-    timeline = Timeline(("thread 0",), (Event("taken", 0, 100.0, (1.5, 0.0, 0.0), 9, 1),), 12345, 102.0)
+    timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0)
     write_timeline(timeline, report(Stats()), tmp_path / "run.html")
     assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.html").read_text()
     assert page_data(tmp_path / "run.html")["span"] == [100.0, 101.5]
@@ -163,7 +174,7 @@ def assert_traced(path: Path, timeline: Timeline) -> None:
         for drawn, bar in zip(found[lane], bars, strict=True):
             assert drawn[:2] == pytest.approx(bar[:2], abs=2e-9)
     counts = [event["args"]["batches"] for event in events if event["ph"] == "C"]
-    assert counts == [count for _, count in timeline.ready()]
+    assert counts == [count for _, count in timeline.ready]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -195,7 +206,7 @@ def test_page_and_trace_show_the_run(workers: int, tmp_path: Path, monkeypatch: 
         ]
         for lane, bars in lanes.items()
     }
-    assert drawn["ready"] == [[round(at * 1e6), count] for at, count in timeline.ready()]
+    assert drawn["ready"] == [[round(at * 1e6), count] for at, count in timeline.ready]
     assert len(drawn["ready"]) == 30
     assert {"training"} <= lanes.keys() <= {"training", "thread 0", "thread 1"}
     assert (len(lanes) > 1) == (workers > 0)

@@ -199,7 +199,7 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
     with pytest.raises(
-        UnsupportedError, match=r"read by array-record, which can't be imported \(.*\): pip install array-record"
+        UnsupportedError, match=r"needs array-record, which can't be imported \(.*\): pip install array-record"
     ):
         loadax.from_array_record(folder)
 

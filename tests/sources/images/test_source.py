@@ -189,7 +189,7 @@ def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         UnsupportedError,
-        match=rf"images is read by .*, which can't be imported \(import of {module} .*\): "
+        match=rf"images needs .*, which can't be imported \(import of {module} .*\): "
         r"pip install opencv-python-headless pillow simplejpeg",
     ):
         loadax.from_images(tmp_path)
