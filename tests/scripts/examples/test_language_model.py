@@ -118,10 +118,11 @@ def segments(lengths: list[int]) -> dict[str, jax.Array]:
     tokens = np.random.default_rng(sum(lengths)).integers(1, 257, sum(lengths))
     positions = np.concatenate([*(np.arange(length) for length in lengths), empty]).astype(np.int32)
     row = {
-        "tokens": np.concatenate([tokens, empty]).astype(np.uint16),
+        "inputs": np.concatenate([tokens, empty]).astype(np.uint16),
+        "targets": np.concatenate([np.append(tokens[1:], 0), empty]).astype(np.uint16),
         "segment_ids": np.concatenate([*numbers, empty]),
         "positions": positions,
-        "loss_mask": positions > 0,
+        "loss_mask": np.append(positions[1:] > 0, False),
     }
     return {name: jnp.asarray(leaf[None]) for name, leaf in row.items()}
 
@@ -142,7 +143,7 @@ def test_a_segment_of_a_packed_row_is_predicted_as_if_it_were_alone(model: nnx.M
 
 def test_a_token_is_predicted_from_what_came_before_it_alone(model: nnx.Module) -> None:
     row = segments([20, 12])
-    changed = row | {"tokens": row["tokens"].at[0, 10].add(1)}
+    changed = row | {"inputs": row["inputs"].at[0, 10].add(1)}
     differs = (jnp.abs(predict(model, row) - predict(model, changed)).max(axis=-1) > 1e-6)[0]
     assert differs.tolist() == [10 <= token < 20 for token in range(64)]
 
@@ -151,7 +152,7 @@ def test_the_loss_counts_what_follows_inside_a_segment_and_nothing_else(example:
     row = segments([20, 30, 9])
     bits, count = example.bits_and_count(model, row)
     chances = np.asarray(jax.nn.log_softmax(predict(model, row)))[0] / np.log(2)
-    numbers, tokens = np.asarray(row["segment_ids"])[0], np.asarray(row["tokens"])[0]
+    numbers, tokens = np.asarray(row["segment_ids"])[0], np.asarray(row["inputs"])[0]
     expected = [-chances[i, tokens[i + 1]] for i in range(63) if numbers[i] == numbers[i + 1] != 0]
     assert int(count) == len(expected) == 19 + 29 + 8
     assert float(bits) == pytest.approx(sum(expected), rel=1e-5)
@@ -175,7 +176,9 @@ def documents(example: ModuleType, file: Path) -> list[bytes]:
 
 
 def test_bigrams_are_counted_inside_segments(example: ModuleType) -> None:
-    dataset = loadax.from_documents(np.array([1, 2, 1, 2, 3, 3]), offsets=[0, 4, 6]).pack(8, method="best_fit")
+    dataset = loadax.from_documents(np.array([1, 2, 1, 2, 3, 3]), offsets=[0, 4, 6]).pack(
+        8, method="best_fit", targets="shift"
+    )
     bits = example.bits_of_bigrams([dataset], dataset)
     # 1 -> 2 twice, 2 -> 1 once, 3 -> 3 once; 2 -> 3 stands between two documents and does not count. One is added to
     # each count.
