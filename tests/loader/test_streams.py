@@ -51,7 +51,6 @@ def batches_of(
         lambda ds: ds.split_by(lambda row: 0, 0.5),
         lambda ds: ds.repeat(2),
         lambda ds: ds.zip(ds),
-        lambda ds: ds.windows(2),
         lambda ds: ds.cache("/tmp/nowhere"),
         lambda ds: loadax.concat([ds, ds]),
         lambda ds: Dataloader(ds, BATCH)[0],
