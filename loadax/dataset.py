@@ -933,7 +933,8 @@ class Dataset:
                 changes: the same record has the same number in every epoch.
             with_epoch: Whether to pass the epoch, an int from 0, after the row: `fn(example, epoch)`, or
                 `fn(example, row, epoch, rng)`, such as to choose another caption in each. In a mixture it is that of
-                the row's dataset, and in `repeat` each time is one. Rows then differ between epochs, as with `rng`:
+                the row's dataset, in `repeat` each time is one, and with `sample` each draw: it is then
+                `epoch * size + position`, so divide it by `size`. Rows then differ between epochs, as with `rng`:
                 `filter`, `pack`, `cache`, `split_by` and `keep_on_device` refuse such a map before them. A stream has
                 no epochs for a map; map before `to_stream`.
 
