@@ -384,7 +384,8 @@ class Dataset:
                 data hold every sixth hour.
             seams: What happens where one part of `concat` ends and the next begins. "avoid": no window or target
                 crosses such a seam, since there may be a gap in time, and the first window of each part begins with
-                it. "cross": rows are taken as if the parts were one.
+                it. "cross": rows are taken as if the parts were one. Seams are not known behind `cache` and `windows`:
+                call this before them.
 
         Raises:
             ArgumentError: If a value can't be used, or windows follow a verb that leaves rows out or reorders them,
@@ -932,7 +933,8 @@ class Dataset:
                 changes: the same record has the same number in every epoch.
             with_epoch: Whether to pass the epoch, an int from 0, after the row: `fn(example, epoch)`, or
                 `fn(example, row, epoch, rng)`, such as to choose another caption in each. In a mixture it is that of
-                the row's dataset, and in `repeat` each time is one. Rows then differ between epochs, as with `rng`:
+                the row's dataset, in `repeat` each time is one, and with `sample` each draw: it is then
+                `epoch * size + position`, so divide it by `size`. Rows then differ between epochs, as with `rng`:
                 `filter`, `pack`, `cache`, `split_by` and `keep_on_device` refuse such a map before them. A stream has
                 no epochs for a map; map before `to_stream`.
 
@@ -1228,6 +1230,9 @@ class Dataset:
 
     def keep(self, *names: str) -> "Dataset":
         """Keeps these leaves alone. Arrays, zarr groups, npy files and tables then read no others.
+
+        Behind `concat`, `zip`, `mix` and maps, that holds only where a `Dataloader` reads columns, without maps other
+        than elementwise ones: call it on the parts, or before the maps.
 
         After a map it needs no rows of one shape: leaves that can't be in a batch, such as texts or ragged ones, are
         dropped before `pad`, `pack` or a `Dataloader` would refuse them.

@@ -126,6 +126,8 @@ def test_a_map_may_take_the_epoch() -> None:
         begun = [value % 100 for value in values(mixed, 0) if value // 1000 < 3]  # a's rows are read again and again
         assert begun[:3] == [0, 0, 0]
         assert max(begun) >= 2
+        draws = mapped.sample(np.ones(len(VALUES)), size=4)
+        assert [value % 100 for value in values(draws, 2)] == [8, 9, 10, 11]  # epoch * size + position
         flat = plain.flat_map(lambda value, epoch: [value, value + epoch], 2, with_epoch=True)
         assert values(flat, 5)[1::2] == [value + 5 for value in VALUES.tolist()]
 

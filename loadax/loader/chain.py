@@ -77,9 +77,10 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
 class LoaderChain:
     """Loaders one after the other as one, made by `loadax.chain`, with the members of a `Dataloader`.
 
-    Steps and epochs count over all phases; `it.phase` is the index of the next batch's loader. A state holds one state
-    for each phase that has begun: these must match where it is restored, while later ones may change, and loaders may
-    be added at the end. In the first phase, it is the state of that loader alone.
+    Steps and epochs count over all phases, while a map `with_epoch=True` gets the epoch of its loader, from 0 in each
+    phase; `it.phase` is the index of the next batch's loader. A state holds one state for each phase that has begun:
+    these must match where it is restored, while later ones may change, and loaders may be added at the end. In the
+    first phase, it is the state of that loader alone.
 
     Attributes:
         loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `certificate()`, ….

@@ -82,7 +82,18 @@ class DataIterator:
             before.leave()
             before.executor.close()
             before = None
-        return Stretch(self, target, first, local, self._streams, guard, before, earlier)
+        try:
+            return Stretch(self, target, first, local, self._streams, guard, before, earlier)
+        except Exception as error:
+            self._name_phase(error, step)
+            raise
+
+    def _name_phase(self, error: Exception, step: int) -> None:
+        """Adds a note to the error of a step that says which loader of a chain it is of."""
+        if self._phases.last:
+            phase = self._phases.locate(step)[0]
+            first = self._phases.first_steps[phase]
+            error.add_note(f"in loaders[{phase}] of the chain, which begins at its step {first}")
 
     def _begin(self, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
         """Begins a run at the current step, with the other hosts.
@@ -195,8 +206,7 @@ class DataIterator:
                     if isinstance(error, ClosedError) and ended:
                         continue  # another thread reached the end first, or is about to open the next stretch
                 self._error = error
-                if self._phases.last:
-                    error.add_note(f"in loaders[{self.phase}] of the chain, which begins at its step {stretch.first}")
+                self._name_phase(error, self._step)
                 self._stretch.guard.tell_hosts(self._step, error)
                 self.close()
                 raise

@@ -28,10 +28,13 @@ class Sliced(VerbOrder):
 
     @property
     def runs(self) -> Integers | None:
-        single, starts = super().runs, self.parent.runs
-        if single is not None or starts is None or self.step < 0:
-            return single
-        first = np.unique(np.maximum(-(-(starts - self.start) // self.step), 0))  # at or after each start
+        start, step, parent = self.start, self.step, self.parent
+        while isinstance(parent, Sliced):  # two that reverse the rows have the runs of what they reverse
+            start, step, parent = parent.start + start * parent.step, step * parent.step, parent.parent
+        starts = parent.runs
+        if starts is None or step < 0:
+            return None
+        first = np.unique(np.maximum(-(-(starts - start) // step), 0))  # at or after each start
         return first[first < self.size]
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:

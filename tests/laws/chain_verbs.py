@@ -69,6 +69,8 @@ class Chain:
     """Rows from one position to the next; None behind any verb but slices."""
     runs: tuple[Any, ...] | None = None
     """The run of each position: rows of one run are consecutive. None: rows are in another order."""
+    backwards: tuple[Any, ...] | None = None
+    """The same where a slice has reversed them, for another one that does."""
     maps: int = 0
     """How many maps a row went through since it was read, packs among them: the place of the next one in the chain."""
     batch_mapped: bool = False
@@ -104,7 +106,7 @@ class Chain:
     def then(self, verb: str, dataset: Dataset, epoch: Epoch, **changes: Any) -> "Chain":
         """The chain with one more verb."""
         if "stride" in changes:
-            changes.setdefault("runs", None)
+            changes = {"runs": None, "backwards": None} | changes
         return replace(self, dataset=dataset, epoch=remembered(epoch), story=(*self.story, verb), **changes)
 
 
@@ -204,9 +206,9 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
         return found if step in (None, 1) else [visit._replace(lane=None) for visit in found]
 
     stride = None if chain.stride is None else chain.stride * (step or 1)
-    runs = None if chain.runs is None or (step or 1) < 0 else chain.runs[start:stop:step]
-    if stride is not None and stride > 0:
-        runs = (0,) * len(chain.values()[start:stop:step])
+    either = chain.backwards if chain.runs is None else chain.runs
+    runs = None if either is None else either[start:stop:step]
+    forward = (chain.runs is not None) == ((step or 1) > 0)
     text = ":".join("" if each is None else str(each) for each in (start, stop, step))
     return chain.then(
         f"[{text}]",
@@ -214,7 +216,8 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
         epoch,
         splittable=not chain.varies,
         stride=stride,
-        runs=runs,
+        runs=runs if forward else None,
+        backwards=None if forward else runs,
     )
 
 

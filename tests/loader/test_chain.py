@@ -15,7 +15,15 @@ from jax.sharding import PartitionSpec as P
 
 import loadax
 from loadax import Dataloader, Dataset, chain, from_arrays, from_source
-from loadax.errors import ArgumentError, ClosedError, PartitionError, RowIndexError, StateError, StreamError
+from loadax.errors import (
+    ArgumentError,
+    ClosedError,
+    PartitionError,
+    RowIndexError,
+    StateError,
+    StreamError,
+    WorkerError,
+)
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.plan.find import StepPosition
 from loadax.sharding import data_parallel
@@ -283,6 +291,15 @@ def test_errors_name_the_loader_and_the_iterator_goes_on_after_them(expected: li
             assert notes == ["in loaders[1] of the chain, which begins at its step 4"]
         batches.set_state(8)
         check(batches, expected[9:])
+
+
+def test_loader_whose_workers_cannot_start_is_named() -> None:
+    lock = threading.Lock()
+    unsendable = from_source([{"x": 1}] * 8).map(lambda row: (lock, row)[1])
+    run = chain([Dataloader(ROWS, 16), Dataloader(unsendable, 8, worker_type="process", num_workers=1)])
+    with run.iterate() as batches, pytest.raises(WorkerError, match="can't be sent to a worker process") as caught:
+        list(batches)
+    assert caught.value.__notes__ == ["in loaders[1] of the chain, which begins at its step 4"]
 
 
 def test_closed_iterator_does_not_open_the_next_phase() -> None:

@@ -258,7 +258,16 @@ class TestBehindOtherVerbs:
                 [range(15), range(15, 40)],
             ),
             (lambda one, two: concat([one, two]).select(range(1, 39, 2)), [range(1, 15, 2), range(15, 39, 2)]),
+            (
+                lambda one, two: concat([one, two]).zip(hours(0, 40))[1:39:2].map(lambda pair: pair[0]),
+                [range(1, 15, 2), range(15, 39, 2)],
+            ),
+            (
+                lambda one, two: concat([one, two]).zip(hours(0, 40))[::-1][::-1].map(lambda pair: pair[0]),
+                [range(15), range(15, 40)],
+            ),
             (lambda one, _: one[::-1][::-1], [range(15)]),
+            (lambda one, two: concat([one, two])[5:][::-1][1:][::-1], [range(5, 15), range(15, 39)]),
         ],
     )
     @pytest.mark.parametrize("seams", ["avoid", "cross"])
