@@ -225,6 +225,27 @@ def test_equal_sizes_need_the_budget_of_a_leaf() -> None:
     assert len(data.pack(BUDGETS, **OPTIONS)) == 1
 
 
+def test_offsets_of_nested_leaves() -> None:
+    data: Dataset = from_source(graphs([(4, 7), (3, 2)]))
+    names = {"nodes": "graph.nodes", "edges": "graph.edge.values", "senders": "graph.edge.senders"}
+    budgets: Any = {names["nodes"]: 9, (names["edges"], names["senders"], "receivers"): 12}
+    offsets = {names["senders"]: names["nodes"], "receivers": names["nodes"]}
+    nested = data.rename(names).pack(budgets, **{**OPTIONS, "offsets": offsets})[0]["graph"]
+    np.testing.assert_array_equal(nested["edge"]["senders"], data.pack(BUDGETS, **OPTIONS)[0]["senders"])
+
+
+def test_budget_named_documents_beside_values_of_documents() -> None:
+    data: Dataset = from_source(graphs([(4, 7), (3, 2)])).rename({"nodes": "documents"})
+    budgets: Any = {"documents": 9, ("edges", "senders", "receivers"): 12}
+    with pytest.raises(
+        ArgumentError, match=r"would share 'documents_segment_ids'; .*: \.rename\({'documents': 'texts'}"
+    ):
+        len(data.pack(budgets, method="best_fit", most_documents=4))
+    budgets["texts"] = budgets.pop("documents")
+    row = data.rename({"documents": "texts"}).pack(budgets, method="best_fit", most_documents=4)[0]
+    assert row["texts_segment_ids"].max() == row["documents_segment_ids"].max() == 2
+
+
 GRAPH = graphs([(3, 5)])[0]
 
 
