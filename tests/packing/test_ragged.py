@@ -1,5 +1,6 @@
 """`pack` of ragged leaves of any rank under budgets: graphs whose edges count on, against a slow packer."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,27 @@ def test_equal_sizes_need_the_budget_of_a_leaf() -> None:
     ):
         len(data.pack(given, **OPTIONS))
     assert len(data.pack(BUDGETS, **OPTIONS)) == 1
+
+
+def test_an_interrupted_pass_over_graphs_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given, seen = graphs([(1 + row % 8, row % 12) for row in range(200)]), list[int]()
+
+    def read(graph: Row, index: int) -> Row:
+        seen.append(index)
+        if index == 150 and stops:
+            raise KeyError("stop")
+        return graph
+
+    data: Dataset = from_source(given).map(read, with_index=True)
+    stops = True
+    with pytest.raises(KeyError, match="stop") as failed:
+        data.pack(BUDGETS, **OPTIONS, index=tmp_path / "i", key="v1")
+    assert "goes on from there" in str(failed.value.__notes__)
+    stops, before = False, len(seen)
+    resumed = data.pack(BUDGETS, **OPTIONS, index=tmp_path / "i", key="v1")
+    assert len(seen) - before < 200
+    assert "deleted" not in caplog.text
+    assert len(resumed) == len(from_source(given).pack(BUDGETS, **OPTIONS))
 
 
 def test_offsets_of_nested_leaves() -> None:
