@@ -470,7 +470,8 @@ def group(chain: Chain, grouping: Grouping, given: bool, index: Path | None = No
 
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         found = chain.visits(0 if chain.varies else number)
-        values = [[found[position].value for position in group] for group in rows]
+        # A copy each, since a row may be twice in a group.
+        values = [[deepcopy(found[position].value) for position in group] for group in rows]
         return [Visit(row, number, value) for row, value in enumerate(values) if all(each(row) for each in keep)]
 
     measure: Any = sizes_of if len(names) > 1 else only_size
