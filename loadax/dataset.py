@@ -1046,8 +1046,8 @@ class Dataset:
             progress: Whether to show a progress bar meanwhile. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: If a value can't be used; with `counts`, if the order changes every epoch, all counts are 0,
-                or `counts` is a function and a map before it is random.
+            ArgumentError: If a value can't be used; with `counts`, if the order changes every epoch, or `counts` is a
+                function and a map before it is random.
             LeafTypeError: If a function `counts` does not return an int of 0 or more. Names the row.
             LeafError: On reading a row of which `fn` makes more or fewer examples. Names the row.
 

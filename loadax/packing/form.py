@@ -30,7 +30,7 @@ class Form:
 
     def __init__(self, structure: Structure, arrays: Sequence[NDArray[Any]], options: PackOptions):
         self._structure, self.paths = structure, structure.paths
-        names = structure.names
+        self.names = names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
         own = [name if options.by_leaf else ALL for name in names]
         self.groups = [budgets.index(options.leaves.get(name, budget)) for name, budget in zip(names, own, strict=True)]

@@ -79,9 +79,9 @@ def _offsets(offsets: Any, by_leaf: bool, bos: Any) -> dict[str, str]:
 
 
 def _added(add: Any) -> tuple[str, ...]:
-    if isinstance(add, str) or not isinstance(add, Sequence) or not set(names := [*add]) <= set(ADDED):
+    if isinstance(add, str) or not isinstance(add, Sequence) or not all(name in ADDED for name in add):
         raise ArgumentError(f"add={add!r}: pass a tuple of some of {ADDED}, such as ('segment_ids',)", argument="add")
-    return tuple(name for name in ADDED if name in names)
+    return tuple(name for name in ADDED if name in add)
 
 
 def _check_method(method: Any, long: Any, by_leaf: bool) -> None:

@@ -113,9 +113,10 @@ class PackedRows:
             _Shown(group, leaf, dtype, shape)
             for leaf, (group, dtype, shape) in enumerate(zip(form.groups, form.dtypes, form.shapes, strict=True))
         ]
-        shows: dict[str, Any] = {**form.build(leaves)}  # a dict, whatever mapping a document is
         for name, budget in options.offsets.items():
-            shows[name] = _with_offset(name, shows[name], budgets, budget, options)
+            leaf = form.names.index(name)
+            leaves[leaf] = _with_offset(name, leaves[leaf], budgets, budget, options)
+        shows: dict[str, Any] = {**form.build(leaves)}  # a dict, whatever mapping a document is
         if options.shift:
             _shift_leaves(shows)
         added = {
@@ -126,6 +127,9 @@ class PackedRows:
         }
         self._own_mask = _own_mask(shows.get(_MASK)) if _MASK in added else None
         if form.one_value and "segment_ids" in options.add:
+            if "documents_segment_ids" in added:
+                what = "the budget 'documents' and leaves of one value a document would share 'documents_segment_ids'"
+                raise ArgumentError(f"{what}; name it otherwise: .rename({{'documents': 'texts'}})", argument="seq_len")
             added["documents_segment_ids"] = _Shown(len(budgets), "segment_ids", _DTYPES["segment_ids"])
         for name in added:
             if name in shows and name != _MASK:
@@ -269,7 +273,7 @@ class PackedRows:
         return targets
 
 
-def _with_offset(name: str, shown: Any, budgets: list[str], budget: str, options: PackOptions) -> _Shown:
+def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, options: PackOptions) -> _Shown:
     """A leaf of indices that count on in the row.
 
     Raises:
@@ -282,8 +286,7 @@ def _with_offset(name: str, shown: Any, budgets: list[str], budget: str, options
     if shown.dtype.kind not in "iu" or np.iinfo(shown.dtype).max < largest:
         what = f"offsets: leaf {name!r} is {shown.dtype}, which can't be an index of up to {largest}"
         raise ArgumentError(f"{what}; cast it to int32 in a map", argument="offsets")
-    indexed: _Shown = shown._replace(offset=budgets.index(budget))
-    return indexed
+    return shown._replace(offset=budgets.index(budget))
 
 
 def _shift_leaves(shows: dict[str, Any]) -> None:

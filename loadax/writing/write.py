@@ -42,7 +42,8 @@ def _ragged_advice() -> Iterator[None]:
     try:
         yield
     except LeafError as error:
-        if "rows are ragged" in str(error) or "[0]" in str(error):  # or lists whose lengths differ
+        grouped = any("group()" in note for note in getattr(error, "__notes__", ()))  # which needs a map
+        if not grouped and ("rows are ragged" in str(error) or "[0]" in str(error)):  # or lists whose lengths differ
             error.add_note("loadax: pass ragged=True to store rows of any length, and overwrite=True if it was begun")
         raise
 

@@ -259,6 +259,8 @@ class Choices:
             for leaf in (chain.like.values() if isinstance(chain.like, dict) else ())
         ):
             return chain  # nested documents are not in the oracle
+        if isinstance(chain.like, list):
+            return chain  # nor are lists of arrays of one shape, which are entries
         ranks = {np.ndim(leaf) > 0 for row in chain.values() for leaf in leaves(row) if numeric(leaf)}
         if len(ranks) > 1:
             return chain  # nor are values of documents, but those of graphs

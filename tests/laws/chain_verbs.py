@@ -443,7 +443,8 @@ def flat_map_counts(chain: Chain, given: bool, index: Path | None = None) -> Cha
     else:
         dataset = chain.dataset.flat_map(lambda row: parts(row, count_of(row)), counts=count_of, index=index)
     verb, like = f".flat_map({'counts' if given else 'count_of'})", owned(scaled(0)(deepcopy(chain.like)))
-    made = Chain(dataset, remembered(epoch), sum(counts), like, (*chain.story, verb), one_by_one=True)
+    runs = (0,) * sum(counts)
+    made = Chain(dataset, remembered(epoch), len(runs), like, (*chain.story, verb), one_by_one=True, runs=runs)
     return replace(made, unlike=chain.unlike, maps=chain.maps + 1, random=chain.random)
 
 
@@ -472,7 +473,8 @@ def group(chain: Chain, grouping: Grouping, given: bool, index: Path | None = No
 
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         found = chain.visits(0 if chain.varies else number)
-        values = [[found[position].value for position in group] for group in rows]
+        # A copy each, since a row may be twice in a group.
+        values = [[deepcopy(found[position].value) for position in group] for group in rows]
         return [Visit(row, number, value) for row, value in enumerate(values) if all(each(row) for each in keep)]
 
     measure: Any = sizes_of if len(names) > 1 else only_size
@@ -483,7 +485,7 @@ def group(chain: Chain, grouping: Grouping, given: bool, index: Path | None = No
     dataset = chain.dataset.group(budgets, measure, *grouping[1:], index=index)
     story = (*chain.story, f".group({', '.join(map(str, grouping))}, {given})")
     like = [chain.like for _ in rows[0]]
-    made = Chain(dataset, remembered(epoch), len(rows), like, story, one_by_one=True)
+    made = Chain(dataset, remembered(epoch), len(rows), like, story, one_by_one=True, runs=(0,) * len(rows))
     return replace(made, unlike=chain.unlike, maps=chain.maps + 1, random=chain.random)
 
 

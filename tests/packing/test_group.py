@@ -234,13 +234,16 @@ def test_an_interrupted_pass_goes_on_and_executors_share_it(tmp_path: Path) -> N
     assert grouped.describe() == data.group(9, np.arange(200) % 5).describe()
 
 
-def test_unmapped_groups_name_the_map_that_is_missing() -> None:
+def test_unmapped_groups_name_the_map_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(LeafError) as failed:
         Dataloader(graphs().group(BUDGETS, SIZES), 8, num_workers=0)[0]
     assert "is a list of examples; make one of fixed shape of it: .map(fn)" in str(failed.value.__notes__)
     mapped = graphs().group(BUDGETS, SIZES).map(batch_of_graphs)  # the advice
     assert Dataloader(mapped, 8, num_workers=0)[0]["edges"].shape == (8, 60, 2)
     assert mapped.read([])["nodes"].shape == (0, 24)
+    with pytest.raises(LeafError) as failed:
+        graphs().group(BUDGETS, SIZES).cache(tmp_path, ragged=True)
+    assert [note for note in failed.value.__notes__ if "list of examples" in note] == failed.value.__notes__
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`pack` of ragged leaves of any rank under budgets: graphs whose edges count on, against a slow packer."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,48 @@ def test_equal_sizes_need_the_budget_of_a_leaf() -> None:
     ):
         len(data.pack(given, **OPTIONS))
     assert len(data.pack(BUDGETS, **OPTIONS)) == 1
+
+
+def test_an_interrupted_pass_over_graphs_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given, seen = graphs([(1 + row % 8, row % 12) for row in range(200)]), list[int]()
+
+    def read(graph: Row, index: int) -> Row:
+        seen.append(index)
+        if index == 150 and stops:
+            raise KeyError("stop")
+        return graph
+
+    data: Dataset = from_source(given).map(read, with_index=True)
+    stops = True
+    with pytest.raises(KeyError, match="stop") as failed:
+        data.pack(BUDGETS, **OPTIONS, index=tmp_path / "i", key="v1")
+    assert "goes on from there" in str(failed.value.__notes__)
+    stops, before = False, len(seen)
+    resumed = data.pack(BUDGETS, **OPTIONS, index=tmp_path / "i", key="v1")
+    assert len(seen) - before < 200
+    assert "deleted" not in caplog.text
+    assert len(resumed) == len(from_source(given).pack(BUDGETS, **OPTIONS))
+
+
+def test_offsets_of_nested_leaves() -> None:
+    data: Dataset = from_source(graphs([(4, 7), (3, 2)]))
+    names = {"nodes": "graph.nodes", "edges": "graph.edge.values", "senders": "graph.edge.senders"}
+    budgets: Any = {names["nodes"]: 9, (names["edges"], names["senders"], "receivers"): 12}
+    offsets = {names["senders"]: names["nodes"], "receivers": names["nodes"]}
+    nested = data.rename(names).pack(budgets, **{**OPTIONS, "offsets": offsets})[0]["graph"]
+    np.testing.assert_array_equal(nested["edge"]["senders"], data.pack(BUDGETS, **OPTIONS)[0]["senders"])
+
+
+def test_budget_named_documents_beside_values_of_documents() -> None:
+    data: Dataset = from_source(graphs([(4, 7), (3, 2)])).rename({"nodes": "documents"})
+    budgets: Any = {"documents": 9, ("edges", "senders", "receivers"): 12}
+    with pytest.raises(
+        ArgumentError, match=r"would share 'documents_segment_ids'; .*: \.rename\({'documents': 'texts'}"
+    ):
+        len(data.pack(budgets, method="best_fit", most_documents=4))
+    budgets["texts"] = budgets.pop("documents")
+    row = data.rename({"documents": "texts"}).pack(budgets, method="best_fit", most_documents=4)[0]
+    assert row["texts_segment_ids"].max() == row["documents_segment_ids"].max() == 2
 
 
 GRAPH = graphs([(3, 5)])[0]

@@ -162,7 +162,7 @@ def kept_pass(
         with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
             run_pass(work, parts, options, done)
         return merge(map(parts.take, range(parts.count)))
-    known = identity()
+    known = json.loads(json.dumps(dict(identity())))  # as it is read again, with lists in place of tuples
     path = folder.parts(name, _digest(known))
     is_run = shared and this_process().count > 1
 
