@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, final
+from operator import attrgetter
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,13 @@ from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
-from loadax.protocols import Tree
+from loadax.protocols import Integers, Tree
 
 BARE = "tokens"
 """Leaf name for a document that is a bare array."""
+Column: TypeAlias = Sequence[NDArray[Any]]
+"""A leaf of several documents."""
+_KIND = attrgetter("dtype", "ndim")
 
 
 @final
@@ -45,8 +49,6 @@ class Form:
             (dtype, shape, group < self.num_lengths)
             for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
         ]
-        self._ndims = [1 + len(shape) for shape in self.shapes]
-        self._of_one_value = [leaf for leaf, group in enumerate(self.groups) if group == self.num_lengths]
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -62,24 +64,29 @@ class Form:
         Raises:
             LeafError: When its form differs from that of the first; names the row and the leaf.
         """
-        arrays = self._plain_leaves(example)
-        if arrays is None:
-            arrays = self._cast_leaves(example, row)
+        arrays = self._cast_leaves(example, row)
         self._check_lengths(arrays, row)
         return arrays
 
-    def _plain_leaves(self, example: Tree) -> list[NDArray[Any]] | None:
-        """The leaves of a document, if they are arrays of the expected dtypes and shapes already."""
-        leaves = self._structure.plain_leaves(example)
-        if leaves is None:
+    def columns(self, examples: Sequence[Tree], rows: Sequence[int]) -> list[Column]:
+        """The leaves of all documents, by leaf; see `leaves`."""
+        return self._plain_columns(examples) or [*zip(*map(self.leaves, examples, rows), strict=True)]
+
+    def _plain_columns(self, examples: Sequence[Tree]) -> list[Column] | None:
+        """The leaves of all documents, if they are arrays of the expected dtypes, shapes and lengths already."""
+        keys, columns = self._structure.keys, list[Column]()
+        if not self._structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(keys)}:
             return None
-        # Comparing lists is quick: this is most of the work for small documents, such as graphs.
-        if any(kind is not np.ndarray for kind in map(type, leaves)) or [leaf.dtype for leaf in leaves] != self.dtypes:
-            return None
-        for index in self._of_one_value:
-            leaves[index] = leaves[index][None]
-        alike = [leaf.shape[1:] for leaf in leaves] == self.shapes and [leaf.ndim for leaf in leaves] == self._ndims
-        return leaves if alike else None
+        # Sets over all documents are quick: these checks are most of the work for small ones, such as graphs.
+        for key, (dtype, shape, ragged) in zip(keys, self._like, strict=True):
+            column = [example.get(key) for example in examples]
+            if {*map(type, column)} != {np.ndarray} or {*map(_KIND, column)} != {(dtype, ragged + len(shape))}:
+                return None
+            if shape and {array.shape[ragged:] for array in column} != {shape}:
+                return None
+            columns.append(column if ragged else [array[None] for array in column])
+        sizes = [[*map(len, column)] for column in columns]
+        return columns if all(sizes[leaf] == sizes[other] for leaf, other in self._as_long) else None
 
     def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
@@ -97,14 +104,14 @@ class Form:
                 raise LeafError(f"{what}; cast it in a map")
         return arrays
 
-    def lengths(self, leaves: Sequence[NDArray[Any]]) -> list[int]:
-        """Lengths of a document, one for each budget."""
-        return [len(leaves[leaf]) for leaf in self._of_budget]
+    def lengths(self, columns: Sequence[Column]) -> Integers:
+        """int64[n, budgets]: lengths of documents, for each budget."""
+        return np.array([[*map(len, columns[leaf])] for leaf in self._of_budget], np.int64).T
 
     @property
     def one_value(self) -> bool:
         """Whether a leaf has one value a document."""
-        return bool(self._of_one_value)
+        return self.num_lengths in self.groups
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
         built: dict[Any, Any] = self._structure.build(leaves)
