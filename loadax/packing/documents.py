@@ -77,11 +77,10 @@ class Documents:
         found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
         assert found is not None, "a dataset without rows is refused"
         self.form: Form = found[0]
-        self.options: PackOptions = found[1]
-        """The options with the budgets of all leaves."""
+        self.options: PackOptions = found[1]  # with the budgets of all leaves
         self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
+        # int64[n, lengths]: expected lengths of documents that are read whole; a change is an error.
         self.known: Integers | None = None
-        """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)
@@ -225,10 +224,10 @@ def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) 
         form: Form of the documents.
     """
     numbers, total, out = request.numbers.tolist(), int(request.lengths.sum()), list[NDArray[Any] | None]()
-    bounds = [*zip(request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True)]
     for column, dtype, shape, want in zip(columns, form.dtypes, form.shapes, request.wanted, strict=True):
         parts = [column[number] for number in numbers if want]
         if sum(map(len, parts)) != total:  # not whole documents
+            bounds = zip(request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True)
             parts = [part[low:high] for part, (low, high) in zip(parts, bounds, strict=False)]
         out.append(np.concatenate(parts or [np.empty((0, *shape), dtype)]) if want else None)
     return out

@@ -15,10 +15,8 @@ from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
 from loadax.protocols import Integers, Tree
 
-BARE = "tokens"
-"""Leaf name for a document that is a bare array."""
-Column: TypeAlias = Sequence[NDArray[Any]]
-"""A leaf of several documents."""
+BARE = "tokens"  # leaf name for a document that is a bare array
+Column: TypeAlias = Sequence[NDArray[Any]]  # a leaf of several documents
 _KIND = attrgetter("dtype", "ndim")
 
 
@@ -37,14 +35,14 @@ class Form:
         names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
         own = [name if options.by_leaf else ALL for name in names]
+        # Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`.
         self.groups = [budgets.index(options.leaves.get(name, budget)) for name, budget in zip(names, own, strict=True)]
-        """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
+        # Shape of one entry of each leaf.
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
-        """Shape of one entry of each leaf."""
         self._like = [
             (dtype, shape, group < self.num_lengths)
             for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
@@ -64,7 +62,19 @@ class Form:
         Raises:
             LeafError: When its form differs from that of the first; names the row and the leaf.
         """
-        arrays = self._cast_leaves(example, row)
+        arrays = _arrays(example, row, self._structure)
+        for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
+            path = f"row {row}: leaf {self.paths[index]}"
+            if (array.shape[ragged:] != shape and array.size) or array.ndim < ragged:
+                shown = f"{path} is {array.dtype}{list(array.shape)}, in other documents entries have the shape"
+                raise LeafError(f"{shown} {list(shape)}; reshape it in a map")
+            if not ragged:
+                arrays[index] = array[None]
+            if ragged and not array.size:
+                arrays[index] = np.empty((len(array), *shape), dtype)  # NumPy makes an empty list float64
+            elif array.dtype.newbyteorder("=") != dtype:
+                what = f"{path} is {array.dtype}, in other documents it is {dtype}"
+                raise LeafError(f"{what}; cast it in a map")
         self._check_lengths(arrays, row)
         return arrays
 
@@ -88,22 +98,6 @@ class Form:
         sizes = [[*map(len, column)] for column in columns]
         return columns if all(sizes[leaf] == sizes[other] for leaf, other in self._as_long) else None
 
-    def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
-        arrays = _arrays(example, row, self._structure)
-        for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
-            path = f"row {row}: leaf {self.paths[index]}"
-            if (array.shape[ragged:] != shape and array.size) or array.ndim < ragged:
-                shown = f"{path} is {array.dtype}{list(array.shape)}, in other documents entries have the shape"
-                raise LeafError(f"{shown} {list(shape)}; reshape it in a map")
-            if not ragged:
-                arrays[index] = array[None]
-            if ragged and not array.size:
-                arrays[index] = np.empty((len(array), *shape), dtype)  # NumPy makes an empty list float64
-            elif array.dtype.newbyteorder("=") != dtype:
-                what = f"{path} is {array.dtype}, in other documents it is {dtype}"
-                raise LeafError(f"{what}; cast it in a map")
-        return arrays
-
     def lengths(self, columns: Sequence[Column]) -> Integers:
         """int64[n, budgets]: lengths of documents, for each budget."""
         return np.array([[*map(len, columns[leaf])] for leaf in self._of_budget], np.int64).T
@@ -119,10 +113,7 @@ class Form:
 
     def _check_lengths(self, arrays: list[NDArray[Any]], row: int) -> None:
         """Checks that leaves of one budget are equally long."""
-        for leaf, other in self._as_long:
-            if len(arrays[leaf]) != len(arrays[other]):
-                break
-        else:
+        if all(len(arrays[leaf]) == len(arrays[other]) for leaf, other in self._as_long):
             return
         shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(self.paths, arrays, strict=True))
         many = self.num_lengths > 1

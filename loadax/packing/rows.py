@@ -13,15 +13,15 @@ from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.packing.documents import PartsRequest
 from loadax.packing.form import BARE, Form
-from loadax.packing.places import Places
 from loadax.plan.pack import ADDED, PackOptions
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
 
+_FEW, _SHORT = 32, 16  # bounds, and entries for each, up to which a copy of each stretch is slower than one by a mask
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
 
+# Reads parts of documents, concatenated, for every wanted leaf of each request.
 ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
-"""Reads parts of documents, concatenated, for every wanted leaf of each request."""
 
 
 class Filling(NamedTuple):
@@ -64,17 +64,12 @@ class _Cut:
     """Columns of the rows of one group: the segments in them, and the leaves to write."""
 
     segments: Segments
-    begun: Integers
-    """Entries of each segment before the first column."""
+    begun: Integers  # entries of each segment before the first column
     lengths: Integers
-    columns: Integers
-    """First column of each segment, counted over all rows."""
-    begins: NDArray[np.bool_]
-    """Whether the first entry of a segment is `bos`."""
-    visible: NDArray[np.bool_]
-    """Which of the given segments these are."""
-    paired: bool
-    """Whether the entry after each segment is read too, for targets."""
+    columns: Integers  # first column of each segment, counted over all rows
+    begins: NDArray[np.bool_]  # whether the first entry of a segment is `bos`
+    visible: NDArray[np.bool_]  # which of the given segments these are
+    paired: bool  # whether the entry after each segment is read too, for targets
     request: PartsRequest
     out: dict[int, NDArray[Any]]
 
@@ -103,9 +98,10 @@ class _Cut:
         return found + np.arange(self.total, dtype=narrow)
 
     @cached_property
-    def places(self) -> Places:
-        """Places of the entries in the rows."""
-        return Places(self.columns, self.lengths)
+    def bounds(self) -> Integers:
+        """Begin and end of each stretch of columns with entries, counted over all rows."""
+        bounds, counts = np.unique([self.columns, self.columns + self.lengths], return_counts=True)
+        return bounds[counts == 1]  # the others are where two segments adjoin
 
 
 @final
@@ -247,30 +243,45 @@ class PackedRows:
                     values: Any = np.repeat(cut.segments.numbers.astype(shown.dtype), cut.lengths)
                 case "positions":
                     values = cut.positions
-                case "loss_mask" if self._own_mask is None:
-                    values = self._countable(cut)
-                case "loss_mask" if self._shift:
-                    values = _entries(cut, parts[self._own_mask], True, after[self._own_mask])
                 case "loss_mask":
-                    values = self._countable(cut)
-                    values[cut.own] &= parts[self._own_mask]
+                    values = self._countable(cut, parts, after)
                 case number:
                     assert isinstance(number, int)
                     assert box is not None
-                    values = _entries(
-                        cut, parts[number], self._bos_values[leaf], after[number] if shown.ahead else None
-                    )
+                    following = after[number] if shown.ahead else None
+                    values = _entries(cut, parts[number], self._bos_values[leaf], following)
                     values = values[:, *(slice(*bounds) for bounds in box[1:])]
                     if shown.offset is not None:
                         before = np.repeat(segments[shown.offset].columns[cut.visible], cut.lengths)
                         values = values + before.astype(values.dtype).reshape(-1, *[1] * len(shown.shape))
-            cut.places.put(values, self._fills[leaf], destination)
+            _put(values, cut.bounds, self._fills[leaf], destination)
 
-    def _countable(self, cut: _Cut) -> NDArray[np.bool_]:
-        """Whether each entry is a target, as far as that does not depend on the documents' own mask."""
+    def _countable(self, cut: _Cut, parts: Sequence[Any], after: Sequence[Any]) -> NDArray[np.bool_]:
+        """Whether each entry is a target."""
+        mask = self._own_mask
         if self._shift:
-            return np.broadcast_to(True, cut.total)
-        return cut.own.copy() if self._all_count else cut.positions > 0
+            return np.ones(cut.total, np.bool_) if mask is None else _entries(cut, parts[mask], True, after[mask])
+        counts = cut.own.copy() if self._all_count else cut.positions > 0
+        if mask is not None:
+            counts[cut.own] &= parts[mask]
+        return counts
+
+
+def _put(values: NDArray[Any], bounds: Integers, fill: Any, rows: NDArray[Any]) -> None:
+    """Writes values to the stretches of rows with these bounds, and `fill` between them."""
+    flat = np.ascontiguousarray(rows).reshape(-1, *rows.shape[2:])
+    if len(values) < len(flat):
+        flat[...] = fill
+    if len(bounds) > _FEW and len(values) < _SHORT * len(bounds):
+        lengths = np.diff(bounds, prepend=0, append=len(flat))
+        flat[np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)] = values
+    else:
+        start = 0
+        for begin, end in bounds.reshape(-1, 2).tolist():
+            flat[begin:end] = values[start : start + end - begin]
+            start += end - begin
+    if not rows.flags.c_contiguous:
+        rows[...] = flat.reshape(rows.shape)
 
 
 def _entries(cut: _Cut, part: Any, bos: Any, after: Any) -> NDArray[Any]:
