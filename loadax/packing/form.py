@@ -43,10 +43,9 @@ class Form:
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
-        self._like = [
-            (dtype, shape, group < self.num_lengths)
-            for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
-        ]
+        ragged = [group < self.num_lengths for group in self.groups]
+        self._like = [*zip(self.dtypes, self.shapes, ragged, strict=True)]
+        self.one_value = not all(ragged)  # whether a leaf has one value a document
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -102,14 +101,8 @@ class Form:
         """int64[n, budgets]: lengths of documents, for each budget."""
         return np.array([[*map(len, columns[leaf])] for leaf in self._of_budget], np.int64).T
 
-    @property
-    def one_value(self) -> bool:
-        """Whether a leaf has one value a document."""
-        return self.num_lengths in self.groups
-
-    def build(self, leaves: list[Any]) -> dict[Any, Any]:
-        built: dict[Any, Any] = self._structure.build(leaves)
-        return built
+    def build(self, leaves: list[Any]) -> Any:
+        return self._structure.build(leaves)
 
     def _check_lengths(self, arrays: list[NDArray[Any]], row: int) -> None:
         """Checks that leaves of one budget are equally long."""

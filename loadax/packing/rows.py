@@ -151,8 +151,7 @@ class PackedRows:
         self._shows, self._structure = flatten({**shows, **added}, is_leaf=lambda node: isinstance(node, _Shown))
         sizes = [*options.seq_lens.values(), options.most_documents or 0]
         self._specs = [ArraySpec((sizes[shown.group], *shown.shape), shown.dtype) for shown in self._shows]
-        self.spec = self._structure.build(self._specs)
-        """Spec of a row."""
+        self.spec = self._structure.build(self._specs)  # of a row
         self._fills = self._fill_values("value", filling.value)
         self._bos_values = self._fill_values("bos", 0 if filling.bos is None else filling.bos)
 
