@@ -206,6 +206,12 @@ class Reader:
         owned = self._last is None and self.source.traits.owns_memory
         return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
+    def lent_examples(self, visits: Visits) -> list[Tree]:
+        """As `examples`, in memory that the source may hold: they must be neither written to nor kept."""
+        if self.maps or not self.source.traits.reads_examples:
+            return self.examples(visits)
+        return self._read_examples(visits, self.source.lend_examples).items
+
     def results(self, visits: Visits) -> list[Tree]:
         """What the last map, a per-row one, returns for the examples at `visits`, which its function may still hold."""
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
@@ -357,8 +363,8 @@ class Reader:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
         return batch if self._last is None or self.source.traits.owns_memory else map_leaves(np.array, batch)
 
-    def _read_examples(self, visits: Visits) -> Examples:
-        examples = list(self._read_with_note(self.source.read_examples, visits))
+    def _read_examples(self, visits: Visits, read: Callable[[Visits], list[Tree]] | None = None) -> Examples:
+        examples = list(self._read_with_note(read or self.source.read_examples, visits))
         if len(examples) != len(visits.rows):
             raise SourceError(
                 f"{self.source.type_name}.examples returned {len(examples)} examples for {rows_text(visits.rows)}; "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.packing.form import Form, find_form
+from loadax.packing.form import Column, Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PackOptions
 from loadax.protocols import Integers, Order, Visits
@@ -77,11 +77,10 @@ class Documents:
         found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
         assert found is not None, "a dataset without rows is refused"
         self.form: Form = found[0]
-        self.options: PackOptions = found[1]
-        """The options with the budgets of all leaves."""
+        self.options: PackOptions = found[1]  # with the budgets of all leaves
         self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
+        # int64[n, lengths]: expected lengths of documents that are read whole; a change is an error.
         self.known: Integers | None = None
-        """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)
@@ -95,11 +94,10 @@ class Documents:
     def row_of(self, numbers: Integers) -> Integers:
         return self.visits(numbers).rows
 
-    def leaves(self, numbers: Integers) -> list[list[NDArray[Any]]]:
-        """The leaves of each document, read whole."""
+    def columns(self, numbers: Integers) -> list[Column]:
+        """The leaves of these documents, read whole, by leaf. They must be neither written to nor kept."""
         visits = self.visits(numbers)
-        examples = self.reader.examples(visits)
-        return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
+        return self.form.columns(self.reader.lent_examples(visits), visits.rows.tolist())
 
     def parts(self, requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
         """Reads parts of documents, concatenated, for every wanted leaf of each request."""
@@ -111,10 +109,10 @@ class Documents:
             ]
         needed = [request.numbers for request in requests if any(request.wanted)]
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
-        documents = self.leaves(numbers) if len(numbers) else []
-        self._check_unchanged(numbers, documents)
+        columns = self.columns(numbers) if len(numbers) else [[]] * len(self.form.dtypes)
+        self._check_unchanged(numbers, columns)
         return [
-            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), documents, self.form)
+            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), columns, self.form)
             for request in requests
         ]
 
@@ -137,12 +135,11 @@ class Documents:
 
     def measure(self, numbers: Integers) -> Integers:
         """int64[n, budgets]: lengths of these documents, which are read."""
-        lengths = [self.form.lengths(leaves) for leaves in self.leaves(numbers)]
-        return np.array(lengths, np.int64).reshape(len(numbers), self.form.num_lengths)
+        return self.form.lengths(self.columns(numbers))
 
     def identity(self) -> dict[str, Any]:
         """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
-        sample = self.leaves(spread(self.size, _SAMPLE))
+        sample = zip(*self.columns(spread(self.size, _SAMPLE)), strict=True)
         return {
             "documents": self.size,
             "order": self.order.describe(),
@@ -157,18 +154,19 @@ class Documents:
             **identify(self.reader.source),
         }
 
-    def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
+    def _check_unchanged(self, numbers: Integers, columns: Sequence[Column]) -> None:
         if self.known is None:
             return
-        known = self.known[numbers].tolist()
-        for index, leaves, lengths in zip(numbers.tolist(), documents, known, strict=True):
-            found = self.form.lengths(leaves)
-            if found != lengths:
-                row, now, before = self.row_of(np.array([index]))[0], str(found)[1:-1], str(lengths)[1:-1]
-                raise LeafError(
-                    f"row {row} has length {now}, but had length {before} when it was packed; data and maps must "
-                    "return the same on every read: call pack() again, and apply random maps after it"
-                )
+        known, found = self.known[numbers], self.form.lengths(columns)
+        for index in np.flatnonzero((found != known).any(axis=1))[:1]:
+            row, now, before = (
+                self.row_of(numbers[[index]])[0],
+                *(str(each[index].tolist())[1:-1] for each in (found, known)),
+            )
+            raise LeafError(
+                f"row {row} has length {now}, but had length {before} when it was packed; data and maps must "
+                "return the same on every read: call pack() again, and apply random maps after it"
+            )
 
 
 @final
@@ -217,21 +215,19 @@ def refuse_batch_maps(reader: Reader) -> None:
             raise ArgumentError(f"{what}, but documents differ in length; use map before pack")
 
 
-def cut_documents(
-    request: PartsRequest, documents: Sequence[Sequence[NDArray[Any]]], form: Form
-) -> list[NDArray[Any] | None]:
+def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) -> list[NDArray[Any] | None]:
     """Parts of documents, concatenated, for every wanted leaf of a request.
 
     Args:
-        request: The parts; its numbers are indices of `documents`.
-        documents: Leaves of each document.
+        request: The parts; its numbers are indices of documents in the columns.
+        columns: Leaves of the documents, by leaf.
         form: Form of the documents.
     """
-    ends = request.skips + request.lengths
-    bounds = list(zip(request.numbers.tolist(), request.skips.tolist(), ends.tolist(), strict=True))
-    return [
-        np.concatenate([documents[at][leaf][low:high] for at, low, high in bounds] or [np.empty((0, *shape), dtype)])
-        if want
-        else None
-        for leaf, (dtype, shape, want) in enumerate(zip(form.dtypes, form.shapes, request.wanted, strict=True))
-    ]
+    numbers, total, out = request.numbers.tolist(), int(request.lengths.sum()), list[NDArray[Any] | None]()
+    for column, dtype, shape, want in zip(columns, form.dtypes, form.shapes, request.wanted, strict=True):
+        parts = [column[number] for number in numbers if want]
+        if sum(map(len, parts)) != total:  # not whole documents
+            bounds = zip(request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True)
+            parts = [part[low:high] for part, (low, high) in zip(parts, bounds, strict=False)]
+        out.append(np.concatenate(parts or [np.empty((0, *shape), dtype)]) if want else None)
+    return out

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, final
+from operator import attrgetter
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,11 @@ from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
-from loadax.protocols import Tree
+from loadax.protocols import Integers, Tree
 
-BARE = "tokens"
-"""Leaf name for a document that is a bare array."""
+BARE = "tokens"  # leaf name for a document that is a bare array
+Column: TypeAlias = Sequence[NDArray[Any]]  # a leaf of several documents
+_KIND = attrgetter("dtype", "ndim")
 
 
 @final
@@ -33,20 +35,17 @@ class Form:
         self.names = names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
         own = [name if options.by_leaf else ALL for name in names]
+        # Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`.
         self.groups = [budgets.index(options.leaves.get(name, budget)) for name, budget in zip(names, own, strict=True)]
-        """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
+        # Shape of one entry of each leaf.
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
-        """Shape of one entry of each leaf."""
-        self._like = [
-            (dtype, shape, group < self.num_lengths)
-            for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
-        ]
-        self._ndims = [1 + len(shape) for shape in self.shapes]
-        self._of_one_value = [leaf for leaf, group in enumerate(self.groups) if group == self.num_lengths]
+        ragged = [group < self.num_lengths for group in self.groups]
+        self._like = [*zip(self.dtypes, self.shapes, ragged, strict=True)]
+        self.one_value = not all(ragged)  # whether a leaf has one value a document
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -62,26 +61,6 @@ class Form:
         Raises:
             LeafError: When its form differs from that of the first; names the row and the leaf.
         """
-        arrays = self._plain_leaves(example)
-        if arrays is None:
-            arrays = self._cast_leaves(example, row)
-        self._check_lengths(arrays, row)
-        return arrays
-
-    def _plain_leaves(self, example: Tree) -> list[NDArray[Any]] | None:
-        """The leaves of a document, if they are arrays of the expected dtypes and shapes already."""
-        leaves = self._structure.plain_leaves(example)
-        if leaves is None:
-            return None
-        # Comparing lists is quick: this is most of the work for small documents, such as graphs.
-        if any(kind is not np.ndarray for kind in map(type, leaves)) or [leaf.dtype for leaf in leaves] != self.dtypes:
-            return None
-        for index in self._of_one_value:
-            leaves[index] = leaves[index][None]
-        alike = [leaf.shape[1:] for leaf in leaves] == self.shapes and [leaf.ndim for leaf in leaves] == self._ndims
-        return leaves if alike else None
-
-    def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
         for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
             path = f"row {row}: leaf {self.paths[index]}"
@@ -95,27 +74,39 @@ class Form:
             elif array.dtype.newbyteorder("=") != dtype:
                 what = f"{path} is {array.dtype}, in other documents it is {dtype}"
                 raise LeafError(f"{what}; cast it in a map")
+        self._check_lengths(arrays, row)
         return arrays
 
-    def lengths(self, leaves: Sequence[NDArray[Any]]) -> list[int]:
-        """Lengths of a document, one for each budget."""
-        return [len(leaves[leaf]) for leaf in self._of_budget]
+    def columns(self, examples: Sequence[Tree], rows: Sequence[int]) -> list[Column]:
+        """The leaves of all documents, by leaf; see `leaves`."""
+        return self._plain_columns(examples) or [*zip(*map(self.leaves, examples, rows), strict=True)]
 
-    @property
-    def one_value(self) -> bool:
-        """Whether a leaf has one value a document."""
-        return bool(self._of_one_value)
+    def _plain_columns(self, examples: Sequence[Tree]) -> list[Column] | None:
+        """The leaves of all documents, if they are arrays of the expected dtypes, shapes and lengths already."""
+        keys, columns = self._structure.keys, list[Column]()
+        if not self._structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(keys)}:
+            return None
+        # Sets over all documents are quick: these checks are most of the work for small ones, such as graphs.
+        for key, (dtype, shape, ragged) in zip(keys, self._like, strict=True):
+            column = [example.get(key) for example in examples]
+            if {*map(type, column)} != {np.ndarray} or {*map(_KIND, column)} != {(dtype, ragged + len(shape))}:
+                return None
+            if shape and {array.shape[ragged:] for array in column} != {shape}:
+                return None
+            columns.append(column if ragged else [array[None] for array in column])
+        sizes = [[*map(len, column)] for column in columns]
+        return columns if all(sizes[leaf] == sizes[other] for leaf, other in self._as_long) else None
 
-    def build(self, leaves: list[Any]) -> dict[Any, Any]:
-        built: dict[Any, Any] = self._structure.build(leaves)
-        return built
+    def lengths(self, columns: Sequence[Column]) -> Integers:
+        """int64[n, budgets]: lengths of documents, for each budget."""
+        return np.array([[*map(len, columns[leaf])] for leaf in self._of_budget], np.int64).T
+
+    def build(self, leaves: list[Any]) -> Any:
+        return self._structure.build(leaves)
 
     def _check_lengths(self, arrays: list[NDArray[Any]], row: int) -> None:
         """Checks that leaves of one budget are equally long."""
-        for leaf, other in self._as_long:
-            if len(arrays[leaf]) != len(arrays[other]):
-                break
-        else:
+        if all(len(arrays[leaf]) == len(arrays[other]) for leaf, other in self._as_long):
             return
         shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(self.paths, arrays, strict=True))
         many = self.num_lengths > 1

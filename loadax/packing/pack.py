@@ -5,18 +5,17 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.tasks import Engine
 from loadax.packing.documents import Documents, LengthWork
-from loadax.packing.form import Form
+from loadax.packing.form import Column, Form
 from loadax.packing.packed import Group, PackedSource
 from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
@@ -55,7 +54,7 @@ def pack(
     documents = Documents(reader, order, options, key)
     options = documents.options
     if not (filling.given or options.shift or options.by_leaf):
-        warn_of_shifted(documents.form, lambda: documents.leaves(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
+        warn_of_shifted(documents.form, lambda: documents.columns(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
     workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
     lengths, digest = _cached_lengths(documents, folder, PassOptions(workers, engine, progress))
     if not documents.flat:
@@ -79,12 +78,12 @@ def pack(
     return PackedSource(documents, groups, rows, described, _summary(documents, lengths, options, plans))
 
 
-def warn_of_shifted(form: Form, first_documents: Callable[[], list[list[NDArray[Any]]]]) -> None:
+def warn_of_shifted(form: Form, first_documents: Callable[[], Sequence[Column]]) -> None:
     """Warns if a leaf of the first documents is another one without its first entry, as targets are."""
     dtypes, paths = form.dtypes, form.paths
     ints = [leaf for leaf, dtype in enumerate(dtypes) if dtype.kind in "iu" and not form.groups[leaf]]
     sample = first_documents() if len(ints) > 1 else []
-    long = [leaves for leaves in sample if form.lengths(leaves)[0] >= _SHIFTED_LENGTH]
+    long = [leaves for leaves in zip(*sample, strict=True) if len(leaves[ints[0]]) >= _SHIFTED_LENGTH]
     for one, other in permutations(ints, 2):
         # Leaves of few distinct values, such as roles, may look shifted by chance.
         varied = dtypes[one] == dtypes[other] and any(len(np.unique(leaves[one])) > 2 for leaves in long)

@@ -42,7 +42,7 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
         raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
     form, options, leaves = found
     if not (filling.given or options.shift or options.by_leaf):
-        warn_of_shifted(form, lambda: [leaves])
+        warn_of_shifted(form, lambda: [[leaf] for leaf in leaves])
     rows = PackedRows(form, options, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))

@@ -168,4 +168,5 @@ class PackedSource(BaseSource):
 
     def _segments(self, rows: Integers) -> list[Segments]:
         """Segments of rows, for each group."""
-        return [group.plan.segments(check_rows(rows, len(self))) for group in self._groups]
+        rows = check_rows(rows, len(self))
+        return [group.plan.segments(rows) for group in self._groups]

@@ -140,7 +140,7 @@ class PackedLane:
             return None
         document, row = read
         leaves = self._packing.form.leaves(document, row)
-        lengths = np.array(self._packing.form.lengths(leaves))
+        lengths = self._packing.form.lengths([[leaf] for leaf in leaves])[0]
         skips, sizes = document_parts(lengths, options, row)
         return [_Part(number, skip, size, leaves, base) for skip, size in zip(skips.tolist(), sizes, strict=True)]
 
@@ -149,14 +149,14 @@ class PackedLane:
         form, options, rows = self._packing
         chosen = np.flatnonzero(used.any(axis=1))
         skips = np.array([self._parts[index].skip for index in chosen.tolist()])
-        documents, numbers = [part.leaves for part in self._parts], np.arange(1, len(chosen) + 1)
+        columns, numbers = [*zip(*(part.leaves for part in self._parts), strict=True)], np.arange(1, len(chosen) + 1)
         segments = []
         ones = [np.ones_like(chosen)] * form.one_value
         for lengths, widths in zip([*used[chosen].T, *ones], [*options.aligned(used[chosen]).T, *ones], strict=True):
-            columns = np.cumsum(widths) - widths
-            segments.append(Segments(np.zeros_like(chosen), chosen, skips, columns, lengths, numbers))
+            begins = np.cumsum(widths) - widths
+            segments.append(Segments(np.zeros_like(chosen), chosen, skips, begins, lengths, numbers))
 
         def read(requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
-            return [cut_documents(request, documents, form) for request in requests]
+            return [cut_documents(request, columns, form) for request in requests]
 
         return map_leaves(lambda leaf: leaf[0], rows.read(1, segments, read))

@@ -1,6 +1,5 @@
 """PackedRows: the leaves of packed rows, and how they are filled from parts of documents."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +16,12 @@ from loadax.packing.form import BARE, Form
 from loadax.plan.pack import ADDED, PackOptions
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
 
+_FEW, _SHORT = 32, 16  # bounds, and entries for each, up to which a copy of each stretch is slower than one by a mask
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
 
+# Reads parts of documents, concatenated, for every wanted leaf of each request.
 ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
-"""Reads parts of documents, concatenated, for every wanted leaf of each request."""
 
 
 class Filling(NamedTuple):
@@ -64,27 +64,44 @@ class _Cut:
     """Columns of the rows of one group: the segments in them, and the leaves to write."""
 
     segments: Segments
-    begun: Integers
-    """Entries of each segment before the first column."""
+    begun: Integers  # entries of each segment before the first column
     lengths: Integers
-    taken: NDArray[np.bool_] | None
-    """Which columns of each row have an entry; None: all."""
-    own: NDArray[np.bool_]
-    """Whether an entry is the document's own."""
-    visible: NDArray[np.bool_]
-    """Which of the given segments these are."""
-    paired: bool
-    """Whether the entry after each segment is read too, for targets."""
+    columns: Integers  # first column of each segment, counted over all rows
+    begins: NDArray[np.bool_]  # whether the first entry of a segment is `bos`
+    visible: NDArray[np.bool_]  # which of the given segments these are
+    paired: bool  # whether the entry after each segment is read too, for targets
     request: PartsRequest
     out: dict[int, NDArray[Any]]
 
     @cached_property
+    def total(self) -> int:
+        """Number of entries."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def before(self) -> Integers:
+        """Entries of the segments before each one."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def own(self) -> NDArray[np.bool_]:
+        """Whether each entry is the document's own."""
+        own = np.ones(self.total, np.bool_)
+        own[self.before[self.begins]] = False
+        return own
+
+    @cached_property
     def positions(self) -> Integers:
         """Position of each entry in its segment."""
-        narrow: Any = np.int32 if len(self.own) < 1 << 31 else np.int64
-        before = np.cumsum(self.lengths) - self.lengths
-        found: Integers = np.repeat((self.begun - before).astype(narrow), self.lengths)
-        return found + np.arange(len(self.own), dtype=narrow)
+        narrow: Any = np.int32 if self.total < 1 << 31 else np.int64
+        found: Integers = np.repeat((self.begun - self.before).astype(narrow), self.lengths)
+        return found + np.arange(self.total, dtype=narrow)
+
+    @cached_property
+    def bounds(self) -> Integers:
+        """Begin and end of each stretch of columns with entries, counted over all rows."""
+        bounds, counts = np.unique([self.columns, self.columns + self.lengths], return_counts=True)
+        return bounds[counts == 1]  # the others are where two segments adjoin
 
 
 @final
@@ -138,8 +155,7 @@ class PackedRows:
         self._shows, self._structure = flatten({**shows, **added}, is_leaf=lambda node: isinstance(node, _Shown))
         sizes = [*options.seq_lens.values(), options.most_documents or 0]
         self._specs = [ArraySpec((sizes[shown.group], *shown.shape), shown.dtype) for shown in self._shows]
-        self.spec = self._structure.build(self._specs)
-        """Spec of a row."""
+        self.spec = self._structure.build(self._specs)  # of a row
         self._fills = self._fill_values("value", filling.value)
         self._bos_values = self._fill_values("bos", 0 if filling.bos is None else filling.bos)
 
@@ -199,17 +215,14 @@ class PackedRows:
             number = self._own_mask if self._shows[leaf].what == _MASK else self._shows[leaf].what
             if isinstance(number, int):
                 wanted[number] = True
-        own = np.ones(int(lengths.sum()), np.bool_)
-        shape = len(next(iter(out.values()))), high - low
-        taken = None if len(own) == math.prod(shape) else _taken(segments.rows * shape[1] + first - low, lengths, shape)
         paired = self._shift and group < self._form.num_lengths
         if group < self._form.num_lengths:
             skips, read, begins = self.without_bos(segments.skips + begun, lengths)
-            own[(np.cumsum(lengths) - lengths)[begins]] = False
         else:  # one value a document
-            skips, read = np.zeros_like(lengths), lengths
+            skips, read, begins = np.zeros_like(lengths), lengths, np.zeros(len(lengths), np.bool_)
         request = PartsRequest(segments.documents, skips, read + paired, wanted)
-        return _Cut(segments, begun, lengths, taken, own, visible, paired, request, out)
+        columns = segments.rows * (high - low) + first - low
+        return _Cut(segments, begun, lengths, columns, begins, visible, paired, request, out)
 
     def _write(
         self,
@@ -219,6 +232,13 @@ class PackedRows:
         segments: Sequence[Segments],
     ) -> None:
         """Writes leaves, and their padding, to destinations."""
+        after: Sequence[Any] = [None] * len(parts)
+        if cut.paired:  # the last entry of each segment is only a target
+            last = np.cumsum(cut.request.lengths) - 1
+            kept = np.ones(cut.request.lengths.sum(), np.bool_)
+            kept[last] = False
+            after = [None if part is None else part[last] for part in parts]
+            parts = [None if part is None else part[kept] for part in parts]
         for leaf, destination in cut.out.items():
             shown, box = self._shows[leaf], boxes[leaf]
             match shown.what:
@@ -227,50 +247,65 @@ class PackedRows:
                 case "positions":
                     values = cut.positions
                 case "loss_mask":
-                    values = self._countable(cut, None if self._own_mask is None else parts[self._own_mask])
+                    values = self._countable(cut, parts, after)
                 case number:
                     assert isinstance(number, int)
                     assert box is not None
-                    values = self._entries(cut, parts[number], shown.ahead, self._bos_values[leaf])
+                    following = after[number] if shown.ahead else None
+                    values = _entries(cut, parts[number], self._bos_values[leaf], following)
                     values = values[:, *(slice(*bounds) for bounds in box[1:])]
                     if shown.offset is not None:
                         before = np.repeat(segments[shown.offset].columns[cut.visible], cut.lengths)
                         values = values + before.astype(values.dtype).reshape(-1, *[1] * len(shown.shape))
-            if cut.taken is None or values is cut.taken:
-                destination[...] = values.reshape(destination.shape)
-            else:
-                destination[...] = self._fills[leaf]
-                destination[cut.taken] = values
+            _put(values, cut.bounds, self._fills[leaf], destination)
 
-    def _countable(self, cut: _Cut, own_mask: Any) -> NDArray[np.bool_]:
-        """Whether each entry is a target; the columns that are taken, if all are."""
+    def _countable(self, cut: _Cut, parts: Sequence[Any], after: Sequence[Any]) -> NDArray[np.bool_]:
+        """Whether each entry is a target."""
+        mask = self._own_mask
         if self._shift:
-            counts = np.ones_like(cut.own) if cut.taken is None else cut.taken
-            return counts if own_mask is None else self._entries(cut, own_mask, True, True)
+            return np.ones(cut.total, np.bool_) if mask is None else _entries(cut, parts[mask], True, after[mask])
         counts = cut.own.copy() if self._all_count else cut.positions > 0
-        if own_mask is not None:
-            counts[cut.own] &= own_mask
+        if mask is not None:
+            counts[cut.own] &= parts[mask]
         return counts
 
-    def _entries(self, cut: _Cut, part: Any, ahead: bool, bos: Any) -> NDArray[Any]:
-        """Entries of a leaf of the documents: those that were read, with `bos` before, or the ones after these."""
-        after = part
-        if cut.paired:
-            ends = np.cumsum(cut.request.lengths)
-            kept = np.ones(len(part), np.bool_)
-            kept[ends - 1] = False
-            part, after = part[kept], part[ends - 1]
-        values = part
-        if len(part) < len(cut.own):
-            values = np.full((len(cut.own), *part.shape[1:]), bos, part.dtype)
-            values[cut.own] = part
-        if not ahead:
-            return values
-        # Copied from the next column, but for the last entry of each segment.
-        targets = np.empty_like(values)
-        targets[:-1] = values[1:]
-        targets[np.cumsum(cut.lengths) - 1] = after
-        return targets
+
+def _put(values: NDArray[Any], bounds: Integers, fill: Any, rows: NDArray[Any]) -> None:
+    """Writes values to the stretches of rows with these bounds, and `fill` between them."""
+    flat = np.ascontiguousarray(rows).reshape(-1, *rows.shape[2:])
+    if len(values) < len(flat):
+        flat[...] = fill
+    if len(bounds) > _FEW and len(values) < _SHORT * len(bounds):
+        lengths = np.diff(bounds, prepend=0, append=len(flat))
+        flat[np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)] = values
+    else:
+        start = 0
+        for begin, end in bounds.reshape(-1, 2).tolist():
+            flat[begin:end] = values[start : start + end - begin]
+            start += end - begin
+    if not rows.flags.c_contiguous:
+        rows[...] = flat.reshape(rows.shape)
+
+
+def _entries(cut: _Cut, part: Any, bos: Any, after: Any) -> NDArray[Any]:
+    """Entries of a leaf of the documents, with `bos` before; or the ones after these.
+
+    Args:
+        cut: Columns of rows.
+        part: The documents' own entries.
+        bos: The entry before a document.
+        after: The entry after each segment; None: the entries themselves are returned.
+    """
+    values: NDArray[Any] = part
+    if len(part) < cut.total:
+        values = np.full((cut.total, *part.shape[1:]), bos, part.dtype)
+        values[cut.own] = part
+    if after is None:
+        return values
+    targets = np.empty_like(values)
+    targets[:-1] = values[1:]
+    targets[cut.before + cut.lengths - 1] = after
+    return targets
 
 
 def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, options: PackOptions) -> _Shown:
@@ -324,12 +359,3 @@ def _own_mask(shown: Any) -> int | None:
         raise ArgumentError(f"{what}; cast it in a map, or rename it if it is something else")
     assert isinstance(shown.what, int)
     return shown.what
-
-
-def _taken(starts: Integers, lengths: Integers, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Whether each column of rows of this shape is one of the parts, which ascend.
-
-    A boolean mask of mostly True values is copied through 2.5 times as fast as an array of indices.
-    """
-    runs = np.diff(np.column_stack([starts, starts + lengths]).reshape(-1), prepend=0, append=math.prod(shape))
-    return np.repeat(np.resize([False, True], len(runs)), runs).reshape(shape)

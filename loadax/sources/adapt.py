@@ -214,6 +214,12 @@ class ObjectSource(BaseSource):
         rows = check_rows(visits.rows, len(self)).tolist()
         return own_all(self._examples(rows), rows)
 
+    def lend_examples(self, visits: Visits) -> list[Tree]:
+        """Examples of a list or tuple; other objects may overwrite those that they returned."""
+        if type(self._items) not in (list, tuple):
+            return self.read_examples(visits)
+        return self._examples(check_rows(visits.rows, len(self)).tolist())
+
     def _examples(self, rows: list[int]) -> list[Tree]:
         examples = all_with_arrays(self._object.call(self._given, rows))
         missing = [row for row, example in zip(rows, examples, strict=True) if example is None]

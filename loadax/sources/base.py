@@ -145,6 +145,10 @@ class BaseSource(ABC):
         batch = self.read_visits(visits)
         return split_rows(batch if self.traits.owns_memory else map_leaves(np.array, batch), len(visits.rows))
 
+    def lend_examples(self, visits: Visits) -> list[Tree]:
+        """As `read_examples`, or without a copy: the caller neither writes to the examples nor keeps them."""
+        return self.read_examples(visits)
+
     def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, as_dataset, from_source, from_stream, plots
 from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import Visits
 from loadax.testing import check_source
 from tests.limits import examples
 from tests.packing.slow_packing import Row, slow_graphs
@@ -321,3 +322,51 @@ def test_states_of_other_budgets_differ() -> None:
         for other in ({}, {"offsets": {"senders": "nodes"}}, {"offsets": None}, {"add": ()}, {"most_documents": 5})
     ]
     assert len(set(described)) == 5
+
+
+@pytest.mark.parametrize("sizes", [(1, 4), (40, 90)], ids=["short documents", "long documents"])
+def test_rows_read_at_once_into_strided_memory_are_those_read_one_by_one(sizes: tuple[int, int]) -> None:
+    random = np.random.default_rng(0)
+    documents = [
+        {"tokens": random.integers(1, 99, n), "pos": random.normal(size=(n, 3))} for n in random.integers(*sizes, 300)
+    ]
+    packed = from_source(documents).pack(96, method="best_fit", align=4, value=7)
+    one_by_one = [packed[row] for row in range(len(packed))]
+    together = packed.read(range(len(packed)))
+    strided = {name: np.empty((2 * len(leaf), *leaf.shape[1:]), leaf.dtype)[::2] for name, leaf in together.items()}
+    names = sorted(strided)
+    boxes = [tuple((0, size) for size in strided[name].shape[1:]) for name in names]
+    packed.source.read_into(np.arange(len(packed)), boxes, [strided[name] for name in names])
+    for name in names:
+        expected = np.stack([row[name] for row in one_by_one])
+        np.testing.assert_array_equal(together[name], expected)
+        np.testing.assert_array_equal(strided[name], expected)
+
+
+def test_packing_a_list_reads_its_arrays_without_copying_or_sharing_them() -> None:
+    documents = [{"tokens": np.arange(1, 9)}, {"tokens": np.arange(9, 17)}]
+    for document in documents:
+        document["tokens"].setflags(write=False)
+    packed = from_source(documents).pack(8, method="best_fit")
+    packed.read([0, 1])["tokens"][:] = 0
+    assert packed.read([0, 1])["tokens"].tolist() == [[*range(1, 9)], [*range(9, 17)]]
+    visits = Visits(np.arange(2), np.zeros(2, np.int64))
+    lent = from_source(documents).source.lend_examples(visits)
+    assert all(one["tokens"] is other["tokens"] for one, other in zip(lent, documents, strict=True))
+    mapped = from_source(documents).map(lambda row: {"tokens": row["tokens"] * 2}).pack(8, method="best_fit")
+    assert mapped.read([1])["tokens"].tolist() == [[*range(18, 34, 2)]]
+
+
+def test_examples_of_an_object_that_reuses_a_buffer_are_not_lent() -> None:
+    class Buffered:
+        buffer = np.zeros(4, np.int64)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, row: int) -> Any:
+            self.buffer[:] = row + 1
+            return {"tokens": self.buffer}
+
+    packed = from_source(Buffered()).pack(8, method="best_fit")
+    assert packed.read([0])["tokens"].tolist() == [[1] * 4 + [2] * 4]

@@ -14,7 +14,7 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
-_LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
+_LONG = 64  # entries of a part from which slices are faster than an index array
 _FEW, _LARGE = 16, 2 << 10  # rows of a file from which, and bytes of a row up to which, an indexed copy is faster
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
