@@ -13,8 +13,8 @@ from loadax.sources.stream.lane import state_methods
 from loadax.sources.stream.source import OpenStream, StreamSource
 from loadax.sources.wrappers.dataset_lanes import DatasetLane
 
+# Number of a document, and state of the iterator before it, as JSON
 DocumentState = tuple[int, Any]
-"""Number of a document, and state of the iterator before it, as JSON."""
 
 
 @final
@@ -35,10 +35,10 @@ class DocumentLane:
         self._opened = OpenStream(stream)
         self._reader = reader.with_source(self._opened)
         self._lane, self._lanes, self._epochs, self._rows = lane, stream.lanes, np.array([epoch]), rows
+        # What gives the iterator's state and sets it; None: it has no state
         self.methods = state_methods(rows)
-        """What gives the iterator's state and sets it; None: it has no state."""
+        # Number of the next document
         self.number = 0
-        """Number of the next document."""
 
     def read(self) -> tuple[Tree, int] | None:
         """The next document, and its row. None: the epoch ends."""

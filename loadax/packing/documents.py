@@ -77,11 +77,11 @@ class Documents:
         found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
         assert found is not None, "a dataset without rows is refused"
         self.form: Form = found[0]
+        # The options with the budgets of all leaves
         self.options: PackOptions = found[1]
-        """The options with the budgets of all leaves."""
         self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
+        # int64[n, lengths]: expected lengths of documents that are read whole; a change is an error
         self.known: Integers | None = None
-        """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)

@@ -14,8 +14,8 @@ from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
 from loadax.protocols import Tree
 
+# Leaf name for a document that is a bare array
 BARE = "tokens"
-"""Leaf name for a document that is a bare array."""
 
 
 @final
@@ -33,14 +33,14 @@ class Form:
         names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
         own = [name if options.by_leaf else ALL for name in names]
+        # Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`
         self.groups = [budgets.index(options.leaves.get(name, budget)) for name, budget in zip(names, own, strict=True)]
-        """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
+        # Shape of one entry of each leaf
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
-        """Shape of one entry of each leaf."""
         self._like = [
             (dtype, shape, group < self.num_lengths)
             for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)

@@ -28,8 +28,8 @@ from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
 
+# Size of an endless mixture: more positions than any run reaches
 ENDLESS = MOST_POSITIONS
-"""Size of an endless mixture: more positions than any run reaches."""
 
 _VERSION = 1  # of this order, in saved states
 _ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64

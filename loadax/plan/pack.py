@@ -13,20 +13,20 @@ from loadax.errors import ArgumentError
 from loadax.plan.fit import fit, fit_by_leaf
 from loadax.protocols import Integers, Segments
 
+# Version of the packing algorithms. Another version packs the same lengths into other rows.
 PACK_VERSION = 1
-"""Version of the packing algorithms. Another version packs the same lengths into other rows."""
 
 Method: TypeAlias = Literal["split", "best_fit", "first_fit"]
 Long: TypeAlias = Literal["error", "cut", "drop"]
 Packed: TypeAlias = "Split | Fitted"
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
+# The name of a length that all leaves of a document have
 ALL = ""
-"""The name of a length that all leaves of a document have."""
+# The name of the budget of leaves that have one value a document; it has `most_documents` entries
 DOCUMENTS = "most_documents"
-"""The name of the budget of leaves that have one value a document; it has `most_documents` entries."""
+# The leaves that are added to packed rows
 ADDED = ("segment_ids", "positions", "loss_mask")
-"""The leaves that are added to packed rows."""
 
 
 class PackOptions(NamedTuple):
@@ -147,8 +147,8 @@ class Split:
         self.entries = int(self._ends[-1])
         self.size = -(-self.entries // seq_len)
 
+    # Whether consecutive rows hold consecutive documents
     in_order = True
-    """Whether consecutive rows hold consecutive documents."""
 
     @property
     def reads_per_document(self) -> float:

@@ -19,8 +19,8 @@ from loadax.plan.subset import Subset, keep_rows, met_rows, rows_of
 from loadax.protocols import Integers, Order
 
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
+# What `Dataset.split` takes, for messages
 SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
-"""What `Dataset.split` takes, for messages."""
 
 
 def checked_fraction(fraction: Any, remedy: str = _FRACTION) -> float:

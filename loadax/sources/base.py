@@ -44,11 +44,11 @@ def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
 
+# What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`
 Attributes = Mapping[str, Mapping[str, Any]]
-"""What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`."""
 
+# Returns the source to read in place of a child
 MapChild = Callable[[Child], "BaseSource"]
-"""Returns the source to read in place of a child."""
 
 
 @final

@@ -67,8 +67,8 @@ class ConcatenatedSource(BaseSource):
         LeafError: When element specs differ and no part reads rows one by one; names the part and the leaf.
     """
 
+    # Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked
     spec: Tree = None
-    """Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked."""
 
     def __init__(self, parts: Sequence[PartReader], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = list(parts)

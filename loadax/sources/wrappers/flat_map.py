@@ -12,8 +12,8 @@ from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.wrappers.concat import PartReader
 
+# Visits of the rows that lists are made of, and the index and the list length of each entry
 Entries = tuple[Visits, Integers, Integers]
-"""Visits of the rows that lists are made of, and the index and the list length of each entry."""
 
 
 @final

@@ -64,13 +64,13 @@ class RowArena:
     def __init__(self, layout: RowLayout, rows: int, allocate: Allocate = aligned_bytes):
         self.layout = layout
         memory = allocate(rows * layout.width)
+        # The rows, as opaque bytes
         self.rows: NDArray[Any] = np.ndarray((rows,), f"V{layout.width}", memory)
-        """The rows, as opaque bytes."""
+        # The rows of each leaf
         self.fields: list[NDArray[Any]] = [
             np.ndarray((rows, *spec.shape), spec.dtype, memory, offset, strides)
             for spec, offset, strides in layout.fields
         ]
-        """The rows of each leaf."""
 
     def gather(
         self,
