@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
 
+from loadax.composition.concat import ConcatenatedSource
 from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
@@ -15,7 +16,6 @@ from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
 from loadax.sources.library import comes_from
-from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th
 

@@ -400,7 +400,7 @@ class Dataset:
             >>> hours.windows(3, every=2)[4]
             {'t': array([4, 6, 8])}
         """
-        from loadax.sources.wrappers.windows import WindowOptions, WindowSource
+        from loadax.composition.windows import WindowOptions, WindowSource
 
         if self.is_stream:
             raise StreamError("windows()", f"call windows({length}) before to_stream(), or make them in open_lane()")
@@ -600,8 +600,8 @@ class Dataset:
             >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
             (16, 16)
         """
+        from loadax.composition.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
-        from loadax.sources.wrappers.dataset_lanes import DatasetLanes
 
         if self.is_stream:
             raise StreamError("to_stream()", "leave it out, since this is a stream already")
@@ -1073,9 +1073,9 @@ class Dataset:
                 f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
             )
             raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
+        from loadax.composition.flat_map import FanOut, FlatMapSource
         from loadax.row_index.build import scan_options
         from loadax.row_index.integers import check_no_pass, flat_map_counts
-        from loadax.sources.wrappers.flat_map import FanOut, FlatMapSource
 
         options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
@@ -1334,7 +1334,7 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         parts: The datasets, in leaf order.
         structure: Structure of an example, whose leaves are the examples of the parts.
     """
-    from loadax.sources.wrappers.zip import ZipPart, ZippedSource
+    from loadax.composition.zip import ZipPart, ZippedSource
 
     if any(part.is_stream for part in parts):
         raise StreamError("zip()")

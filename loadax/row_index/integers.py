@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.composition.flat_map import Counts
 from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, shown
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError
@@ -17,7 +18,6 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
-from loadax.sources.wrappers.flat_map import Counts
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 

@@ -11,10 +11,10 @@ from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Tree, Visits
+from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows
 from loadax.sources.io.locations import joined
-from loadax.sources.wrappers.concat import PartReader
 
 Outputs = Sequence[NDArray[Any] | None]
 
@@ -73,7 +73,7 @@ class WindowSource(BaseSource):
 
     spec: Tree = None
 
-    def __init__(self, reader: PartReader, spec: Tree, order: Order, options: WindowOptions):
+    def __init__(self, reader: Reader, spec: Tree, order: Order, options: WindowOptions):
         self._reader, self._order, self._options = reader, order, options
         self.traits = reader.traits._replace(
             reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
