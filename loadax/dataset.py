@@ -20,6 +20,7 @@ from loadax.core.arguments import (
     index_key,
     integer,
     optional_flag,
+    refuse_given,
     shown,
     text,
 )
@@ -99,7 +100,8 @@ class Dataset:
     _made_of: tuple[Reader, Order, tuple[Any, ...]] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
-    def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
+    def __init__(self, source: BaseSource, order: Order | None = None, maps: tuple[Transform, ...] = ()):
+        order = Sequential(len(source), source.traits.own_epochs) if order is None else order
         vars(self).update(source=source, order=order, maps=maps)
         if depth(order) > _MOST_VERBS:
             raise ArgumentError(
@@ -414,8 +416,7 @@ class Dataset:
             raise ArgumentError(f"lead={ahead}: the first target would be before the window; pass {least} or more")
         choice("seams", seams, ["avoid", "cross"], "'avoid', or 'cross' for windows over the seams of concat()")
         options = WindowOptions(length, stride, ahead, integer("targets", targets, 1), every, seams)
-        source = WindowSource(self.reader, self.reader.spec, self.order, options)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(WindowSource(self.reader, self.reader.spec, self.order, options))
 
     def pack(
         self,
@@ -550,13 +551,8 @@ class Dataset:
         options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add)
         filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
         if self.is_stream:
-            for name, argument in (("index", index), ("key", key), ("executor", executor)):
-                if argument is not None:
-                    raise ArgumentError(
-                        f"{name}={argument!r} is for lengths that are kept, but a stream is packed as it is read; "
-                        "leave it out",
-                        argument=name,
-                    )
+            why = "lengths that are kept, but a stream is packed as it is read"
+            refuse_given(why, index=index, key=key, executor=executor)
             options = options if window is not None else options._replace(window=0)
             stream, verb = pack_stream(self.reader, options, filling)
             return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
@@ -565,8 +561,7 @@ class Dataset:
         engine = index_engine(executor, index)
         make = partial(pack, self.reader, self.order, options, filling, index, key, engine, progress)
         if index is not None:  # also for later runs
-            source = make()
-            return Dataset(source, Sequential(len(source)))
+            return Dataset(make())
         decisive = "pack", PACK_VERSION, *options.recipe, *filling
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
@@ -676,7 +671,7 @@ class Dataset:
         recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
         kept = None if overwrite else open_kept(path, recipe)
         if kept is not None:
-            return Dataset(kept, Sequential(len(kept)))
+            return Dataset(kept)
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
@@ -700,8 +695,7 @@ class Dataset:
             go_on="call cache() again to continue",
             recipe=recipe,
         )
-        source = open_written(path, structure)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(open_written(path, structure))
 
     def _recipe(self, key: str | None, *arguments: Any) -> str | None:
         """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
@@ -805,7 +799,7 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
                 closure values and globals identify it.
-            columns: Names of leaves (their keys joined by dots): `fn` gets a dict of these, and only these are read of
+            columns: Names of leaves, as in `keep`: `fn` gets a dict of these, and only these are read of
                 arrays and tables such as zarr groups, Parquet files and Hugging Face datasets. With maps before it, and
                 of other sources, examples are read whole. None: all leaves.
             index: Folder that keeps the list for later runs, another one for each filter. An index of other data or
@@ -833,14 +827,13 @@ class Dataset:
             (5, [0, 2, 4, 6, 8])
         """
         from loadax.row_index.build import scan_options
-        from loadax.row_index.columns import reader_of_columns
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, executor, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
-        reader = self.reader if columns is None else reader_of_columns(self.reader, columns)
-        return self._with(keep(self.order, reader, checked, key, options))
+        seen = self if columns is None else self._select_leaves("keep", (columns,), "columns")
+        return self._with(keep(self.order, seen.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -985,12 +978,8 @@ class Dataset:
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
-        if elementwise and rng:
-            raise ArgumentError(
-                "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
-            )
-        if elementwise and (with_index or with_epoch):
-            other = "with_index" if with_index else "with_epoch"
+        if elementwise and (rng or with_index or with_epoch):
+            other = "rng" if rng else "with_index" if with_index else "with_epoch"
             raise ArgumentError(
                 f"elementwise=True with {other}=True: an elementwise function depends on elements alone; choose one"
             )
@@ -1075,16 +1064,16 @@ class Dataset:
             raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
         from loadax.composition.flat_map import FanOut, FlatMapSource
         from loadax.row_index.build import scan_options
-        from loadax.row_index.integers import check_no_pass, flat_map_counts
+        from loadax.row_index.integers import flat_map_counts
 
         options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch)
         name = name_of(lists.maps[-1].function)
         if counts is not None:
-            source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, options), name)
-            return Dataset(source, Sequential(len(source)))
-        check_no_pass("fan_out", options)
+            found = flat_map_counts(self.reader, self.order, counts, options)
+            return Dataset(FlatMapSource(lists.reader, found, name))
+        refuse_given("a function, which fan_out= is not", index=index, key=key)
         fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
         if len(self) * fan_out > MOST_POSITIONS:
             raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
@@ -1153,8 +1142,7 @@ class Dataset:
         self._check_random_access("group()", "group a dataset with random access; a stream of documents can be packed")
         plan_options = group_options(budgets, method, long, window, most_rows)
         options = scan_options(index, None, executor, progress, key)
-        source = group(self.reader, self.order, plan_options, sizes, options)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(group(self.reader, self.order, plan_options, sizes, options))
 
     def pad(
         self,
@@ -1264,8 +1252,8 @@ class Dataset:
         """
         return self._select_leaves("drop", names)
 
-    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any) -> "Dataset":
-        selected, source = selection(verb, names), self.source
+    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> "Dataset":
+        selected, source = selection(verb, names, argument), self.source
         kept = None
         if not (self.maps or self.is_stream):
             structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]

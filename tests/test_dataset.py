@@ -367,7 +367,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True and a function that takes them$"),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
-            r"elementwise=True with rng=True: .*depend on the mesh; choose one",
+            r"elementwise=True with rng=True: .*depends on elements alone; choose one",
         ),
     ],
 )

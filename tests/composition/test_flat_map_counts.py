@@ -216,7 +216,7 @@ def test_rows_without_examples_may_be_all() -> None:
         (
             lambda ds: ds.flat_map(parts, counts=COUNTS, key="a"),
             ArgumentError,
-            r"index=None and key='a' are for a func",
+            r"key='a' is for a func",
         ),
         (lambda ds: ds.flat_map(parts, 2, index="i"), ArgumentError, r"index='i' .* function, which fan_out= is not"),
         (lambda ds: ds.flat_map(parts, counts=count_of, key="a"), ArgumentError, r"key='a' .*index="),

@@ -292,7 +292,7 @@ def test_advice_about_groups_works() -> None:
     assert len(graphs().group(11, NODES)) > 0
     dropped = graphs().group(8, NODES, long="drop")
     assert sorted(row for group in rows_of(dropped) for row in group) == np.flatnonzero(NODES <= 8).tolist()
-    with pytest.raises(ArgumentError, match=r"index='i' and key=None are for a function, .*; leave them out"):
+    with pytest.raises(ArgumentError, match=r"index='i' is for a function, .*; leave it out"):
         graphs().group(11, NODES, index="i")
     with pytest.raises(ArgumentError, match=r"group\(\) of a dataset without rows; check its source"):
         graphs()[:0].group(11, sizes_of)

@@ -345,9 +345,9 @@ def test_filtered_batches_are_refused() -> None:
 def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
     for data in (base, [{"x": 1}]):
-        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave index out"):
+        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave it out"):
             loadax.from_grain(data, index=tmp_path)
-        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave key out"):
+        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave it out"):
             loadax.from_grain(data, key="a")
     with pytest.raises(ArgumentError, match=r"^unbatch=True takes apart .*, and the data is a list; leave unbatch out"):
         loadax.from_grain([{"x": 1}], unbatch=True)
