@@ -988,7 +988,7 @@ class Dataset:
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         seed = checked_seed(seed, rng)
         index = self.reader.traits.num_maps
-        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), elementwise, with_index, with_epoch))
+        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), with_index, with_epoch, elementwise))
 
     def flat_map(
         self,

@@ -29,6 +29,9 @@ Interval: TypeAlias = tuple[int, int]
 # The columns of each leaf; None for a leaf that is left out
 Boxes: TypeAlias = Sequence[Columns | None]
 
+# The array of each leaf to write to; None for a leaf that is left out
+Outputs: TypeAlias = Sequence[NDArray[Any] | None]
+
 # An array for each leaf, or None for one that is left out
 LeafArrays: TypeAlias = list[NDArray[Any] | None]
 

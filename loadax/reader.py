@@ -32,7 +32,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
@@ -232,7 +232,7 @@ class Reader:
                 self._stack(self._read_examples(visits), visits, 0)
             raise
 
-    def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_columns(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)

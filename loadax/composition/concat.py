@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Columns, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
@@ -147,7 +147,7 @@ class ConcatenatedSource(BaseSource):
                 out[position] = example
         return out
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return

@@ -17,7 +17,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, check_digest, digest_values
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 
@@ -105,5 +105,4 @@ def _checked(result: Any, names: list[str], label: str, row: int) -> list[int]:
 
 def _check(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the integers of an index."""
-    check_array(entry, "answers", np.int64, int(met.sum()) * width, 0, _LARGEST)
-    check_digest(entry, "answers")
+    check_digest(entry, "answers", np.int64, int(met.sum()) * width, 0, _LARGEST)

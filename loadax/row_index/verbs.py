@@ -26,7 +26,7 @@ from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, check_digest, digest_values
 from loadax.sources.io.npy_header import NPY_FAILURES
 from loadax.sources.io.paths import local_path
 
@@ -192,16 +192,14 @@ def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
 
 def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the rows of an index of `filter`."""
-    rows = check_array(entry, "answers", np.int64, None, 0, len(met) - 1)
+    rows = check_digest(entry, "answers", np.int64, None, 0, len(met) - 1)
     if (np.diff(rows) <= 0).any() or not met[rows].all():
         raise ValueError("its rows don't ascend, or are not rows of this dataset")
-    check_digest(entry, "answers")
 
 
 def _check_words(entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the hashes of an index of `split_by`: one for each row."""
-    check_array(entry, "answers", np.uint64, int(met.sum()))
-    check_digest(entry, "answers")
+    check_digest(entry, "answers", np.uint64, int(met.sum()))
 
 
 def _truth(answer: Any, name: str, row: int) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 
 
 class Child(NamedTuple):
@@ -145,22 +145,15 @@ class BaseSource(ABC):
         batch = self.read_visits(visits)
         return split_rows(batch if self.traits.owns_memory else map_leaves(np.array, batch), len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
             if columns is not None and destination is not None:
                 index: Any = (slice(None), *(slice(*column) for column in columns))
                 destination[...] = np.asarray(leaf)[index]
 
-    def read_runs(self, first: Visits, count: int, every: int) -> Tree:
-        """Reads `count` rows, `every` rows apart, from each of `first` on: arrays of shape `[n, count, ...]`."""
-        batch = self.read_visits(Visits(run_rows(first.rows, count, every), np.repeat(first.epochs, count)))
-        return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
-
-    def read_runs_into(
-        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]
-    ) -> None:
-        """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
+    def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
+        """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
         flat = [
             # Not every view can be reshaped without a copy.
             None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
@@ -184,13 +177,7 @@ class BaseSource(ABC):
         """Lengths of the documents `rows` as int64[n], without reading any; None if unknown."""
         return None
 
-    def read_parts(
-        self,
-        rows: Integers,
-        starts: Integers,  # noqa: ARG002
-        lengths: Integers,  # noqa: ARG002
-        wanted: Sequence[bool],  # noqa: ARG002
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:  # noqa: ARG002
         """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
         raise SourceError(
             f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
@@ -296,7 +283,7 @@ class WrapperSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._source.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         self._source.read_into(rows, boxes, out)
 
     @property
@@ -337,9 +324,7 @@ class WrapperSource(BaseSource):
         return self._source.describe()
 
 
-def scatter_into(
-    source: BaseSource, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None], places: Integers
-) -> None:
+def scatter_into(source: BaseSource, rows: Integers, boxes: Boxes, out: Outputs, places: Integers) -> None:
     """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
     read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
     source.read_into(rows, boxes, read)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import Allocate, aligned_bytes
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Outputs
 
 _SMALL = 64  # bytes: larger leaves fill cache lines of their own
 _WIDEST = 512  # bytes of leaves side by side
@@ -73,12 +73,7 @@ class RowArena:
         ]
 
     def gather(
-        self,
-        places: Integers,
-        boxes: Boxes,
-        out: Sequence[NDArray[Any] | None],
-        targets: Integers | None,
-        allocate: Allocate,
+        self, places: Integers, boxes: Boxes, out: Outputs, targets: Integers | None, allocate: Allocate
     ) -> None:
         """Copies the rows at `places`.
 
