@@ -35,7 +35,6 @@ from loadax.core.tasks import Engine, index_engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
-from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed
 from loadax.plan.order import check_fixed_rows, depth, depth_first
@@ -53,7 +52,7 @@ from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
-from loadax.sources.checks import chunk_rows, keep_selected
+from loadax.sources.checks import check_rows, chunk_rows, keep_selected
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
@@ -206,15 +205,7 @@ class Dataset:
         Raises:
             RowIndexError: If a position is out of range.
         """
-        where = np.asarray(positions)
-        if where.size and where.dtype.kind not in "iu":
-            raise RowIndexError(f"positions are {where.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
-        where = where.astype(np.int64).reshape(-1)
-        wrong = where[(where < 0) | (where >= len(self))]
-        if len(wrong):
-            raise RowIndexError(
-                f"position {wrong[0]} is out of range: pass positions of at least 0 and below {len(self)}"
-            )
+        where = check_rows(positions, len(self), "position")
         epoch = integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))
         return self.reader.read_visits(self.order.visits(np.full_like(where, epoch), where))
 
@@ -1290,14 +1281,8 @@ class Dataset:
         *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
         if isinstance(order, Mixed):
             return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
-        verb = order.text()[-1]
-        within = ", in every part of concat()" * any(
-            isinstance(below, Concatenated) for below in depth_first(self.order)
-        )
-        remedy = f"call windows({length}) before {verb}, not after it{within}"
-        return (
-            remedy if order.varies else f"{remedy}; or call cache(folder) right after {verb}: its rows are consecutive"
-        )
+        remedy = f"call windows({length}) before {order.text()[-1]}, not after it"
+        return remedy if order.varies else f"{remedy}; or call cache(folder) right after it: its rows are consecutive"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select

@@ -11,7 +11,7 @@ from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.leaf_selection import LeafSelection
-from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
+from loadax.core.spec import array_or_object, check_batch, entries_like, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
 from loadax.errors import ArgumentError, LeafError
@@ -401,15 +401,7 @@ class Pad:
         for index, leaf in enumerate(leaves):
             if type(leaf) is not np.ndarray or leaf.dtype != spec.dtype or leaf.shape[1:] != trailing or not leaf.ndim:
                 label = f"row {rows[index]}: leaf {name!r}"
-                array = _paddable(leaf, label)
-                if not array.size:  # NumPy makes an empty list float64
-                    array = np.empty((0, *trailing), spec.dtype)
-                if array.dtype.newbyteorder("=") != spec.dtype or array.shape[1:] != trailing:
-                    raise LeafError(
-                        f"{label} is {array.dtype}{list(array.shape)}, and in the first row {spec.dtype} with the "
-                        f"dimensions {list(trailing)} after the first; give all rows one dtype and these in a map"
-                    )
-                leaves[index] = array
+                leaves[index] = entries_like(_paddable(leaf, label), spec.dtype, trailing, label)
         lengths = np.fromiter(map(len, leaves), np.int64, len(leaves))
         if not self.function.truncate and lengths.max(initial=0) > most:
             worst = int(np.argmax(lengths))

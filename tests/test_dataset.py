@@ -273,7 +273,7 @@ def test_a_dataset_tells_what_it_is() -> None:
 @pytest.mark.parametrize("position", [10, -1, 2**62])
 def test_a_position_that_is_not_there(position: int) -> None:
     with pytest.raises(
-        RowIndexError, match=rf"position {position} is out of range: pass positions of at least 0 and below 10"
+        RowIndexError, match=rf"position {position} is out of range: positions are at least 0 and below 10"
     ):
         data().read([0, position])
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import array_or_object
+from loadax.core.spec import array_or_object, entries_like
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.packing.budgets import Budgets
@@ -41,12 +41,9 @@ class Form:
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
-        self._like = [
-            (dtype, shape, group < self.num_lengths)
-            for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
-        ]
         self._ndims = [1 + len(shape) for shape in self.shapes]
         self._of_one_value = [leaf for leaf, group in enumerate(self.groups) if group == self.num_lengths]
+        self.one_value = bool(self._of_one_value)  # whether a leaf has one value a document
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -83,28 +80,15 @@ class Form:
 
     def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
-        for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
-            path = f"row {row}: leaf {self.paths[index]}"
-            if (array.shape[ragged:] != shape and array.size) or array.ndim < ragged:
-                shown = f"{path} is {array.dtype}{list(array.shape)}, in other documents entries have the shape"
-                raise LeafError(f"{shown} {list(shape)}; reshape it in a map")
-            if not ragged:
-                arrays[index] = array[None]
-            if ragged and not array.size:
-                arrays[index] = np.empty((len(array), *shape), dtype)  # NumPy makes an empty list float64
-            elif array.dtype.newbyteorder("=") != dtype:
-                what = f"{path} is {array.dtype}, in other documents it is {dtype}"
-                raise LeafError(f"{what}; cast it in a map")
+        like = zip(arrays, self.dtypes, self.shapes, self.groups, strict=True)
+        for index, (array, dtype, shape, group) in enumerate(like):
+            label = f"row {row}: leaf {self.paths[index]}"
+            arrays[index] = entries_like(array if group < self.num_lengths else array[None], dtype, shape, label)
         return arrays
 
     def lengths(self, leaves: Sequence[NDArray[Any]]) -> list[int]:
         """Lengths of a document, one for each budget."""
         return [len(leaves[leaf]) for leaf in self._of_budget]
-
-    @property
-    def one_value(self) -> bool:
-        """Whether a leaf has one value a document."""
-        return bool(self._of_one_value)
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
         built: dict[Any, Any] = self._structure.build(leaves)

@@ -63,7 +63,7 @@ def keep(
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
-    return keep_rows(order, "filter", rows, ("filter", digest))
+    return keep_rows(order, rows, ("filter", digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
@@ -79,7 +79,7 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     if len(wrong):
         raise RowIndexError(f"exclude(): row {wrong[0]}{origin} is out of range; pass rows from 0 on, below {num_rows}")
     listed = np.unique(listed)
-    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
+    left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
     if not left.size:
         raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
     return left
@@ -174,12 +174,12 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words, _ = answers(question, reader, met, options)
-    first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
+    first = hashes_below(seeds.derive(seed, "split_by", *again(order, "split_by"), words), fraction)
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         selected = rows[chosen]
-        return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
+        return keep_rows(order, selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
 

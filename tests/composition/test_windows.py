@@ -395,7 +395,7 @@ def test_two_recipes_never_share_a_state_and_old_windows_keep_theirs() -> None:
         ),
         (
             lambda ds: concat([ds, ds.shuffle(0)]),
-            r"call windows\(2\) before shuffle\(0\), not after it, in every part of concat\(\)$",
+            r"call windows\(2\) before shuffle\(0\), not after it$",
             lambda ds, _: concat([ds.windows(2), ds.windows(2).shuffle(0)]),
         ),
         (
@@ -406,7 +406,7 @@ def test_two_recipes_never_share_a_state_and_old_windows_keep_theirs() -> None:
         *(
             (
                 verb,
-                rf"call windows\(2\) before {name}, not after it; or call cache\(folder\) right after {name}: its rows",
+                rf"call windows\(2\) before {name}, not after it; or call cache\(folder\) right after it: its rows",
                 follow,
             )
             for verb, name in (

@@ -260,9 +260,9 @@ def test_refused_budgets(second: Row, seq_len: Any, options: dict[str, Any], mes
         (
             "nodes",
             np.zeros((3, 1), np.float32),
-            r"row 1: leaf \['nodes'\] is float32\[3, 1\], in other documents entries",
+            r"row 1: leaf \['nodes'\] has entries of float32\[1\], in other rows",
         ),
-        ("energy", np.zeros(7), r"row 1: leaf \['energy'\] is float64\[7\], in other documents entries have the shape"),
+        ("energy", np.zeros(7), r"row 1: leaf \['energy'\] has entries of float64\[7\], in other rows entries of"),
         ("nodes", np.float32(3), r"row 1: leaf 'nodes' is one number, but seq_len=.* names it; leave it out"),
     ],
 )
