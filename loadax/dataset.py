@@ -104,9 +104,8 @@ class Dataset:
         vars(self).update(source=source, order=order, maps=maps)
         if depth(order) > _MOST_VERBS:
             raise ArgumentError(
-                f"this dataset is a chain of more than {_MOST_VERBS} verbs; "
-                "if a loop calls one, call it once instead: concat() with a list of all datasets, "
-                "one slice from the first row to the last, exclude() with all rows"
+                f"this dataset is a chain of more than {_MOST_VERBS} verbs; if a loop calls one, call it once instead: "
+                "concat() with a list of all datasets, one slice, exclude() with all rows"
             )
         check_streams(order)
 
@@ -255,8 +254,7 @@ class Dataset:
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
         if any(isinstance(below, Mixed) for below in depth_first(self.order)):
             raise ArgumentError(
-                "shuffle() after mix() would break its proportions; shuffle the datasets before mixing them: "
-                "mix({name: ds.shuffle(seed)}, …)"
+                "shuffle() after mix() would break its proportions; call it before: mix({name: ds.shuffle(seed)}, …)"
             )
         if block is None:
             if window is not None or lanes != _LANES:
@@ -346,9 +344,7 @@ class Dataset:
             ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
-            raise ArgumentError(
-                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes whatever a Dataloader takes"
-            )
+            raise ArgumentError(f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes other data")
         return zipped([self, other], flatten((0, 1))[1])
 
     def windows(
@@ -667,9 +663,7 @@ class Dataset:
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random or has with_epoch=True"
-            raise ArgumentError(
-                f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
-            )
+            raise ArgumentError(f"cache() writes every row once, but {what}; call cache() first, then shuffle and map")
         check_elsewhere(self.reader.source, path)
         functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
         if key is None and (reason := unrecognised(functions)):
@@ -971,9 +965,7 @@ class Dataset:
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         if elementwise and (rng or with_index or with_epoch):
             other = "rng" if rng else "with_index" if with_index else "with_epoch"
-            raise ArgumentError(
-                f"elementwise=True with {other}=True: an elementwise function depends on elements alone; choose one"
-            )
+            raise ArgumentError(f"elementwise=True with {other}=True: such a function sees elements alone; choose one")
         refuse_transform(fn, "map_batch")
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
@@ -1294,9 +1286,7 @@ class Dataset:
 
     def _mapped(self, transform: Transform) -> "Dataset":
         if transform.with_epoch and self.is_stream:
-            raise StreamError(
-                "with_epoch=True", "map before to_stream(), or in the lanes of from_stream(), which get it"
-            )
+            raise StreamError("with_epoch=True", "map before to_stream(), or in the lanes of from_stream()")
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 

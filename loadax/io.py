@@ -272,19 +272,13 @@ def from_grain(
     else:
         refuse_grain(data)
         if unbatch:
-            raise ArgumentError(
-                f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
-                "leave unbatch out"
-            )
+            raise ArgumentError(f"unbatch=True is for a grain.MapDataset, not for {type_text(data)}; leave it out")
         dataset = from_source(data)
     if presence is None:
         refuse_given("the rows that a filter of Grain keeps, and the data has no filter", index=index, key=key)
         return dataset
     if index is not None and key is None:
-        raise ArgumentError(
-            f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
-            "pass a text that you change with the data and its functions"
-        )
+        raise ArgumentError(f"index={index!r} needs key=, a text that you change with the data and its functions")
     options = scan_options(index, None, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")

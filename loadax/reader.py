@@ -275,9 +275,8 @@ class Reader:
                 wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
                 if array.shape != shape or wrong_dtype:
                     raise LeafError(
-                        f"map_batch {name} returned leaf {path or 'of the batch'} as "
-                        f"{array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
-                        "an elementwise map keeps every shape; use elementwise=False for one that does not"
+                        f"map_batch {name} returned leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)}, "
+                        f"expected {wanted.dtype}{list(shape)}; use elementwise=False to change shapes"
                     )
                 leaves.append(array)
             batch = expected.build(leaves)
@@ -360,10 +359,8 @@ class Reader:
     def _read_examples(self, visits: Visits) -> Examples:
         examples = list(self._read_with_note(self.source.read_examples, visits))
         if len(examples) != len(visits.rows):
-            raise SourceError(
-                f"{self.source.type_name}.examples returned {len(examples)} examples for {rows_text(visits.rows)}; "
-                "return one per row"
-            )
+            name, rows = self.source.type_name, rows_text(visits.rows)
+            raise SourceError(f"{name}.examples returned {len(examples)} examples for {rows}; return one per row")
         return Examples(examples)
 
     def _read_with_note(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:

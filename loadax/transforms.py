@@ -452,10 +452,7 @@ def checked_seed(seed: Any, rng: bool) -> int:
     """
     checked = integer("seed", seed, most=None)
     if checked and not rng:
-        raise ArgumentError(
-            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
-            "or pass rng=True and a function that takes them"
-        )
+        raise ArgumentError(f"seed={seed!r} is for random generators; leave it out, or pass rng=True as well")
     return checked
 
 

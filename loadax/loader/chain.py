@@ -50,9 +50,7 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
     flat: list[Dataloader] = []
     for index, loader in enumerate(entries("loaders", loaders, "Dataloaders")):
         if not isinstance(loader, Dataloader | LoaderChain):
-            raise ArgumentError(
-                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or join datasets: concat([data, other])"
-            )
+            raise ArgumentError(f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or concat() the datasets")
         flat += [loader] if isinstance(loader, Dataloader) else loader.loaders
     if not flat:
         raise ArgumentError("chain() got no loaders; pass at least one")
@@ -61,10 +59,7 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
         if loader.dataset.is_stream:
             raise StreamError("chain()", "chain the other loaders, and iterate over the loader of the stream by itself")
         if loader._plan.num_steps is None and index + 1 < len(flat):
-            raise ArgumentError(
-                f"loaders[{index}] is infinite, so the ones after it would never begin; make it with num_epochs=, or "
-                "pass it last"
-            )
+            raise ArgumentError(f"loaders[{index}] is infinite; make it with num_epochs=, or pass it last")
         if shards[index] != shards[0]:
             raise ArgumentError(
                 f"loaders[{index}] has the share {shards[index]}, and loaders[0] {shards[0]}; pass the same "

@@ -50,9 +50,7 @@ def check_documents(reader: Reader, order: Order) -> None:
         raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack first")
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
-        raise ArgumentError(
-            "pack() reads documents once; call pack() first, then the random map, or one with_epoch=True"
-        )
+        raise ArgumentError("pack() reads documents once; call it before the random map, or one with_epoch=True")
     refuse_batch_maps(reader)
 
 

@@ -132,8 +132,7 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     """
     if order.varies:
         raise ArgumentError(
-            "sample() weighs positions, which have other rows in every epoch here; sample datasets before they are "
-            "mixed or shuffled"
+            "sample() weighs positions, which have other rows in every epoch here; sample before mixing or shuffling"
         )
     if not order.size:
         raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")

@@ -179,9 +179,7 @@ class BaseSource(ABC):
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:  # noqa: ARG002
         """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
-        raise SourceError(
-            f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
-        )
+        raise SourceError(f"{self.type_name} can't read parts of its documents; read whole documents")
 
     def padded(self, pad: Any) -> "BaseSource | None":  # noqa: ARG002
         """This source with rows padded by a `Pad` as they are read; None: they are padded afterwards."""

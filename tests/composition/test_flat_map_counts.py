@@ -80,7 +80,7 @@ def test_counts_belong_to_the_positions_before_it() -> None:
     alone = noisy.repeat(2).read(range(2 * ROWS), 1)["noise"]
     flat = noisy.repeat(2).flat_map(lambda row: [{"part": row["noise"]}] * 2, counts=np.full(2 * ROWS, 2))
     assert values(flat, 1) == np.repeat(alone, 2).tolist()
-    with pytest.raises(ArgumentError, match=r"flat_map\(\) reads each row once; call it before the random map"):
+    with pytest.raises(ArgumentError, match=r"flat_map\(\) reads rows once; call it before random maps"):
         noisy.flat_map(parts, counts=count_of)
 
 

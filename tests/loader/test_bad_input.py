@@ -84,7 +84,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 ]
 REFUSED: dict[str, Refused] = {
     "no rows": Refused(ArgumentError, "the dataset has no rows; check the data", from_arrays({"x": np.zeros((0, 3))})),
-    "empty slice": Refused(ArgumentError, "the dataset has no rows; check .* the slice", numbers()[:0]),
+    "empty slice": Refused(ArgumentError, "the dataset has no rows; check .* its slice", numbers()[:0]),
     "number": Refused(ArgumentError, "the data is an int without __len__ and __getitem__, so .* pass a Source", 7),
     "path": Refused(ArgumentError, r"data='rows.npy' is a path; open it: loadax.from_npy", "rows.npy"),
     "loader": Refused(ArgumentError, "data is already a Dataloader; pass its dataset", Dataloader(numbers(), 8)),

@@ -141,7 +141,7 @@ def test_random_maps_before_it_see_each_rows_own_number() -> None:
         visits = grouped.order.visits(np.full(len(grouped), epoch), np.arange(len(grouped)))
         for group in grouped.reader.examples(visits):
             assert [each["noise"] for each in group] == [alone[each["nodes"][0]] for each in group]
-    with pytest.raises(ArgumentError, match=r"group\(\) reads each row once; call it before the random map"):
+    with pytest.raises(ArgumentError, match=r"group\(\) reads rows once; call it before random maps"):
         mapped.group(BUDGETS, sizes_of)
     assert len(graphs().group(BUDGETS, sizes_of).map(lambda group, rng: rng.random(), rng=True)) == len(grouped)
 

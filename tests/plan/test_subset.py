@@ -90,7 +90,5 @@ def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], 
 @both
 def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None:
     mixed = Mixed((Sequential(9), Sequential(9)), (9, 9), ("a", "b"), (Segment(0, (1, 1)),), 0, "first")
-    with pytest.raises(
-        ArgumentError, match=r"\(\) after mix\(\) would break its proportions; call it on the datasets before"
-    ):
+    with pytest.raises(ArgumentError, match=r"\(\) after mix\(\) would break its proportions; call it before: mix"):
         verb(Shuffled(mixed, 0))
