@@ -14,7 +14,7 @@ DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
     "collate_fn": "rows are stacked: make all of one shape in data.map(fn), data.map_batch(fn) or data.pad(lengths)",
-    "sampler": "the order is the dataset's: data.shuffle(seed=0), data.sample(weights) or loadax.mix(datasets, weights)",
+    "sampler": "the dataset has it: data.shuffle(seed=0), data.sample(weights) or loadax.mix(datasets, weights)",
     "batch_sampler": "the order is the dataset's: data.shuffle(seed=0), or loadax.mix(datasets, weights)",
     "pin_memory": "leave it out: prefetch= batches are placed on the devices ahead of the training loop",
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",

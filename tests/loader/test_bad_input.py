@@ -326,7 +326,7 @@ FAILS: dict[str, Fails] = {
     ),
     "dtype of an elementwise map": Fails(
         LeafError,
-        r"map_batch .* returned leaf \['x'\] as float32\[\d\], expected int64\[\d\]: an elementwise",
+        r"map_batch .* returned leaf \['x'\] as float32\[\d\], expected int64\[\d\]; use elementwise=False",
         numbers().map_batch(
             lambda batch: {"x": batch["x"].astype(np.float32 if (batch["x"] == 20).any() else np.int64)},
             elementwise=True,

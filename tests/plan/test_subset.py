@@ -81,7 +81,7 @@ def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
 @both
 @pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
 def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
-    message = r"(filter|exclude)\(\) after .* of a shuffle would keep other .*call (filter|exclude)\(\) before"
+    message = r"(filter|exclude)\(\) after .* of a shuffle would keep other .*; call it before"
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
             verb(order)
