@@ -50,7 +50,9 @@ def check_documents(reader: Reader, order: Order) -> None:
         raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack first")
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
-        raise ArgumentError("pack() reads documents once; call it before the random map, or one with_epoch=True")
+        raise ArgumentError(
+            "pack() reads documents once; call pack() first, then the random map, or one with_epoch=True"
+        )
     refuse_batch_maps(reader)
 
 
@@ -75,11 +77,11 @@ class Documents:
         found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
         assert found is not None, "a dataset without rows is refused"
         self.form: Form = found[0]
-        # The options with the budgets of all leaves
         self.options: PackOptions = found[1]
+        """The options with the budgets of all leaves."""
         self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
-        # int64[n, lengths]: expected lengths of documents that are read whole; a change is an error
         self.known: Integers | None = None
+        """int64[n, lengths]: expected lengths of documents that are read whole; a change is an error."""
 
     def with_source(self, source: BaseSource) -> "Documents":
         other = copy.copy(self)

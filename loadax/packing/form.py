@@ -14,8 +14,8 @@ from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
 from loadax.protocols import Tree
 
-# Leaf name for a document that is a bare array
 BARE = "tokens"
+"""Leaf name for a document that is a bare array."""
 
 
 @final
@@ -33,17 +33,20 @@ class Form:
         names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
         own = [name if options.by_leaf else ALL for name in names]
-        # Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`
         self.groups = [budgets.index(options.leaves.get(name, budget)) for name, budget in zip(names, own, strict=True)]
+        """Index of the budget of each leaf; that of `DOCUMENTS` comes after those of `seq_lens`."""
         self.num_lengths = len(budgets) - 1
         self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
-        # Shape of one entry of each leaf
         self.shapes = [
             array.shape[group < self.num_lengths :] for array, group in zip(arrays, self.groups, strict=True)
         ]
+        """Shape of one entry of each leaf."""
+        self._like = [
+            (dtype, shape, group < self.num_lengths)
+            for dtype, shape, group in zip(self.dtypes, self.shapes, self.groups, strict=True)
+        ]
         self._ndims = [1 + len(shape) for shape in self.shapes]
         self._of_one_value = [leaf for leaf, group in enumerate(self.groups) if group == self.num_lengths]
-        self.one_value = bool(self._of_one_value)  # whether a leaf has one value a document
         self._of_budget = [self.groups.index(group) for group in range(self.num_lengths)]
         if options.by_leaf:
             self._of_budget = [names.index(name) for name in options.seq_lens]
@@ -80,15 +83,19 @@ class Form:
 
     def _cast_leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
         arrays = _arrays(example, row, self._structure)
-        like = zip(arrays, self.dtypes, self.shapes, self.groups, strict=True)
-        for index, (array, dtype, shape, group) in enumerate(like):
+        for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
             label = f"row {row}: leaf {self.paths[index]}"
-            arrays[index] = entries_like(array if group < self.num_lengths else array[None], dtype, shape, label)
+            arrays[index] = entries_like(array if ragged else array[None], dtype, shape, label)
         return arrays
 
     def lengths(self, leaves: Sequence[NDArray[Any]]) -> list[int]:
         """Lengths of a document, one for each budget."""
         return [len(leaves[leaf]) for leaf in self._of_budget]
+
+    @property
+    def one_value(self) -> bool:
+        """Whether a leaf has one value a document."""
+        return bool(self._of_one_value)
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
         built: dict[Any, Any] = self._structure.build(leaves)

@@ -20,8 +20,8 @@ from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
 
-# Reads parts of documents, concatenated, for every wanted leaf of each request
 ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
+"""Reads parts of documents, concatenated, for every wanted leaf of each request."""
 
 
 class Filling(NamedTuple):
@@ -64,17 +64,17 @@ class _Cut:
     """Columns of the rows of one group: the segments in them, and the leaves to write."""
 
     segments: Segments
-    # Entries of each segment before the first column
     begun: Integers
+    """Entries of each segment before the first column."""
     lengths: Integers
-    # Which columns of each row have an entry; None: all
     taken: NDArray[np.bool_] | None
-    # Whether an entry is the document's own
+    """Which columns of each row have an entry; None: all."""
     own: NDArray[np.bool_]
-    # Which of the given segments these are
+    """Whether an entry is the document's own."""
     visible: NDArray[np.bool_]
-    # Whether the entry after each segment is read too, for targets
+    """Which of the given segments these are."""
     paired: bool
+    """Whether the entry after each segment is read too, for targets."""
     request: PartsRequest
     out: dict[int, NDArray[Any]]
 
@@ -134,8 +134,8 @@ class PackedRows:
         self._shows, self._structure = flatten({**shows, **added}, is_leaf=lambda node: isinstance(node, _Shown))
         sizes = [*options.seq_lens.values(), options.most_documents or 0]
         self._specs = [ArraySpec((sizes[shown.group], *shown.shape), shown.dtype) for shown in self._shows]
-        # Spec of a row
         self.spec = self._structure.build(self._specs)
+        """Spec of a row."""
         self._fills = self._fill_values("value", filling.value)
         self._bos_values = self._fill_values("bos", 0 if filling.bos is None else filling.bos)
 

@@ -145,7 +145,7 @@ class BaseSource(ABC):
         batch = self.read_visits(visits)
         return split_rows(batch if self.traits.owns_memory else map_leaves(np.array, batch), len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
             if columns is not None and destination is not None:
