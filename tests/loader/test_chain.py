@@ -218,7 +218,7 @@ def test_last_loader_may_be_endless(expected: list[Any]) -> None:
         (
             lambda: [Dataloader(ROWS, 8), Dataloader(ROWS, 8, shard_index=0, shard_count=2)],
             ArgumentError,
-            r"loaders\[1\] has the share .*, and loaders\[0\] None; pass the same shard_index= and shard_count= to all",
+            r"loaders\[1\] has the share .*, not None as loaders\[0\]; pass one share to all",
         ),
         (
             lambda: [Dataloader(loadax.from_stream(lambda lane, lanes: iter([lane]), lanes=8), 8)],
