@@ -193,9 +193,11 @@ class BaseSource(ABC):
         """
         return None
 
-    def locate(self, row: int) -> list[Location]:  # noqa: ARG002
-        """Files that a row comes from; empty if unknown."""
-        return []
+    def locate(self, row: int) -> list[Location]:
+        """Files that a row comes from, as far as they are known: here those of its rows below."""
+        below = self.rows_below(np.array([row]))
+        rows = [] if below is None else below[1].tolist()
+        return [location for inner in rows for location in self.children[0].source.locate(inner)]
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:  # noqa: ARG002
         """Locates like `locate`, for a source whose rows may depend on the epoch (see `random`)."""
@@ -297,9 +299,6 @@ class WrapperSource(BaseSource):
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)
-
-    def locate(self, row: int) -> list[Location]:
-        return self._source.locate(row)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         return self._source.locate_visit(row, epoch)
