@@ -20,11 +20,11 @@ from loadax.core.arguments import (
     index_key,
     integer,
     optional_flag,
+    path as checked_path,
     refuse_given,
     shown,
     text,
 )
-from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
@@ -43,8 +43,7 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
-from loadax.plan.split import split as split_order
+from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as split_order, split_counts
 from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, optional_flag, refuse_given, text
-from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import flag, optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
 from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.core.arguments import function as checked_function
-from loadax.core.arguments import index_key, shown
+from loadax.core.arguments import function as checked_function, index_key, shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
-from loadax.plan.split import again
-from loadax.plan.split import below as hashes_below
+from loadax.plan.split import again, below as hashes_below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader

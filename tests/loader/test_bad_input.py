@@ -15,8 +15,7 @@ import jax
 import numpy as np
 import pytest
 import tensorstore as ts
-from jax.sharding import AbstractMesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tensorstore
 from loadax.errors import (
