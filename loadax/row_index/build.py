@@ -18,15 +18,13 @@ from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.core.tasks import Engine, index_engine
 from loadax.errors import ArgumentError, LeafError
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, read_run, row_work
+from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
 from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 from loadax.sources.passes.parts import Arrays
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
-_WORKERS, _MOST_WORKERS = 4, 32
-
 _log = logging.getLogger("loadax")
 
 
@@ -108,8 +106,6 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
             _log.info(text, question.verb, question.name, met.sum())
         return Entry({"answers": values}, {"digest": digest_values(values)})
 
-    # More than the cores of a small machine, since reads wait for disk and network.
-    workers = options.workers or max(_WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS))
     entry = kept_pass(
         None if known_as is None else folder,
         question.verb,
@@ -117,7 +113,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         lambda entry: question.check(entry, met),
         lambda: row_work(reader, met, question.judge, question.dtype, label),
         merge,
-        PassOptions(workers, options.executor, options.progress),
+        PassOptions(threads_for(reader, options.workers), options.executor, options.progress),
     )
     return entry.arrays["answers"], entry.facts["digest"]
 

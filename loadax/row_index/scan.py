@@ -20,6 +20,7 @@ from loadax.sources.passes.kept_pass import part_size
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
+_WORKERS, _MOST_WORKERS = 4, 32
 
 
 class Run(NamedTuple):
@@ -83,6 +84,11 @@ def results(run: Run, function: Callable[..., Any], name: str) -> Iterator[tuple
 
 # Function that computes the values of a run of rows as one array.
 RowFunction = Callable[[Run], NDArray[Any]]
+
+
+def threads_for(reader: Reader, workers: int | None) -> int:
+    """Number of reader threads: more than the cores of a small machine, since reads wait for disk and network."""
+    return workers or max(_WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS))
 
 
 @final
