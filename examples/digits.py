@@ -47,8 +47,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from numpy.typing import NDArray
 from orbax.checkpoint import v1 as ocp
 from sklearn.datasets import load_digits

@@ -34,8 +34,7 @@ import numpy as np
 import optax
 import tensorstore as ts
 from flax import nnx
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 from numpy.typing import NDArray
 from tqdm import tqdm
 

@@ -30,8 +30,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 from orbax.checkpoint import v1
 
 import loadax

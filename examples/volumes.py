@@ -48,8 +48,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 from numpy.typing import NDArray
 from skimage import data as pictures
 from skimage.filters import gaussian

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
 
+from loadax.composition.concat import ConcatenatedSource
 from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
@@ -15,7 +16,6 @@ from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
 from loadax.sources.library import comes_from
-from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th
 
@@ -36,9 +36,7 @@ def concat(datasets: Sequence[Any]) -> Dataset:
         raise StreamError("concat()")
     for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
-            raise ArgumentError(
-                f"concat: part {index} is endless, so no later part would ever be read; mix() it, or slice it: ds[:n]"
-            )
+            raise ArgumentError(f"concat: part {index} is endless; pass it last, mix() it, or slice it: ds[:n]")
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     _warn_of_other_numbers("concat", parts)
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
@@ -94,9 +92,7 @@ def mix(
         raise ArgumentError("mix() got no datasets; pass at least one")
     for name in named:
         if not isinstance(name, str):
-            raise ArgumentError(
-                f"mix: a dataset is named {name!r}; pass names of type str, since weights by int are a schedule"
-            )
+            raise ArgumentError(f"mix: a dataset is named {name!r}; pass a str, since weights by int are a schedule")
     parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
         if not part.order.size:
@@ -212,9 +208,7 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
     """Weights of one block as integers without a common divisor."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
-            raise ArgumentError(
-                f"{label} are for {sorted(map(str, weights))}, but the datasets are {names}; pass one weight for each"
-            )
+            raise ArgumentError(f"{label} are for {sorted(map(str, weights))}, not {names}; pass one for each dataset")
         given = [weights[name] for name in names]
     elif (isinstance(weights, Sequence) and not isinstance(weights, str)) or getattr(weights, "ndim", 0) == 1:
         given = list(weights)

@@ -20,10 +20,11 @@ from loadax.core.arguments import (
     index_key,
     integer,
     optional_flag,
+    path as checked_path,
+    refuse_given,
     shown,
     text,
 )
-from loadax.core.arguments import path as checked_path
 from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
@@ -34,7 +35,6 @@ from loadax.core.tasks import Engine, index_engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
-from loadax.plan.concat import Concatenated
 from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed
 from loadax.plan.order import check_fixed_rows, depth, depth_first
@@ -43,8 +43,7 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.split import SPLITS, checked_fraction, counts_of, split_counts
-from loadax.plan.split import split as split_order
+from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as split_order, split_counts
 from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
@@ -52,7 +51,7 @@ from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
-from loadax.sources.checks import chunk_rows, keep_selected
+from loadax.sources.checks import check_rows, chunk_rows, keep_selected
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
@@ -99,13 +98,13 @@ class Dataset:
     _made_of: tuple[Reader, Order, tuple[Any, ...]] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
-    def __init__(self, source: BaseSource, order: Order, maps: tuple[Transform, ...] = ()):
+    def __init__(self, source: BaseSource, order: Order | None = None, maps: tuple[Transform, ...] = ()):
+        order = Sequential(len(source), source.traits.own_epochs) if order is None else order
         vars(self).update(source=source, order=order, maps=maps)
         if depth(order) > _MOST_VERBS:
             raise ArgumentError(
-                f"this dataset is a chain of more than {_MOST_VERBS} verbs; "
-                "if a loop calls one, call it once instead: concat() with a list of all datasets, "
-                "one slice from the first row to the last, exclude() with all rows"
+                f"this dataset is a chain of more than {_MOST_VERBS} verbs; if a loop calls one, call it once instead: "
+                "concat() with a list of all datasets, one slice, exclude() with all rows"
             )
         check_streams(order)
 
@@ -204,15 +203,7 @@ class Dataset:
         Raises:
             RowIndexError: If a position is out of range.
         """
-        where = np.asarray(positions)
-        if where.size and where.dtype.kind not in "iu":
-            raise RowIndexError(f"positions are {where.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
-        where = where.astype(np.int64).reshape(-1)
-        wrong = where[(where < 0) | (where >= len(self))]
-        if len(wrong):
-            raise RowIndexError(
-                f"position {wrong[0]} is out of range: pass positions of at least 0 and below {len(self)}"
-            )
+        where = check_rows(positions, len(self), "position")
         epoch = integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))
         return self.reader.read_visits(self.order.visits(np.full_like(where, epoch), where))
 
@@ -262,8 +253,7 @@ class Dataset:
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
         if any(isinstance(below, Mixed) for below in depth_first(self.order)):
             raise ArgumentError(
-                "shuffle() after mix() would break its proportions; shuffle the datasets before mixing them: "
-                "mix({name: ds.shuffle(seed)}, …)"
+                "shuffle() after mix() would break its proportions; call it before: mix({name: ds.shuffle(seed)}, …)"
             )
         if block is None:
             if window is not None or lanes != _LANES:
@@ -353,9 +343,7 @@ class Dataset:
             ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
-            raise ArgumentError(
-                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes whatever a Dataloader takes"
-            )
+            raise ArgumentError(f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes other data")
         return zipped([self, other], flatten((0, 1))[1])
 
     def windows(
@@ -401,7 +389,7 @@ class Dataset:
             >>> hours.windows(3, every=2)[4]
             {'t': array([4, 6, 8])}
         """
-        from loadax.sources.wrappers.windows import WindowOptions, WindowSource
+        from loadax.composition.windows import WindowOptions, WindowSource
 
         if self.is_stream:
             raise StreamError("windows()", f"call windows({length}) before to_stream(), or make them in open_lane()")
@@ -415,8 +403,7 @@ class Dataset:
             raise ArgumentError(f"lead={ahead}: the first target would be before the window; pass {least} or more")
         choice("seams", seams, ["avoid", "cross"], "'avoid', or 'cross' for windows over the seams of concat()")
         options = WindowOptions(length, stride, ahead, integer("targets", targets, 1), every, seams)
-        source = WindowSource(self.reader, self.reader.spec, self.order, options)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(WindowSource(self.reader, self.reader.spec, self.order, options))
 
     def pack(
         self,
@@ -551,13 +538,8 @@ class Dataset:
         options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add)
         filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
         if self.is_stream:
-            for name, argument in (("index", index), ("key", key), ("executor", executor)):
-                if argument is not None:
-                    raise ArgumentError(
-                        f"{name}={argument!r} is for lengths that are kept, but a stream is packed as it is read; "
-                        "leave it out",
-                        argument=name,
-                    )
+            why = "lengths that are kept, but a stream is packed as it is read"
+            refuse_given(why, index=index, key=key, executor=executor)
             options = options if window is not None else options._replace(window=0)
             stream, verb = pack_stream(self.reader, options, filling)
             return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
@@ -566,8 +548,7 @@ class Dataset:
         engine = index_engine(executor, index)
         make = partial(pack, self.reader, self.order, options, filling, index, key, engine, progress)
         if index is not None:  # also for later runs
-            source = make()
-            return Dataset(source, Sequential(len(source)))
+            return Dataset(make())
         decisive = "pack", PACK_VERSION, *options.recipe, *filling
         return Dataset._planned_later(make, self.reader, self.order, *decisive)
 
@@ -601,8 +582,8 @@ class Dataset:
             >>> next(iter(Dataloader(packed, batch_size=16)))["tokens"].shape
             (16, 16)
         """
+        from loadax.composition.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
-        from loadax.sources.wrappers.dataset_lanes import DatasetLanes
 
         if self.is_stream:
             raise StreamError("to_stream()", "leave it out, since this is a stream already")
@@ -677,14 +658,12 @@ class Dataset:
         recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
         kept = None if overwrite else open_kept(path, recipe)
         if kept is not None:
-            return Dataset(kept, Sequential(len(kept)))
+            return Dataset(kept)
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random or has with_epoch=True"
-            raise ArgumentError(
-                f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
-            )
+            raise ArgumentError(f"cache() writes every row once, but {what}; call cache() first, then shuffle and map")
         check_elsewhere(self.reader.source, path)
         functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
         if key is None and (reason := unrecognised(functions)):
@@ -701,8 +680,7 @@ class Dataset:
             go_on="call cache() again to continue",
             recipe=recipe,
         )
-        source = open_written(path, structure)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(open_written(path, structure))
 
     def _recipe(self, key: str | None, *arguments: Any) -> str | None:
         """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
@@ -806,7 +784,7 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index, which it needs; change it when `fn` changes. None: `fn`'s code,
                 closure values and globals identify it.
-            columns: Names of leaves (their keys joined by dots): `fn` gets a dict of these, and only these are read of
+            columns: Names of leaves, as in `keep`: `fn` gets a dict of these, and only these are read of
                 arrays and tables such as zarr groups, Parquet files and Hugging Face datasets. With maps before it, and
                 of other sources, examples are read whole. None: all leaves.
             index: Folder that keeps the list for later runs, another one for each filter. An index of other data or
@@ -834,14 +812,13 @@ class Dataset:
             (5, [0, 2, 4, 6, 8])
         """
         from loadax.row_index.build import scan_options
-        from loadax.row_index.columns import reader_of_columns
         from loadax.row_index.verbs import keep
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, executor, progress)
         checked = function("fn", filter_function(fn), "a function of one example", "example")
-        reader = self.reader if columns is None else reader_of_columns(self.reader, columns)
-        return self._with(keep(self.order, reader, checked, key, options))
+        seen = self if columns is None else self._select_leaves("keep", (columns,), "columns")
+        return self._with(keep(self.order, seen.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -987,21 +964,15 @@ class Dataset:
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
-        if elementwise and rng:
-            raise ArgumentError(
-                "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
-            )
-        if elementwise and (with_index or with_epoch):
-            other = "with_index" if with_index else "with_epoch"
-            raise ArgumentError(
-                f"elementwise=True with {other}=True: an elementwise function depends on elements alone; choose one"
-            )
+        if elementwise and (rng or with_index or with_epoch):
+            other = "rng" if rng else "with_index" if with_index else "with_epoch"
+            raise ArgumentError(f"elementwise=True with {other}=True: such a function sees elements alone; choose one")
         refuse_transform(fn, "map_batch")
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         seed = checked_seed(seed, rng)
         index = self.reader.traits.num_maps
-        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), elementwise, with_index, with_epoch))
+        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), with_index, with_epoch, elementwise))
 
     def flat_map(
         self,
@@ -1075,18 +1046,18 @@ class Dataset:
                 f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
             )
             raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
+        from loadax.composition.flat_map import FanOut, FlatMapSource
         from loadax.row_index.build import scan_options
-        from loadax.row_index.integers import check_no_pass, flat_map_counts
-        from loadax.sources.wrappers.flat_map import FanOut, FlatMapSource
+        from loadax.row_index.integers import flat_map_counts
 
         options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
         lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch)
         name = name_of(lists.maps[-1].function)
         if counts is not None:
-            source = FlatMapSource(lists.reader, flat_map_counts(self.reader, self.order, counts, options), name)
-            return Dataset(source, Sequential(len(source)))
-        check_no_pass("fan_out", options)
+            found = flat_map_counts(self.reader, self.order, counts, options)
+            return Dataset(FlatMapSource(lists.reader, found, name))
+        refuse_given("a function, which fan_out= is not", index=index, key=key)
         fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
         if len(self) * fan_out > MOST_POSITIONS:
             raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
@@ -1155,8 +1126,7 @@ class Dataset:
         self._check_random_access("group()", "group a dataset with random access; a stream of documents can be packed")
         plan_options = group_options(budgets, method, long, window, most_rows)
         options = scan_options(index, None, executor, progress, key)
-        source = group(self.reader, self.order, plan_options, sizes, options)
-        return Dataset(source, Sequential(len(source)))
+        return Dataset(group(self.reader, self.order, plan_options, sizes, options))
 
     def pad(
         self,
@@ -1269,8 +1239,8 @@ class Dataset:
         """
         return self._select_leaves("drop", names)
 
-    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any) -> "Dataset":
-        selected, source = selection(verb, names), self.source
+    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> "Dataset":
+        selected, source = selection(verb, names, argument), self.source
         kept = None
         if not (self.maps or self.is_stream):
             structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]
@@ -1307,14 +1277,8 @@ class Dataset:
         *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
         if isinstance(order, Mixed):
             return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
-        verb = order.text()[-1]
-        within = ", in every part of concat()" * any(
-            isinstance(below, Concatenated) for below in depth_first(self.order)
-        )
-        remedy = f"call windows({length}) before {verb}, not after it{within}"
-        return (
-            remedy if order.varies else f"{remedy}; or call cache(folder) right after {verb}: its rows are consecutive"
-        )
+        remedy = f"call windows({length}) before {order.text()[-1]}, not after it"
+        return remedy if order.varies else f"{remedy}; or call cache(folder) right after it: its rows are consecutive"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select
@@ -1326,9 +1290,7 @@ class Dataset:
 
     def _mapped(self, transform: Transform) -> "Dataset":
         if transform.with_epoch and self.is_stream:
-            raise StreamError(
-                "with_epoch=True", "map before to_stream(), or in the lanes of from_stream(), which get it"
-            )
+            raise StreamError("with_epoch=True", "map before to_stream(), or in the lanes of from_stream()")
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
@@ -1339,7 +1301,7 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         parts: The datasets, in leaf order.
         structure: Structure of an example, whose leaves are the examples of the parts.
     """
-    from loadax.sources.wrappers.zip import ZipPart, ZippedSource
+    from loadax.composition.zip import ZipPart, ZippedSource
 
     if any(part.is_stream for part in parts):
         raise StreamError("zip()")

@@ -4,14 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, optional_flag, text
-from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import flag, optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
 from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
-from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.adapt import ObjectSource, UserSource, as_source
 from loadax.sources.format import RecordOptions
@@ -40,7 +38,7 @@ def from_arrays(tree: Tree) -> Dataset:
     from loadax.sources.libraries.supported import open_tree
 
     try:
-        return _opened(open_tree(tree))
+        return Dataset(open_tree(tree))
     except SourceError as error:
         if not isinstance(tree, list):
             raise
@@ -78,7 +76,7 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
         >>> from_array_record(path, dtype="uint8").pad(4, truncate=True)[0]
         {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
     """
-    return _opened(open_files("from_array_record", paths, dtype=dtype))
+    return Dataset(open_files("from_array_record", paths, dtype=dtype))
 
 
 def from_arrow(
@@ -126,7 +124,7 @@ def from_arrow(
     from loadax.sources.tables.arrow.table import open_arrow
 
     refuse_known(data)
-    return _opened(open_arrow(data, columns, nulls, classes))
+    return Dataset(open_arrow(data, columns, nulls, classes))
 
 
 def from_csv(
@@ -171,7 +169,7 @@ def from_csv(
         >>> from_csv(path)[1]
         {'length': np.float64(4.0), 'species': 'virginica'}
     """
-    return _opened(open_files("from_csv", paths, columns, dtypes, nulls, classes, delimiter, quote))
+    return Dataset(open_files("from_csv", paths, columns, dtypes, nulls, classes, delimiter, quote))
 
 
 def from_jsonl(
@@ -224,7 +222,7 @@ def from_jsonl(
         array([1, 2, 3, 4], dtype=uint16)
     """
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return _opened(open_files("from_jsonl", paths, options, columns, dtypes, nulls, classes))
+    return Dataset(open_files("from_jsonl", paths, options, columns, dtypes, nulls, classes))
 
 
 def from_grain(
@@ -269,28 +267,17 @@ def from_grain(
     presence = None
     if is_grain(data):
         source, presence = open_grain(data, unbatch)
-        dataset = _opened(source)
+        dataset = Dataset(source)
     else:
         refuse_grain(data)
         if unbatch:
-            raise ArgumentError(
-                f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
-                "leave unbatch out"
-            )
+            raise ArgumentError(f"unbatch=True is for a grain.MapDataset, not for {type_text(data)}; leave it out")
         dataset = from_source(data)
     if presence is None:
-        for name, value in (("index", index), ("key", key)):
-            if value is not None:
-                raise ArgumentError(
-                    f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no "
-                    f"filter; leave {name} out"
-                )
+        refuse_given("the rows that a filter of Grain keeps, and the data has no filter", index=index, key=key)
         return dataset
     if index is not None and key is None:
-        raise ArgumentError(
-            f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
-            "pass a text that you change with the data and its functions"
-        )
+        raise ArgumentError(f"index={index!r} needs key=, a text that you change with the data and its functions")
     options = scan_options(index, None, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
@@ -329,7 +316,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
 
     if not isinstance(data, str | os.PathLike):  # the opener knows how names of Hugging Face datasets are loaded
         refuse_known(data)
-    return _opened(open_huggingface(data, columns))
+    return Dataset(open_huggingface(data, columns))
 
 
 def from_images(
@@ -378,7 +365,7 @@ def from_images(
         >>> animals[1]["image"].shape, animals.source.classes[animals[1]["label"]]
         ((32, 32, 3), 'dog')
     """
-    return _opened(open_files("from_images", folder, size, fit=fit, quality=quality, damaged=damaged))
+    return Dataset(open_files("from_images", folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -394,7 +381,7 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     Raises:
         SourceError: If a file is missing, truncated, or not a numeric array. Names it.
     """
-    return _opened(open_files("from_npy", path, cache, cache_bytes))
+    return Dataset(open_files("from_npy", path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -445,7 +432,7 @@ def from_tokens(
         ...     len(data), data[1]["tokens"].tolist()
         (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
     """
-    return _opened(open_files("from_tokens", path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
+    return Dataset(open_files("from_tokens", path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
 
 
 def from_documents(
@@ -480,7 +467,7 @@ def from_documents(
     """
     from loadax.sources.tokens.documents import open_documents
 
-    return _opened(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+    return Dataset(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
 
 
 def from_tfrecord(
@@ -531,7 +518,7 @@ def from_tfrecord(
         b'three'
     """
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return _opened(open_files("from_tfrecord", paths, options, features))
+    return Dataset(open_files("from_tfrecord", paths, options, features))
 
 
 def from_webdataset(
@@ -596,7 +583,7 @@ def from_webdataset(
         {'cls': np.int32(5)}
     """
     images, options = (size, fit, quality, damaged), RecordOptions(index, cache, cache_bytes, progress)
-    return _opened(open_files("from_webdataset", paths, options, columns, decode, images))
+    return Dataset(open_files("from_webdataset", paths, options, columns, decode, images))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -613,7 +600,7 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
     """
     from loadax.sources.zarr.source import TensorStoreSource
 
-    return _opened(TensorStoreSource(spec, missing))
+    return Dataset(TensorStoreSource(spec, missing))
 
 
 def from_zarr(
@@ -632,7 +619,7 @@ def from_zarr(
         SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
             finish writing the store.
     """
-    return _opened(open_files("from_zarr", path, variables, missing))
+    return Dataset(open_files("from_zarr", path, variables, missing))
 
 
 def from_parquet(
@@ -682,7 +669,7 @@ def from_parquet(
         >>> len(data), data[7]
         (100, {'x': np.int64(7), 'y': np.int64(49)})
     """
-    return _opened(open_files("from_parquet", paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
+    return Dataset(open_files("from_parquet", paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
@@ -834,12 +821,7 @@ def _recognise(data: Any) -> Dataset | None:
     known = open_supported(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
-    return _opened(as_source(data if known is None else known))
-
-
-def _opened(source: Any) -> Dataset:
-    """The dataset of a source of loadax, in the order of its rows."""
-    return Dataset(source, Sequential(len(source), source.traits.own_epochs))
+    return Dataset(as_source(data if known is None else known))
 
 
 def _is_tree(data: Any) -> bool:
@@ -857,7 +839,7 @@ def _from_objects(data: Any) -> Dataset:
     from loadax.sources.libraries.unsupported import refuse_unreadable
 
     refuse_unreadable(data)
-    return _opened(ObjectSource(data))
+    return Dataset(ObjectSource(data))
 
 
 def write_zarr(

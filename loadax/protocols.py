@@ -11,26 +11,29 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+# int64[n]: rows, positions, epochs or steps
 Integers: TypeAlias = NDArray[np.int64]
-"""int64[n]: rows, positions, epochs or steps."""
 
-# An array of any dtype.
+# An array of any dtype
 Array: TypeAlias = NDArray[Any]
 
+# A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array
 Tree: TypeAlias = Any
-"""A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array."""
 
+# A column box: `(start, stop)` for every dimension of a leaf after its first
 Columns: TypeAlias = tuple[tuple[int, int], ...]
-"""A column box: `(start, stop)` for every dimension of a leaf after its first."""
 
+# `(start, stop)`
 Interval: TypeAlias = tuple[int, int]
-"""`(start, stop)`."""
 
+# The columns of each leaf; None for a leaf that is left out
 Boxes: TypeAlias = Sequence[Columns | None]
-"""The columns of each leaf; None for a leaf that is left out."""
 
+# The array of each leaf to write to; None for a leaf that is left out
+Outputs: TypeAlias = Sequence[NDArray[Any] | None]
+
+# An array for each leaf, or None for one that is left out
 LeafArrays: TypeAlias = list[NDArray[Any] | None]
-"""An array for each leaf, or None for one that is left out."""
 
 
 class ArraySpec(NamedTuple):
@@ -56,18 +59,23 @@ class Visits(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """The parts of documents in packed rows, sorted by row and column. Every field is int64[n]."""
+    """The parts of documents in packed rows, sorted by row and column. Every field is int64[n].
+
+    Attributes:
+        rows: Index of the packed row among the requested ones, from 0.
+        documents: Number of the document.
+        skips: First entry of the document that the segment contains.
+        columns: First column of the segment in its row.
+        lengths: Entries of the segment.
+        numbers: Number of the segment within its row, from 1.
+    """
 
     rows: Integers
-    """Index of the packed row among the requested ones, from 0."""
     documents: Integers
     skips: Integers
-    """First entry of the document that the segment contains."""
     columns: Integers
-    """First column of the segment in its row."""
     lengths: Integers
     numbers: Integers
-    """Number of the segment within its row, from 1."""
 
 
 class Location(NamedTuple):
@@ -179,8 +187,8 @@ class Source(Protocol):
         ...
 
 
+# Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts.
 NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
-"""Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts."""
 
 
 class Order(Protocol):

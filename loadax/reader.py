@@ -32,7 +32,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
@@ -238,7 +238,7 @@ class Reader:
                 self._stack(self._read_examples(visits), visits, 0)
             raise
 
-    def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_columns(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)
@@ -281,9 +281,8 @@ class Reader:
                 wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
                 if array.shape != shape or wrong_dtype:
                     raise LeafError(
-                        f"map_batch {name} returned leaf {path or 'of the batch'} as "
-                        f"{array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(shape)}: "
-                        "an elementwise map keeps every shape; use elementwise=False for one that does not"
+                        f"map_batch {name} returned leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)}, "
+                        f"expected {wanted.dtype}{list(shape)}; use elementwise=False to change shapes"
                     )
                 leaves.append(array)
             batch = expected.build(leaves)
@@ -366,10 +365,8 @@ class Reader:
     def _read_examples(self, visits: Visits, read: Callable[[Visits], list[Tree]] | None = None) -> Examples:
         examples = list(self._read_with_note(read or self.source.read_examples, visits))
         if len(examples) != len(visits.rows):
-            raise SourceError(
-                f"{self.source.type_name}.examples returned {len(examples)} examples for {rows_text(visits.rows)}; "
-                "return one per row"
-            )
+            name, rows = self.source.type_name, rows_text(visits.rows)
+            raise SourceError(f"{name}.examples returned {len(examples)} examples for {rows}; return one per row")
         return Examples(examples)
 
     def _read_with_note(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:

@@ -32,8 +32,8 @@ _PUNCTUATION = ".,:;)]}"  # punctuation that ends a sentence after a URL
 # Control characters, which terminals obey, marks that turn the direction of text, and surrogates, which stand for bytes
 # of file names that are not UTF-8 and can't be printed or logged.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Replaces each secret
 HIDDEN = "…"
-"""Replaces each secret."""
 
 
 def redact(text: str) -> str:

@@ -11,7 +11,7 @@ from loadax.core.arguments import flag, function, integer
 from loadax.core.casting import fill_value, fill_values
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.leaf_selection import LeafSelection
-from loadax.core.spec import array_or_object, check_batch, same_memory, spec_of, spec_or_object, stack
+from loadax.core.spec import array_or_object, check_batch, entries_like, same_memory, spec_of, spec_or_object, stack
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
 from loadax.errors import ArgumentError, LeafError
@@ -37,9 +37,36 @@ class LastRow:
         self.leaves_and_values = own, copies
 
 
+@dataclass(frozen=True)
+class _Function:
+    """A function of users with its options; see `Map` and `BatchMap`."""
+
+    function: Callable[..., Tree]
+    rng: bool
+    seed: int
+    place: int
+    spec: Tree | None
+    with_index: bool = False
+    with_epoch: bool = False
+    calls: UserObject = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", UserObject(self.function))
+
+    @property
+    def _options(self) -> list[Any]:
+        """The options as JSON."""
+        names = *["with_index"] * self.with_index, *["with_epoch"] * self.with_epoch
+        return [self.rng, self.seed if self.rng else None, *names]
+
+    def _text(self) -> str:
+        rng, _, *names = self._options
+        return name_of(self.function) + "".join(f", {name}=True" for name in [*["rng"] * rng, *names])
+
+
 @final
 @dataclass(frozen=True)
-class Map:
+class Map(_Function):
     """A function that is applied to each row.
 
     Args:
@@ -52,19 +79,8 @@ class Map:
         with_epoch: Whether it takes the epoch, a Python int.
     """
 
-    function: Callable[..., Tree]
-    rng: bool
-    seed: int
-    place: int
-    spec: Tree | None
-    with_index: bool = False
-    with_epoch: bool = False
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
-    calls: UserObject = field(init=False, repr=False, compare=False)
     elementwise = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "calls", UserObject(self.function))
 
     def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
         """Applies the function to each example.
@@ -176,15 +192,15 @@ class Map:
         )
 
     def describe(self) -> list[Any]:
-        return ["map", *_options(self)]
+        return ["map", *self._options]
 
     def text(self) -> str:
-        return f"map({name_of(self.function)}{_options_text(self)})"
+        return f"map({self._text()})"
 
 
 @final
 @dataclass(frozen=True)
-class BatchMap:
+class BatchMap(_Function):
     """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
@@ -194,24 +210,13 @@ class BatchMap:
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of one row of its result; None: inferred by calling it once.
-        elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
-            then be called with some columns of the rows, and with leaves of different numbers of rows.
         with_index: Whether it takes row numbers.
         with_epoch: Whether it takes epochs.
+        elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
+            then be called with some columns of the rows, and with leaves of different numbers of rows.
     """
 
-    function: Callable[..., Tree]
-    rng: bool
-    seed: int
-    place: int
-    spec: Tree | None
-    elementwise: bool
-    with_index: bool = False
-    with_epoch: bool = False
-    calls: UserObject = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "calls", UserObject(self.function))
+    elementwise: bool = False
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
@@ -238,10 +243,10 @@ class BatchMap:
         return result
 
     def describe(self) -> list[Any]:
-        return ["map_batch", *_options(self)]
+        return ["map_batch", *self._options]
 
     def text(self) -> str:
-        return f"map_batch({name_of(self.function)}{_options_text(self)}{', elementwise=True' * self.elementwise})"
+        return f"map_batch({self._text()}{', elementwise=True' * self.elementwise})"
 
 
 @final
@@ -396,15 +401,7 @@ class Pad:
         for index, leaf in enumerate(leaves):
             if type(leaf) is not np.ndarray or leaf.dtype != spec.dtype or leaf.shape[1:] != trailing or not leaf.ndim:
                 label = f"row {rows[index]}: leaf {name!r}"
-                array = _paddable(leaf, label)
-                if not array.size:  # NumPy makes an empty list float64
-                    array = np.empty((0, *trailing), spec.dtype)
-                if array.dtype.newbyteorder("=") != spec.dtype or array.shape[1:] != trailing:
-                    raise LeafError(
-                        f"{label} is {array.dtype}{list(array.shape)}, and in the first row {spec.dtype} with the "
-                        f"dimensions {list(trailing)} after the first; give all rows one dtype and these in a map"
-                    )
-                leaves[index] = array
+                leaves[index] = entries_like(_paddable(leaf, label), spec.dtype, trailing, label)
         lengths = np.fromiter(map(len, leaves), np.int64, len(leaves))
         if not self.function.truncate and lengths.max(initial=0) > most:
             worst = int(np.argmax(lengths))
@@ -455,10 +452,7 @@ def checked_seed(seed: Any, rng: bool) -> int:
     """
     checked = integer("seed", seed, most=None)
     if checked and not rng:
-        raise ArgumentError(
-            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
-            "or pass rng=True and a function that takes them"
-        )
+        raise ArgumentError(f"seed={seed!r} is for random generators; leave it out, or pass rng=True as well")
     return checked
 
 
@@ -481,17 +475,6 @@ def padding(lengths: Any, value: Any, truncate: Any) -> Padding:
         if name not in (checked if isinstance(checked, dict) else ("data",)):
             raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
     return Padding(checked, value, flag("truncate", truncate))
-
-
-def _options(transform: "Map | BatchMap") -> list[Any]:
-    """The options of a map as JSON."""
-    names = *["with_index"] * transform.with_index, *["with_epoch"] * transform.with_epoch
-    return [transform.rng, transform.seed if transform.rng else None, *names]
-
-
-def _options_text(transform: "Map | BatchMap") -> str:
-    rng, _, *names = _options(transform)
-    return "".join(f", {name}=True" for name in [*["rng"] * rng, *names])
 
 
 def _paddable(leaf: Any, label: str) -> NDArray[Any]:

@@ -176,10 +176,10 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
             "times=1152921504606846976: 100 rows would become more than 2\\*\\*62; leave repeat",
         ),
         (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
-        (lambda: loader(num_epochs=2**62), "num_epochs=.* makes more than 2\\*\\*63 steps; pass None"),
+        (lambda: loader(num_epochs=2**62), "num_epochs=.* makes over 2\\*\\*63 steps; pass None"),
         (
             lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None),
-            "from step 4611686018427387904 on, which no run reaches",
+            "no run reaches step 4611686018427387904, where",
         ),
         (
             lambda: loader(num_epochs=None).rows(2**62),

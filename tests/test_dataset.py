@@ -275,7 +275,7 @@ def test_a_dataset_tells_what_it_is() -> None:
 @pytest.mark.parametrize("position", [10, -1, 2**62])
 def test_a_position_that_is_not_there(position: int) -> None:
     with pytest.raises(
-        RowIndexError, match=rf"position {position} is out of range: pass positions of at least 0 and below 10"
+        RowIndexError, match=rf"position {position} is out of range: positions are at least 0 and below 10"
     ):
         data().read([0, position])
 
@@ -352,11 +352,11 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.map(divmod, True, with_index=True), r"an example and its row and a generator"),
         (
             lambda ds: ds.map_batch(divmod, with_index=True, elementwise=True),
-            r"elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one",
+            r"elementwise=True with with_index=True: such a function sees elements alone; choose one",
         ),
         (
             lambda ds: ds.map_batch(divmod, with_epoch=True, elementwise=True),
-            r"elementwise=True with with_epoch=True: an elementwise function depends on elements alone; choose one",
+            r"elementwise=True with with_epoch=True: such a function sees elements alone; choose one",
         ),
         (lambda ds: ds.map(abs, with_epoch=True), r"fn\(example, epoch\); pass a function of an example and its epoch"),
         (lambda ds: ds.map_batch(lambda a, *, b: a), r"the arguments \(a, \*, b\), but is called as fn\(batch\); pass"),
@@ -365,11 +365,11 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.split_by(divmod, 0.5),
             r"key=divmod has the arguments .*, but is called as key\(example\);",
         ),
-        (lambda ds: ds.map(len, seed=3), r"seed=3 is for random generators, and fn gets none; leave seed out, or pass"),
-        (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True and a function that takes them$"),
+        (lambda ds: ds.map(len, seed=3), r"seed=3 is for random generators; leave it out, or pass"),
+        (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True as well$"),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
-            r"elementwise=True with rng=True: .*depend on the mesh; choose one",
+            r"elementwise=True with rng=True: .*sees elements alone; choose one",
         ),
     ],
 )
@@ -517,7 +517,7 @@ class TestCache:
         with pytest.raises(
             ArgumentError,
             match=rf"cache\(\) writes every row once, but {what}; "
-            r"call cache\(\) first, then shuffle and apply random maps",
+            r"call cache\(\) first, then shuffle and map",
         ):
             dataset.cache(tmp_path / "c")
         assert not (tmp_path / "c").exists()

@@ -26,8 +26,7 @@ import xbatcher
 import zarr
 from flax.core import FrozenDict
 from PIL import Image
-from pyarrow import dataset as arrow_dataset
-from pyarrow import feather, parquet
+from pyarrow import dataset as arrow_dataset, feather, parquet
 
 import loadax
 from loadax import testing

@@ -138,8 +138,8 @@ def test_advice_of_names_that_cant_be_used_works() -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda ds: ds.keep(), r"names=\(\): pass names of leaves: keep\('tokens', 'label'\)"),
-        (lambda ds: ds.drop("a", 3), r"names=\('a', 3\): pass names of leaves: drop\('tokens', 'label'\)"),
+        (lambda ds: ds.keep(), r"names=\(\): pass names of leaves, such as 'tokens', 'label'"),
+        (lambda ds: ds.drop("a", 3), r"names=\('a', 3\): pass names of leaves, such as 'tokens', 'label'"),
         (lambda ds: ds.keep(3), r"names=3: pass a list of names"),
         (lambda ds: ds.rename("a"), r"names='a': pass new names by old ones: \{'tokens': 'inputs'\}"),
         (lambda ds: ds.rename({"a": 3}), r"names=\{'a': 3\}: pass new names by old ones"),

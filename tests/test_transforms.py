@@ -116,13 +116,13 @@ def test_what_a_map_raises_keeps_its_type_and_names_the_row() -> None:
 
 def test_what_a_batch_map_raises_keeps_its_type_and_names_the_rows() -> None:
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        BatchMap(broken, False, 0, 0, None, False)(batch(), VISITS, SPEC)
+        BatchMap(broken, False, 0, 0, None)(batch(), VISITS, SPEC)
     (note,) = caught.value.__notes__
     assert note.startswith("loadax: in map_batch broken (")
     assert note.endswith("on 3 rows (7, 2, 7)")
     many = Visits(np.arange(20), np.zeros(20, np.int64))
     with pytest.raises(ZeroDivisionError) as caught:
-        BatchMap(broken, False, 0, 0, None, False)({"x": np.arange(20)}, many, SPEC)
+        BatchMap(broken, False, 0, 0, None)({"x": np.arange(20)}, many, SPEC)
     assert caught.value.__notes__[0].endswith("on 20 rows (0, 1, 2, 3, 4, 5, 6, 7, …)")
 
 
@@ -153,7 +153,7 @@ def test_a_batch_map_whose_result_differs_is_named(result: Any, message: str) ->
         return result
 
     with pytest.raises(LeafError, match=rf"map_batch .*wrong \(.*test_transforms\.py:\d+\) {message}"):
-        BatchMap(wrong, False, 0, 0, None, False)(batch(), VISITS, SPEC)
+        BatchMap(wrong, False, 0, 0, None)(batch(), VISITS, SPEC)
 
 
 def test_maps_describe_what_changes_their_result_but_not_the_function() -> None:
@@ -166,7 +166,7 @@ def test_maps_describe_what_changes_their_result_but_not_the_function() -> None:
     ]
     described += [
         Map(draw, False, 0, 0, None, with_index=True).describe(),
-        BatchMap(draw, False, 0, 0, None, False, with_index=True).describe(),
+        BatchMap(draw, False, 0, 0, None, with_index=True).describe(),
     ]
     assert len({str(each) for each in described}) == 8
     assert Map(draw, False, 5, 0, None).describe() == Map(len, False, 0, 0, None).describe()

@@ -171,6 +171,21 @@ def index_key(value: Any, index: Any, changes: str) -> None:
         )
 
 
+def refuse_given(why: str, **arguments: Any) -> None:
+    """Refuses arguments that would have no effect.
+
+    Args:
+        why: What the arguments are for, and why that does not apply.
+        arguments: Values by name; None if left out.
+
+    Raises:
+        ArgumentError: When one is given.
+    """
+    for name, value in arguments.items():
+        if value is not None:
+            raise ArgumentError(f"{name}={shown(value)} is for {why}; leave it out", argument=name)
+
+
 def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..., Any]:
     """The value, if it can be called with these arguments.
 

@@ -43,12 +43,13 @@ class LeafSelection:
         return [self.verb, self.names] if self.verb == "rename" else [self.verb, *self.names]
 
 
-def selection(verb: Literal["rename", "keep", "drop"], names: Any) -> LeafSelection:
+def selection(verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> LeafSelection:
     """The selection of a verb.
 
     Args:
         verb: The verb.
         names: Its argument, or a tuple of its arguments.
+        argument: Name of the argument, for errors.
 
     Raises:
         ArgumentError: When `names` is not a dict of names for `rename`, or one or more names, or one list of them.
@@ -56,10 +57,10 @@ def selection(verb: Literal["rename", "keep", "drop"], names: Any) -> LeafSelect
     if verb == "rename":
         given, remedy = names if isinstance(names, Mapping) else {}, "new names by old ones: {'tokens': 'inputs'}"
     else:
-        listed = entries("names", names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
-        given, remedy = {name: name for name in listed}, f"names of leaves: {verb}('tokens', 'label')"
+        listed = entries(argument, names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
+        given, remedy = {name: name for name in listed}, "names of leaves, such as 'tokens', 'label'"
     if not given or not all(isinstance(name, str) for name in (*given, *given.values())):
-        raise ArgumentError(f"names={shown(names)}: pass {remedy}", argument="names")
+        raise ArgumentError(f"{argument}={shown(names)}: pass {remedy}", argument=argument)
     return LeafSelection(verb, dict(sorted(given.items())))
 
 

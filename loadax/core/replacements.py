@@ -13,14 +13,10 @@ _Result = TypeVar("_Result")
 DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
-    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn) or data.pad(lengths), "
-    "or change many at once in data.map_batch(fn)",
-    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), "
-    "data.sample(weights), or loadax.mix(datasets, weights)",
-    "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
-    "loadax.mix(datasets, weights)",
-    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
-    "as many as prefetch= says",
+    "collate_fn": "rows are stacked: make all of one shape in data.map(fn), data.map_batch(fn) or data.pad(lengths)",
+    "sampler": "the dataset has it: data.shuffle(seed=0), data.sample(weights) or loadax.mix(datasets, weights)",
+    "batch_sampler": "the order is the dataset's: data.shuffle(seed=0), or loadax.mix(datasets, weights)",
+    "pin_memory": "leave it out: prefetch= batches are placed on the devices ahead of the training loop",
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
@@ -36,13 +32,11 @@ DATALOADER = {
 _DATASET = {
     "batch": "the Dataloader makes batches: loadax.Dataloader(data, batch_size=8)",
     "padded_batch": "pad the rows, then make batches: loadax.Dataloader(data.pad({'tokens': 16}), batch_size=8)",
-    "ragged_batch": "rows of a batch have one shape: data.pack(16) puts several documents into a row, and "
-    "data.pad({'tokens': 16}) pads each",
+    "ragged_batch": "data.pack(16) puts several documents into a row, and data.pad({'tokens': 16}) pads each",
     "bucket_by_length bucket_by_sequence_length": "data.pack(16, method='best_fit') puts several documents into a row; "
     "for buckets join a loader of each length by loadax.chain: "
     "loadax.Dataloader(data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8}), batch_size=8)",
-    "unbatch": "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2) makes "
-    "examples of the parts of a row",
+    "unbatch": "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2)",
     "window": "data.windows(3) has 3 consecutive rows in each example",
     "take": "the first n rows are data[:n]",
     "skip": "all but the first n rows are data[n:]",
@@ -56,8 +50,7 @@ _DATASET = {
     "columns column_names": "the leaves are those of data.spec",
     "features element_spec": "the shapes and dtypes of an example are data.spec",
     "cardinality num_rows": "the number of rows is len(data)",
-    "as_numpy_iterator to_iter_dataset to_iterable_dataset": "the Dataloader reads ahead and iterates: "
-    "loadax.Dataloader(data, batch_size=8); iter(data) is for a look at single examples",
+    "as_numpy_iterator to_iter_dataset to_iterable_dataset": "loadax.Dataloader(data, batch_size=8), or iter(data)",
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
     "ignore_errors": "the Dataloader says what a bad row does: loadax.Dataloader(data, batch_size=8, on_error='mask')",
     "concat concatenate": "loadax.concat([data, other])",
@@ -77,10 +70,8 @@ _LOADER = {
 _ITERATOR = {"state_dict": "batches.get_state()", "load_state_dict": "batches.set_state(state)"}
 _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
-    "from_json": "files of JSON lines are opened by loadax.from_jsonl(path); a file with one list of objects by "
-    "loadax.from_source(json.load(open(path)))",
-    "from_generator": "a generator function is read as a stream: loadax.from_stream(open_lane, lanes=16); for random "
-    "access pass a list of its examples to loadax.from_source",
+    "from_json": "loadax.from_jsonl(path); of one list of objects loadax.from_source(json.load(open(path)))",
+    "from_generator": "loadax.from_stream(open_lane, lanes=16); for random access loadax.from_source(list(examples))",
     "from_pandas from_polars from_dataframe": "loadax.as_dataset(frame)",
     "from_hdf5 from_h5py": "loadax.as_dataset(h5py.File(path))",
     "from_torch": "loadax.as_dataset(dataset)",

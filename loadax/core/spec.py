@@ -165,6 +165,20 @@ def array_or_object(leaf: Any, name: object = "a leaf") -> Array:
         return _object(leaf)
 
 
+def entries_like(array: Array, dtype: np.dtype[Any], shape: Sequence[int], label: str) -> Array:
+    """The array, if its entries along the first dimension have this dtype and shape.
+
+    Raises:
+        LeafError: Otherwise; begins with `label`.
+    """
+    if array.ndim and not len(array):  # NumPy makes an empty list float64
+        return np.empty((0, *shape), dtype)
+    if not array.ndim or array.shape[1:] != (*shape,) or array.dtype.newbyteorder("=") != dtype:
+        has = f"entries of {array.dtype}{list(array.shape[1:])}" if array.ndim else f"one {array.dtype}"
+        raise LeafError(f"{label} has {has}, in other rows entries of {dtype}{list(shape)}; cast it in a map")
+    return array
+
+
 def _object(value: Any) -> Array:
     box = np.empty((), object)
     box[()] = value

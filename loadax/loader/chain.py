@@ -11,7 +11,7 @@ from loadax.core.arguments import entries, integer
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, StreamError
 from loadax.loader.dataloader import Dataloader
-from loadax.loader.epoch import Epoch
+from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
 from loadax.loader.iterator import DataIterator
@@ -50,9 +50,7 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
     flat: list[Dataloader] = []
     for index, loader in enumerate(entries("loaders", loaders, "Dataloaders")):
         if not isinstance(loader, Dataloader | LoaderChain):
-            raise ArgumentError(
-                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or join datasets: concat([data, other])"
-            )
+            raise ArgumentError(f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or concat() the datasets")
         flat += [loader] if isinstance(loader, Dataloader) else loader.loaders
     if not flat:
         raise ArgumentError("chain() got no loaders; pass at least one")
@@ -61,14 +59,10 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
         if loader.dataset.is_stream:
             raise StreamError("chain()", "chain the other loaders, and iterate over the loader of the stream by itself")
         if loader._plan.num_steps is None and index + 1 < len(flat):
-            raise ArgumentError(
-                f"loaders[{index}] is infinite, so the ones after it would never begin; make it with num_epochs=, or "
-                "pass it last"
-            )
+            raise ArgumentError(f"loaders[{index}] is infinite; make it with num_epochs=, or pass it last")
         if shards[index] != shards[0]:
             raise ArgumentError(
-                f"loaders[{index}] has the share {shards[index]}, and loaders[0] {shards[0]}; pass the same "
-                "shard_index= and shard_count= to all Dataloaders, or to none"
+                f"loaders[{index}] has the share {shards[index]}, not {shards[0]} as loaders[0]; pass one share to all"
             )
     return LoaderChain(tuple(flat))
 
@@ -207,11 +201,7 @@ class LoaderChain:
         Args:
             start: Step or state to start from, see `Dataloader.epochs`.
         """
-        with self.iterate(start) as batches:
-            while batches.step != self._phases.num_steps:
-                epoch = Epoch(batches, batches.epoch, self._phases.epoch_stop(batches.step))
-                yield epoch
-                epoch.leave()
+        yield from epochs(self.iterate(start), self._phases)
 
     def explain(self, steps: int = 8) -> str:
         """Text: what every host of the mesh will read, hold and drop, for each phase; see `Dataloader.explain`."""

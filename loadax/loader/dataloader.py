@@ -25,7 +25,7 @@ from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.device.device_map import DeviceMap
-from loadax.loader.epoch import Epoch
+from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
@@ -507,12 +507,7 @@ class Dataloader:
             start: Step or state to start from. The first epoch is then the rest of that one.
         """
         self._refuse_stream("epochs()")
-        with self.iterate(start) as batches:
-            while batches.step != self._plan.num_steps:
-                index = batches.epoch
-                epoch = Epoch(batches, index, self._plan.epoch_steps(index).stop)
-                yield epoch
-                epoch.leave()
+        yield from epochs(self.iterate(start), self._phases)
 
     def trace(self, step: int, positions: Any = None) -> Trace:
         """The origin of a step's records: dataset, row, epoch and file. Reads no data.

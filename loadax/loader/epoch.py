@@ -6,7 +6,17 @@ from typing import final
 from loadax.errors import ClosedError
 from loadax.loader.host_rows import HostRows
 from loadax.loader.iterator import DataIterator
+from loadax.loader.phases import Phases
 from loadax.protocols import Tree
+
+
+def epochs(batches: DataIterator, phases: Phases) -> Iterator["Epoch"]:
+    """Yields the remaining epochs of a run, and closes its iterator afterwards."""
+    with batches:
+        while batches.step != phases.num_steps:
+            epoch = Epoch(batches, batches.epoch, phases.epoch_stop(batches.step))
+            yield epoch
+            epoch.leave()
 
 
 @final

@@ -10,8 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.arguments import choice, integer, shown
-from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import choice, integer, path as checked_path, shown
 from loadax.core.distributed import this_process
 from loadax.core.log import log
 from loadax.errors import ArgumentError, StorageError

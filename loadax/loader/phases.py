@@ -92,16 +92,13 @@ class Phases:
             )
         step = 0
         for index, state in enumerate(states):
-            step = self._step_in(index, state)
+            try:
+                step = step_of(*self._runs[index], state)
+            except StateError as error:
+                raise StateError(f"loaders[{index}]: {error}") from None
             if index + 1 < len(states) and step != self._plans[index].num_steps:
                 raise StateError(
                     f"loaders[{index}] has ended after step {step - 1} in the saved run, and has "
                     f"{self._plans[index].num_steps} steps here; pass the num_epochs that it had then"
                 )
         return self.first_steps[len(states) - 1] + step
-
-    def _step_in(self, index: int, state: Any) -> int:
-        try:
-            return step_of(*self._runs[index], state)
-        except StateError as error:
-            raise StateError(f"loaders[{index}]: {error}") from None

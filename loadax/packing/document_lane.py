@@ -7,11 +7,11 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.composition.dataset_lanes import DatasetLane
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.stream.lane import state_methods
 from loadax.sources.stream.source import OpenStream, StreamSource
-from loadax.sources.wrappers.dataset_lanes import DatasetLane
 
 # Number of a document, and state of the iterator before it, as JSON.
 DocumentState = tuple[int, Any]

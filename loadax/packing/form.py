@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import array_or_object
+from loadax.core.spec import array_or_object, entries_like
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.packing.budgets import Budgets
@@ -63,17 +63,8 @@ class Form:
         """
         arrays = _arrays(example, row, self._structure)
         for index, (array, (dtype, shape, ragged)) in enumerate(zip(arrays, self._like, strict=True)):
-            path = f"row {row}: leaf {self.paths[index]}"
-            if (array.shape[ragged:] != shape and array.size) or array.ndim < ragged:
-                shown = f"{path} is {array.dtype}{list(array.shape)}, in other documents entries have the shape"
-                raise LeafError(f"{shown} {list(shape)}; reshape it in a map")
-            if not ragged:
-                arrays[index] = array[None]
-            if ragged and not array.size:
-                arrays[index] = np.empty((len(array), *shape), dtype)  # NumPy makes an empty list float64
-            elif array.dtype.newbyteorder("=") != dtype:
-                what = f"{path} is {array.dtype}, in other documents it is {dtype}"
-                raise LeafError(f"{what}; cast it in a map")
+            label = f"row {row}: leaf {self.paths[index]}"
+            arrays[index] = entries_like(array if ragged else array[None], dtype, shape, label)
         self._check_lengths(arrays, row)
         return arrays
 

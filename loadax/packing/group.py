@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError
 from loadax.plan.pack import ALL, PACK_VERSION, PackOptions, check_arrays, plan_arrays
@@ -13,7 +14,6 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options
 from loadax.row_index.integers import integers_of
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, digest_values
-from loadax.sources.wrappers.grouped import GroupedSource
 
 _WINDOW = 1 << 20  # default number of rows that are grouped together
 _WINDOW_BY_NAME = 1 << 12  # fewer, since each row is compared with all open groups

@@ -22,7 +22,7 @@ from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import refuse_shared
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
@@ -114,8 +114,7 @@ def _cached_lengths(documents: Documents, folder: IndexFolder | None, options: P
     """Lengths of the documents, int64[n, lengths], and their digest."""
 
     def check(entry: Entry) -> None:
-        lengths = check_array(entry, "lengths", np.int64, documents.size * documents.form.num_lengths, 0)
-        check_digest(entry, "lengths")
+        lengths = check_digest(entry, "lengths", np.int64, documents.size * documents.form.num_lengths, 0)
         if np.sum(lengths, dtype=np.float64) >= _LARGEST:
             raise ValueError("all lengths together are larger than any file")
 
@@ -156,11 +155,13 @@ def _cached_arrays(
                 _log.info("pack: %d of %d documents are %s", count, documents.size, _COUNT_TEXTS[name])
         return Entry(arrays, counts)
 
-    def check(entry: Entry) -> None:
-        check_arrays(entry.arrays, lengths, options)
-
-    identity = {"lengths": digest, "version": PACK_VERSION}
-    return cached(folder, options.name, lambda: identity, check, make).arrays
+    return cached(
+        folder,
+        options.name,
+        lambda: {"lengths": digest, "version": PACK_VERSION},
+        lambda entry: check_arrays(entry.arrays, lengths, options),
+        make,
+    ).arrays
 
 
 def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.packing.documents import Documents
 from loadax.packing.rows import PackedRows
 from loadax.plan.pack import ALL, DOCUMENTS, Packed
-from loadax.protocols import Columns, Integers, Location, Order, Segments, Tree
+from loadax.protocols import Columns, Integers, Order, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
 
@@ -133,13 +133,8 @@ class PackedSource(BaseSource):
         return np.concatenate(begins)
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        segments = self._plan.segments(rows)
+        segments = self._plan.segments(check_rows(rows, len(self)))
         return segments.rows, self._documents.row_of(segments.documents)
-
-    def locate(self, row: int) -> list[Location]:
-        """Files of the documents in a packed row, as far as they are known."""
-        _, rows = self.rows_below(check_rows([row], len(self)))
-        return [location for inner in rows.tolist() for location in self._documents.reader.source.locate(inner)]
 
     def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
         segments = self._segments(np.array([row]))

@@ -83,14 +83,10 @@ class BatchPlan:
             if batch_size > MOST_POSITIONS:
                 raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less", argument="batch_size")
         if self.order.size == 0:
-            raise ArgumentError(
-                "the dataset has no rows; check the data that it reads, or the slice or split that left none"
-            )
+            raise ArgumentError("the dataset has no rows; check the data that it reads, or its slice or split")
         _ = self.segments
         if self.num_steps is not None and self.num_steps > LARGEST:
-            raise ArgumentError(
-                f"num_epochs={shown(self.num_epochs)} makes more than 2**63 steps; pass None for endless epochs"
-            )
+            raise ArgumentError(f"num_epochs={shown(self.num_epochs)} makes over 2**63 steps; pass None for endless")
 
     @property
     def schedule(self) -> tuple[tuple[int, int], ...]:
@@ -103,9 +99,7 @@ class BatchPlan:
         segments: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
             if segments and first * segments[-1].batch_size > MOST_POSITIONS:
-                raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, which no run reaches; leave it out"
-                )
+                raise ArgumentError(f"no run reaches step {first}, where a batch size or length begins; leave it out")
             epoch, start = _epoch_positions(segments[-1], first) if segments else (0, 0)
             if segments and self.num_epochs is not None and first >= segments[-1].begin(self.num_epochs):
                 raise ArgumentError(

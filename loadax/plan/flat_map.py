@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import VerbOrder, no_hits
+from loadax.plan.order import VerbOrder
 from loadax.protocols import Hits, Integers, Visits
 
 
@@ -35,8 +35,6 @@ class FlatMapped(VerbOrder):
         return Visits(below.rows * self.fan_out + part, below.epochs)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        if window[0] >= window[1]:
-            return no_hits()
         inner, part = np.divmod(rows, self.fan_out)
         below = self.parent.inverse(inner, epochs, (window[0] // self.fan_out, (window[1] - 1) // self.fan_out + 1))
         return Hits(below.asked, below.positions * self.fan_out + part[below.asked])

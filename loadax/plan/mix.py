@@ -28,8 +28,8 @@ from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
 
+# Size of an endless mixture: more positions than any run reaches
 ENDLESS = MOST_POSITIONS
-"""Size of an endless mixture: more positions than any run reaches."""
 
 _VERSION = 1  # of this order, in saved states
 _ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64
@@ -125,8 +125,8 @@ class Mixed(BaseOrder):
         """
         if self.by_step:
             raise ScheduleError(
-                "these weights are scheduled by step, so the length of the mixture depends on the batch size: "
-                "pass it to a Dataloader as it is, without another verb after mix(), or schedule by example"
+                "the length of a mixture that is scheduled by step depends on the batch size: pass it to a Dataloader "
+                "as it is, without another verb after mix(), or schedule by example"
             )
         if self.stop == "never":
             return ENDLESS
@@ -141,8 +141,7 @@ class Mixed(BaseOrder):
         for name, end in zip(self.names, ends, strict=True):
             if end is None:
                 raise ArgumentError(
-                    f"stop='all': the weights never draw all of {name!r}, or it is endless, so the mixture would not "
-                    "end; give it a weight in the last part of the schedule, or pass stop='first' or 'never'"
+                    f"stop='all': the weights never draw all of {name!r}, or it is endless; pass another stop="
                 )
         return max(end for end in ends if end is not None) + 1
 
@@ -279,8 +278,7 @@ class Mixed(BaseOrder):
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise ArgumentError(
-            f"{verb}() after mix() would break its proportions; call it on the datasets before they are mixed: "
-            f"mix({{name: ds.{verb}(…)}}, …)"
+            f"{verb}() after mix() would break its proportions; call it before: mix({{name: ds.{verb}(…)}}, …)"
         )
 
     def describe(self) -> list[Any]:

@@ -11,8 +11,8 @@ import numpy as np
 from loadax.plan.pack import PackOptions, check_lengths, fit_parts
 from loadax.protocols import Integers
 
+# Version of these rules, in saved states
 NEXT_ROW_VERSION = 1
-"""Version of these rules, in saved states."""
 
 _ROWS_HELD = 4  # by default, parts of as many rows are fitted: more fill rows better, but the first one comes later
 _OLDEST_EVERY = 8

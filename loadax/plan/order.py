@@ -42,8 +42,7 @@ class BaseOrder:
         check_fixed_rows(order, f"{verb}()")
         if order.varies:
             raise ArgumentError(
-                f"{verb}() after {order.text()[-1]} of a shuffle would keep other rows in every epoch; "
-                f"call {verb}() before the shuffle, or shuffle last"
+                f"{verb}() after {order.text()[-1]} of a shuffle would keep other rows in every epoch; call it before"
             )
         return rule(order, first_row)
 

@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import VerbOrder, no_hits
+from loadax.plan.order import VerbOrder
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
 
@@ -25,9 +25,7 @@ class Repeated(VerbOrder):
         return self.parent.visits(epochs * self.times + positions // size, positions % size)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        size = self.parent.size
-        if not size or window[0] >= window[1]:
-            return no_hits()
+        size = max(self.parent.size, 1)
         turns = np.arange(window[0] // size, (window[1] - 1) // size + 1)
         # A window within one turn is narrowed to it; a window over several may cover all of each.
         inner = (window[0] - int(turns[0]) * size, window[1] - int(turns[0]) * size) if len(turns) == 1 else (0, size)

@@ -67,9 +67,7 @@ class Sampled(VerbOrder):
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        raise ArgumentError(
-            f"{verb}() after sample() would drop some of its draws; call {verb}() first, and sample what it leaves"
-        )
+        raise ArgumentError(f"{verb}() after sample() would drop some of its draws; call {verb}() first, then sample()")
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["sample", self.digest, self.size, self.seed, _VERSION]]

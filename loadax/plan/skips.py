@@ -93,9 +93,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
     if isinstance(steps, slice):
         ends = [integer("steps", end, remedy=remedy) for end in (steps.start, steps.stop) if end is not None]
         if num_steps is None and (steps.stop is None or min(ends) < 0):
-            raise ArgumentError(
-                f"steps={steps!r}: the run is endless, so it has no last steps; pass a stop, and no negative numbers"
-            )
+            raise ArgumentError(f"steps={steps!r}: the run is endless; pass a stop, and no negative numbers")
         if num_steps is not None and ends and max(ends) > num_steps:
             raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps; pass {num_steps} or less")
         try:

@@ -15,12 +15,12 @@ from loadax.core.arguments import dimensions, integer, number
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
-from loadax.plan.subset import Subset, keep_rows, met_rows, rows_of
-from loadax.protocols import Integers, Order
+from loadax.plan.subset import keep_rows, keep_where, met_rows
+from loadax.protocols import Order
 
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
+# What `Dataset.split` takes, for messages
 SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
-"""What `Dataset.split` takes, for messages."""
 
 
 def checked_fraction(fraction: Any, remedy: str = _FRACTION) -> float:
@@ -73,15 +73,11 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
         ArgumentError: When the rows depend on the epoch (a slice of a shuffle).
     """
     key = (seed, "split", *again(order, "split"))
-    rule = ("split", fraction, seed)
 
     def side(first: bool) -> Order:
+        rule = ("split", fraction, seed, first)
         arguments = f"{fraction}, seed={seed}, {'first' if first else 'second'} part"
-
-        def leave(fixed: Order, first_row: int) -> Order:
-            return Subset(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first), arguments)
-
-        return order.narrow("split", leave)
+        return keep_where(order, lambda rows: below(seeds.derive(*key, rows), fraction) == first, rule, arguments)
 
     return side(True), side(False)
 
@@ -111,7 +107,7 @@ def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) 
     for index, count in enumerate(counts):
         chosen = np.sort(rows[ranking[start : start + count]])
         arguments = f"{list(counts)}, seed={seed}, part {index}"
-        parts.append(keep_rows(order, "split", chosen, ("split", list(counts), seed, index), arguments))
+        parts.append(keep_rows(order, chosen, ("split", list(counts), seed, index), arguments))
         start += count
     return parts
 
@@ -125,19 +121,11 @@ def again(order: Order, verb: str) -> tuple[int, ...]:
     return (depth,) if depth else ()
 
 
-def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
+def below(hashes: Any, fraction: float) -> NDArray[np.bool_]:
     """Whether each hash is in the first `fraction` of the range of uint64."""
-    return hashes < np.uint64(min(round(fraction * 2**64), 2**64 - 1))
+    return np.asarray(hashes) < np.uint64(min(round(fraction * 2**64), 2**64 - 1))
 
 
 def _depth(order: Order, verb: str) -> int:
     *_, (name, *_) = order.describe()
     return (name == verb) + max((_depth(below, verb) for below in orders_below(order)), default=0)
-
-
-def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:
-    chosen = [
-        positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first]
-        for positions, rows in rows_of(order, first_row)
-    ]
-    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)

@@ -16,8 +16,8 @@ from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import BaseOrder, depth_first, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
+# Version of this order, in saved states
 VERSION = 1
-"""Version of this order, in saved states."""
 
 
 class LaneVerb(NamedTuple):

@@ -1,7 +1,7 @@
 """Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -89,16 +89,23 @@ class Excluding(_Listed):
         return Hits(below.asked[kept], (below.positions - before)[kept])
 
 
-def keep_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...], arguments: str = "") -> Order:
+Rule = tuple[Any, ...]
+Chosen = Callable[[Integers], NDArray[np.bool_]]
+
+
+def keep_rows(order: Order, rows: Integers, rule: Rule, arguments: str = "") -> Order:
     """Keeps only the rows in the ascending list `rows`. Memory: 8 bytes per kept row."""
-    return order.narrow(
-        verb, lambda fixed, first_row: Subset(fixed, _positions(fixed, first_row, rows), rule, arguments)
-    )
+    return order.narrow(rule[0], lambda fixed, first: Subset(fixed, _positions(fixed, first, rows), rule, arguments))
 
 
-def leave_out_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...]) -> Order:
+def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
+    """Keeps only the rows for which `chosen(rows)` is True."""
+    return order.narrow(rule[0], lambda fixed, first: Subset(fixed, _where(fixed, first, chosen), rule, arguments))
+
+
+def leave_out_rows(order: Order, rows: Integers, rule: Rule) -> Order:
     """Excludes the rows in the ascending list `rows`. Memory: 8 bytes per excluded row."""
-    return order.narrow(verb, lambda fixed, first_row: Excluding(fixed, _positions(fixed, first_row, rows), rule))
+    return order.narrow(rule[0], lambda fixed, first_row: Excluding(fixed, _positions(fixed, first_row, rows), rule))
 
 
 def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
@@ -109,7 +116,7 @@ def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
         if fixed.row_range == range(fixed.size):
             met[first_row : first_row + fixed.size] = True
         else:
-            for _, rows in rows_of(fixed, first_row):
+            for _, rows in _rows_of(fixed, first_row):
                 met[rows] = True
         return fixed
 
@@ -117,7 +124,7 @@ def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
     return met
 
 
-def rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]]:
+def _rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]]:
     """Positions and rows of an order that is the same in every epoch, in chunks."""
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
@@ -130,9 +137,11 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
         low, high = np.searchsorted(rows, [first_row, first_row + order.size])
         # Without an offset, the slice of a memory-mapped file takes no memory.
         return rows[low:high] - first_row if first_row else rows[low:high]
-    chunks = [
-        positions[rows[np.minimum(np.searchsorted(rows, visited), len(rows) - 1)] == visited]
-        for positions, visited in rows_of(order, first_row)
-        if len(rows)
-    ]
-    return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
+    listed = np.append(rows, -1)  # which no row is
+    return _where(order, first_row, lambda visited: listed[np.searchsorted(rows, visited)] == visited)
+
+
+def _where(order: Order, first_row: int, chosen: Chosen) -> Integers:
+    """Positions of a fixed order whose rows are chosen."""
+    chunks = [positions[chosen(rows)] for positions, rows in _rows_of(order, first_row)]
+    return np.concatenate([np.empty(0, np.int64), *chunks])

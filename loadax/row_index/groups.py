@@ -31,15 +31,11 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     names = structure.names
     matches = [index for index, path in enumerate(structure.paths) if name in (path, names[index])]
     if len(matches) != 1:
-        raise ArgumentError(
-            f"key={name!r} is not the name of one leaf; the leaves are {names}; or pass a function of one example"
-        )
+        raise ArgumentError(f"key={name!r} is not the name of one leaf; pass one of {names}, or a function of a row")
     index = matches[0]
     leaf = specs[index]
     if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
-        raise ArgumentError(
-            f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or text; pass a function of one example"
-        )
+        raise ArgumentError(f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or text; pass a function")
 
     return structure.paths[index], partial(_words_of_leaf, index, name)
 
@@ -79,9 +75,7 @@ def _words(keys: Any, origin: str) -> Words:
         if word is None:
             word = word_of(key)
             if word is None:
-                raise LeafTypeError(
-                    f"split_by: {origin} is {key!r:.80} for row {row}; return an int, a str or bytes as the group's key"
-                )
+                raise LeafTypeError(f"split_by: {origin} is {key!r:.80} for row {row}; return an int, a str or bytes")
             if not hasattr(key, "shape") or isinstance(key, np.generic):
                 known[type(key), key] = word
         words.append(word)

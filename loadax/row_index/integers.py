@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, shown
+from loadax.composition.flat_map import Counts
+from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, refuse_given, shown
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.plan.order import check_fixed_rows
@@ -16,8 +17,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
-from loadax.sources.wrappers.flat_map import Counts
+from loadax.sources.io.index_folder import Entry, check_digest, digest_values
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 
@@ -49,7 +49,7 @@ def integers_of(
         what = f"{argument}= is by position, and a position has another row in each epoch here"
         raise ArgumentError(f"{what}; call {verb}() first, then shuffle", argument=argument)
     if not callable(given):
-        check_no_pass(argument, options)
+        refuse_given(f"a function, which {argument}= is not", index=options.index, key=options.key)
         return _given(argument, given, names, order.size)
     function(argument, given, "a function of one example", "example")
     index_key(options.key, options.index, f"{argument} changes")
@@ -67,17 +67,6 @@ def flat_map_counts(reader: Reader, order: Order, given: Any, options: Options) 
     """The argument `counts` of `Dataset.flat_map`, checked; see `integers_of`."""
     ends = np.cumsum(integers_of("flat_map", "counts", given, [""], reader, order, options))
     return Counts(order, ends, int(ends[-1]), ["counts", digest_values(ends), order.describe()])
-
-
-def check_no_pass(argument: str, options: Options) -> None:
-    """Checks that there are no options of a pass, where an argument needs none.
-
-    Raises:
-        ArgumentError: When there are.
-    """
-    if options.key is not None or options.index is not None:
-        what = f"index={options.index!r} and key={options.key!r} are for a function, which {argument}= is not"
-        raise ArgumentError(f"{what}; leave them out", argument="index")
 
 
 def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
@@ -116,5 +105,4 @@ def _checked(result: Any, names: list[str], label: str, row: int) -> list[int]:
 
 def _check(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the integers of an index."""
-    check_array(entry, "answers", np.int64, int(met.sum()) * width, 0, _LARGEST)
-    check_digest(entry, "answers")
+    check_digest(entry, "answers", np.int64, int(met.sum()) * width, 0, _LARGEST)

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.core.arguments import function as checked_function
-from loadax.core.arguments import index_key, shown
+from loadax.core.arguments import function as checked_function, index_key, shown
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
-from loadax.plan.split import again
-from loadax.plan.split import below as hashes_below
+from loadax.plan.split import again, below as hashes_below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -26,7 +24,7 @@ from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.index_folder import Entry, check_array, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, check_digest, digest_values
 from loadax.sources.io.npy_header import NPY_FAILURES
 from loadax.sources.io.paths import local_path
 
@@ -63,7 +61,7 @@ def keep(
     if not len(rows):
         remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
-    return keep_rows(order, "filter", rows, ("filter", digest))
+    return keep_rows(order, rows, ("filter", digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
@@ -79,7 +77,7 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     if len(wrong):
         raise RowIndexError(f"exclude(): row {wrong[0]}{origin} is out of range; pass rows from 0 on, below {num_rows}")
     listed = np.unique(listed)
-    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
+    left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
     if not left.size:
         raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
     return left
@@ -132,8 +130,7 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     """
     if order.varies:
         raise ArgumentError(
-            "sample() weighs positions, which have other rows in every epoch here; sample datasets before they are "
-            "mixed or shuffled"
+            "sample() weighs positions, which have other rows in every epoch here; sample before mixing or shuffling"
         )
     if not order.size:
         raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
@@ -174,12 +171,12 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words, _ = answers(question, reader, met, options)
-    first = hashes_below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
+    first = hashes_below(seeds.derive(seed, "split_by", *again(order, "split_by"), words), fraction)
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         selected = rows[chosen]
-        return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
+        return keep_rows(order, selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
 
@@ -192,16 +189,14 @@ def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
 
 def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the rows of an index of `filter`."""
-    rows = check_array(entry, "answers", np.int64, None, 0, len(met) - 1)
+    rows = check_digest(entry, "answers", np.int64, None, 0, len(met) - 1)
     if (np.diff(rows) <= 0).any() or not met[rows].all():
         raise ValueError("its rows don't ascend, or are not rows of this dataset")
-    check_digest(entry, "answers")
 
 
 def _check_words(entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the hashes of an index of `split_by`: one for each row."""
-    check_array(entry, "answers", np.uint64, int(met.sum()))
-    check_digest(entry, "answers")
+    check_digest(entry, "answers", np.uint64, int(met.sum()))
 
 
 def _truth(answer: Any, name: str, row: int) -> bool:

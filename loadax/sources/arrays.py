@@ -10,7 +10,7 @@ from loadax.core.formatting import type_text
 from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Integers, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.columns import column_array, is_column
@@ -76,21 +76,13 @@ class ArraySource(BaseSource):
             array.read_into(rows, array.whole, destination)
         return self._structure.build(out)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None:
                 array.read_into(rows, columns, destination)
 
-    def read_runs(self, first: Visits, count: int, every: int) -> Tree:
-        if every > 1:
-            return super().read_runs(first, count, every)
-        starts = check_rows(first.rows, self._length - count + 1)
-        return self._structure.build(array.runs(starts, count, array.whole) for array in self._arrays)
-
-    def read_runs_into(
-        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[Array | None]
-    ) -> None:
+    def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
         if every > 1:
             super().read_runs_into(first, count, every, boxes, out)
             return

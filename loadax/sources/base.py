@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 
 
 class Child(NamedTuple):
@@ -44,11 +44,11 @@ def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
 
+# What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`
 Attributes = Mapping[str, Mapping[str, Any]]
-"""What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`."""
 
+# Returns the source to read in place of a child
 MapChild = Callable[[Child], "BaseSource"]
-"""Returns the source to read in place of a child."""
 
 
 @final
@@ -156,15 +156,8 @@ class BaseSource(ABC):
                 index: Any = (slice(None), *(slice(*column) for column in columns))
                 destination[...] = np.asarray(leaf)[index]
 
-    def read_runs(self, first: Visits, count: int, every: int) -> Tree:
-        """Reads `count` rows, `every` rows apart, from each of `first` on: arrays of shape `[n, count, ...]`."""
-        batch = self.read_visits(Visits(run_rows(first.rows, count, every), np.repeat(first.epochs, count)))
-        return map_leaves(lambda leaf: np.asarray(leaf).reshape(-1, count, *leaf.shape[1:]), batch)
-
-    def read_runs_into(
-        self, first: Integers, count: int, every: int, boxes: Boxes, out: Sequence[NDArray[Any] | None]
-    ) -> None:
-        """Reads columns of such runs into memory, as `read_into`; destinations have shape `[n, count, ...]`."""
+    def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
+        """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
         flat = [
             # Not every view can be reshaped without a copy.
             None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
@@ -188,17 +181,9 @@ class BaseSource(ABC):
         """Lengths of the documents `rows` as int64[n], without reading any; None if unknown."""
         return None
 
-    def read_parts(
-        self,
-        rows: Integers,
-        starts: Integers,  # noqa: ARG002
-        lengths: Integers,  # noqa: ARG002
-        wanted: Sequence[bool],  # noqa: ARG002
-    ) -> list[NDArray[Any] | None]:
+    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:  # noqa: ARG002
         """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
-        raise SourceError(
-            f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
-        )
+        raise SourceError(f"{self.type_name} can't read parts of its documents; read whole documents")
 
     def padded(self, pad: Any) -> "BaseSource | None":  # noqa: ARG002
         """This source with rows padded by a `Pad` as they are read; None: they are padded afterwards."""
@@ -212,9 +197,11 @@ class BaseSource(ABC):
         """
         return None
 
-    def locate(self, row: int) -> list[Location]:  # noqa: ARG002
-        """Files that a row comes from; empty if unknown."""
-        return []
+    def locate(self, row: int) -> list[Location]:
+        """Files that a row comes from, as far as they are known: here those of its rows below."""
+        below = self.rows_below(np.array([row]))
+        rows = [] if below is None else below[1].tolist()
+        return [location for inner in rows for location in self.children[0].source.locate(inner)]
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:  # noqa: ARG002
         """Locates like `locate`, for a source whose rows may depend on the epoch (see `random`)."""
@@ -300,7 +287,7 @@ class WrapperSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._source.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         self._source.read_into(rows, boxes, out)
 
     @property
@@ -316,9 +303,6 @@ class WrapperSource(BaseSource):
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)
-
-    def locate(self, row: int) -> list[Location]:
-        return self._source.locate(row)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         return self._source.locate_visit(row, epoch)
@@ -341,9 +325,7 @@ class WrapperSource(BaseSource):
         return self._source.describe()
 
 
-def scatter_into(
-    source: BaseSource, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None], places: Integers
-) -> None:
+def scatter_into(source: BaseSource, rows: Integers, boxes: Boxes, out: Outputs, places: Integers) -> None:
     """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
     read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
     source.read_into(rows, boxes, read)

@@ -17,7 +17,7 @@ from loadax.sources.base import BaseSource
 _Source = TypeVar("_Source", bound=BaseSource)
 
 
-def check_rows(rows: Any, length: int) -> Integers:
+def check_rows(rows: Any, length: int, noun: str = "row") -> Integers:
     """Converts `rows` to int64[n].
 
     Raises:
@@ -25,12 +25,12 @@ def check_rows(rows: Any, length: int) -> Integers:
     """
     rows = np.asarray(rows)
     if rows.dtype.kind not in "iu" and rows.size:
-        raise RowIndexError(f"rows are {rows.dtype}; pass integers")
+        raise RowIndexError(f"{noun}s are {rows.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
     rows = rows.astype(np.int64, copy=False).reshape(-1)
     # Viewed as unsigned, negative rows are huge: one pass over the rows finds both kinds.
     if rows.size and int(rows.view(np.uint64).max()) >= length:
         wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
-        raise RowIndexError(f"row {wrong} is out of range: rows are at least 0 and below {length}")
+        raise RowIndexError(f"{noun} {wrong} is out of range: {noun}s are at least 0 and below {length}")
     return rows
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from loadax.errors import LoadaxError, SourceError, StorageError
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
 from loadax.sources.format import Format
-from loadax.sources.images.format import ENDINGS
-from loadax.sources.images.format import FORMAT as _IMAGES
+from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.paths import local_path
 from loadax.sources.library import require

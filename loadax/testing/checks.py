@@ -132,7 +132,7 @@ def check_map(
     count = len(source)
     if count < 2:
         raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
-    mapping = BatchMap(fn, rng, seed, 0, None, False, with_index, with_epoch)
+    mapping = BatchMap(fn, rng, seed, 0, None, with_index, with_epoch)
 
     def call(rows: Integers) -> Any:
         # A new read for each call, because a map may write to its input.

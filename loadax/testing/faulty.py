@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.protocols import Boxes, Integers, LeafArrays, Tree, Visits
+from loadax.protocols import Boxes, Integers, LeafArrays, Outputs, Tree, Visits
 from loadax.sources.adapt import as_source
 from loadax.sources.base import BaseSource, WrapperSource
 
@@ -90,7 +89,7 @@ class FaultySource(WrapperSource):
         self._note(visits.rows)
         return self._source.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         self._note(rows)
         self._source.read_into(rows, boxes, out)
 

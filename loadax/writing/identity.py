@@ -26,8 +26,7 @@ from loadax.protocols import Integers
 from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.files import Files
-from loadax.sources.io.identity import digest_of as digest_of_files
-from loadax.sources.io.identity import resolved, stat_identity
+from loadax.sources.io.identity import digest_of as digest_of_files, resolved, stat_identity
 from loadax.sources.io.index_folder import FILES
 from loadax.sources.io.paths import local_path
 from loadax.writing.layout import keys_below, own_keys

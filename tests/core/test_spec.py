@@ -5,8 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given as for_all
-from hypothesis import strategies as st
+from hypothesis import given as for_all, strategies as st
 
 from loadax.core import spec
 from loadax.core.spec import check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack

@@ -11,8 +11,7 @@ import flax.struct
 import jax
 import pytest
 from flax.core import FrozenDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from loadax.core.tree import LEAF, Structure, broadcast_prefix, flatten
 from loadax.errors import ArgumentError

@@ -18,8 +18,7 @@ import grain
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import loadax
 from loadax import Dataloader, Dataset, from_arrays

@@ -16,11 +16,11 @@ from jax.sharding import Mesh, PartitionSpec
 
 import loadax
 from loadax import Dataloader
+from loadax.composition.concat import ConcatenatedSource
 from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
-from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.testing import FaultySource, check_source
 from tests.laws.chain_choices import EPOCHS, Choices, Tally
 from tests.laws.chain_rows import Row, Stores, assert_batch, assert_row, each_leaf, form, leaves, placeable, stacked

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache as remembered
-from itertools import chain as joined
-from itertools import count, islice, pairwise
+from itertools import chain as joined, count, islice, pairwise
 from math import gcd
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,7 @@ from collections import Counter
 from typing import Any, Literal
 
 import numpy as np
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from loadax import seeds
 from loadax.plan.batches import BatchPlan

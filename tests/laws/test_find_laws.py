@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from loadax import seeds
 from loadax.core.intervals import merge

@@ -10,10 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from jax.sharding import Mesh, PartitionSpec as P
 
 from loadax.errors import StateError
 from tests.laws.large_runs import (

@@ -10,10 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from hypothesis import given, settings, strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from loadax.core.intervals import merge
 from loadax.sharding.layout import Box, MeshGrid, axes_of, plan_leaf, positions, share_along

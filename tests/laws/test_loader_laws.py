@@ -12,10 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from hypothesis import HealthCheck, given, settings, strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_source
 from loadax.core.tree import flatten

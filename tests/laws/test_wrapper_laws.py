@@ -11,6 +11,8 @@ import pytest
 
 import loadax
 import loadax.sources
+from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.windows import WindowOptions, WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
@@ -21,9 +23,7 @@ from loadax.sources.adapt import as_source
 from loadax.sources.base import BaseSource, Traits, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
-from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.crop import CroppedSource
-from loadax.sources.wrappers.windows import WindowOptions, WindowSource
 from loadax.testing import FaultySource, check_source
 from loadax.writing.identity import identify
 from tests.sources.chunked import ChunkedSource

@@ -15,8 +15,7 @@ import jax
 import numpy as np
 import pytest
 import tensorstore as ts
-from jax.sharding import AbstractMesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tensorstore
 from loadax.errors import (
@@ -84,7 +83,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 ]
 REFUSED: dict[str, Refused] = {
     "no rows": Refused(ArgumentError, "the dataset has no rows; check the data", from_arrays({"x": np.zeros((0, 3))})),
-    "empty slice": Refused(ArgumentError, "the dataset has no rows; check .* the slice", numbers()[:0]),
+    "empty slice": Refused(ArgumentError, "the dataset has no rows; check .* its slice", numbers()[:0]),
     "number": Refused(ArgumentError, "the data is an int without __len__ and __getitem__, so .* pass a Source", 7),
     "path": Refused(ArgumentError, r"data='rows.npy' is a path; open it: loadax.from_npy", "rows.npy"),
     "loader": Refused(ArgumentError, "data is already a Dataloader; pass its dataset", Dataloader(numbers(), 8)),
@@ -326,7 +325,7 @@ FAILS: dict[str, Fails] = {
     ),
     "dtype of an elementwise map": Fails(
         LeafError,
-        r"map_batch .* returned leaf \['x'\] as float32\[\d\], expected int64\[\d\]: an elementwise",
+        r"map_batch .* returned leaf \['x'\] as float32\[\d\], expected int64\[\d\]; use elementwise=False",
         numbers().map_batch(
             lambda batch: {"x": batch["x"].astype(np.float32 if (batch["x"] == 20).any() else np.int64)},
             elementwise=True,

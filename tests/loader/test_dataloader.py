@@ -14,8 +14,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import MeshError

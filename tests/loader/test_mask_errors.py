@@ -16,8 +16,7 @@ from urllib.error import HTTPError
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import loadax
 from loadax import Dataloader, Dataset, MaskErrors, concat, from_arrays, from_source, mix

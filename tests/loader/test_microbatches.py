@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError, PartitionError

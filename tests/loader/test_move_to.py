@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.core.tree import flatten

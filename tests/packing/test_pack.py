@@ -11,8 +11,7 @@ import grain
 import numpy as np
 import pytest
 from grain import experimental
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 

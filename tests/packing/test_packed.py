@@ -293,7 +293,7 @@ ONE = np.arange(3)
     [
         (
             [ONE, np.zeros((4, 2))],
-            r"row 1: leaf \['tokens'\] is float64\[4, 2\], in other documents entries have the shape \[\]; reshape",
+            r"row 1: leaf \['tokens'\] has entries of float64\[2\], in other rows entries of int64\[\]; cast it",
         ),
         ([{"a": 2, "b": 3}], r"row 0 has only numbers; a document needs an array"),
         ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', not an array of numbers"),
@@ -303,7 +303,7 @@ ONE = np.arange(3)
             r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make .*, or pass seq_len as a dict",
         ),
         ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
-        ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
+        ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] has entries of float64\[\], in other rows entries of int64"),
         (
             ["ab", "c"],
             r"row 0 is str 'ab'; a document is .*; tokenize text in a map first: \.map\(tokenize\)\.pack",

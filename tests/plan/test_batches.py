@@ -40,7 +40,7 @@ def test_no_steps_are_no_visits() -> None:
         ({"batch_size": -3}, r"batch_size=-3: a batch needs at least one row"),
         ({"num_epochs": 0}, r"num_epochs=0: pass 1 or more, or None for endless epochs"),
         ({"remainder": "keep"}, r"remainder='keep': pass 'drop', 'pad' or 'error'"),
-        ({"order": Sequential(0)}, r"the dataset has no rows; check the data that it reads, or the slice or split"),
+        ({"order": Sequential(0)}, r"the dataset has no rows; check the data that it reads, or its slice or split"),
         ({"order": Sequential(0), "remainder": "pad"}, r"the dataset has no rows"),
         ({"order": Sequential(0), "remainder": "error"}, r"the dataset has no rows"),
         (

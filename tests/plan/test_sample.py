@@ -108,16 +108,16 @@ def test_samples_describe_weights_size_and_seed() -> None:
         (lambda ds: ds[:0].sample([]), r"sample\(\) of a dataset without rows has nothing to draw; pass one with rows"),
         (
             lambda ds: ds.shuffle(0).sample(WEIGHTS),
-            r"sample\(\) weighs positions, which have other rows in every epoch here; .*mixed or shuffled",
+            r"sample\(\) weighs positions, which have other rows in every epoch here; sample before mixing",
         ),
         (
             lambda ds: mix([ds, ds], [1, 1]).sample(WEIGHTS),
-            r"sample\(\) weighs positions, .*; sample datasets before they are mixed",
+            r"sample\(\) weighs positions, .*; sample before mixing",
         ),
         *(
             (
                 call,
-                r"\(\) after sample\(\) would drop some of its draws; call (split|filter|exclude)\(\) first, and",
+                r"\(\) after sample\(\) would drop some of its draws; call (split|filter|exclude)\(\) first, then",
             )
             for call in (
                 lambda ds: ds.sample(WEIGHTS).split(0.5),

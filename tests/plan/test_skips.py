@@ -4,8 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from loadax.core.intervals import merge
 from loadax.plan.batches import BatchPlan, Remainder

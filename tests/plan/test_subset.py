@@ -22,8 +22,8 @@ ROWS = 60
 KEPT = np.array([0, 3, 4, 9, 17, 18, 19, 20, 31, 40, 41, 58, 59])
 GONE = np.setdiff1d(np.arange(ROWS), KEPT)
 VERBS: dict[str, Callable[[Order], Order]] = {
-    "kept": lambda order: keep_rows(order, "filter", KEPT, ("filter", "x")),
-    "left": lambda order: leave_out_rows(order, "exclude", GONE, ("exclude", "x")),
+    "kept": lambda order: keep_rows(order, KEPT, ("filter", "x")),
+    "left": lambda order: leave_out_rows(order, GONE, ("exclude", "x")),
 }
 both = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 
@@ -61,17 +61,15 @@ def test_the_rows_that_are_met(build: Callable[[], Order], monkeypatch: pytest.M
 
 def test_a_list_of_plain_rows_is_not_copied() -> None:
     """It may be a file that is mapped: processes then share it."""
-    order = keep_rows(Sequential(ROWS), "filter", KEPT, ("filter", "x"))
+    order = keep_rows(Sequential(ROWS), KEPT, ("filter", "x"))
     assert isinstance(order, Subset)
     assert np.shares_memory(order.positions, KEPT)
 
 
 def test_an_empty_list() -> None:
     none = np.empty(0, np.int64)
-    assert rows(keep_rows(Sliced(Sequential(ROWS), 1, 2, 9), "filter", none, ("filter", "x"))) == []
-    assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), "exclude", none, ("exclude", "x"))) == list(
-        range(1, 19, 2)
-    )
+    assert rows(keep_rows(Sliced(Sequential(ROWS), 1, 2, 9), none, ("filter", "x"))) == []
+    assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), none, ("exclude", "x"))) == list(range(1, 19, 2))
 
 
 def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
@@ -83,7 +81,7 @@ def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
 @both
 @pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
 def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
-    message = r"(filter|exclude)\(\) after .* of a shuffle would keep other .*call (filter|exclude)\(\) before"
+    message = r"(filter|exclude)\(\) after .* of a shuffle would keep other .*; call it before"
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
             verb(order)
@@ -92,7 +90,5 @@ def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], 
 @both
 def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None:
     mixed = Mixed((Sequential(9), Sequential(9)), (9, 9), ("a", "b"), (Segment(0, (1, 1)),), 0, "first")
-    with pytest.raises(
-        ArgumentError, match=r"\(\) after mix\(\) would break its proportions; call it on the datasets before"
-    ):
+    with pytest.raises(ArgumentError, match=r"\(\) after mix\(\) would break its proportions; call it before: mix"):
         verb(Shuffled(mixed, 0))

@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 
 from loadax import Dataloader, DeviceMap, from_arrays, from_source
 from loadax.core.tree import flatten

@@ -5,8 +5,7 @@ from pathlib import Path
 import grain
 import jax
 import numpy as np
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.interop.grain import as_grain_iterator

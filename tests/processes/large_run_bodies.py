@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 from loadax import Certificate, Dataloader
 from tests.laws.chain_verbs import exclude, keep, shuffle, shuffle_blocks, split, split_groups

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, from_source, from_tensorstore
 from loadax.core.tree import flatten

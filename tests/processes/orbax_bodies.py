@@ -5,8 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as v0
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 from orbax.checkpoint import v1
 
 from loadax import Dataloader, from_arrays

@@ -4,8 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 from loadax import Dataloader, from_documents, from_source
 from tests.loader.oracle import assert_placed

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from loadax.errors import MeshError, PartitionError
 from loadax.sharding import (

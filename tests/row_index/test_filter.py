@@ -314,7 +314,7 @@ def test_none_kept() -> None:
 
 def test_random_maps_come_after() -> None:
     noisy = data().map(lambda example, rng: example, rng=True)
-    message = r"(filter|split_by)\(\) reads each row once; call it before the random map"
+    message = r"(filter|split_by)\(\) reads rows once; call it before random maps"
     for dataset in (noisy, concat([noisy, data()])):
         with pytest.raises(ArgumentError, match=message):
             dataset.filter(small)

@@ -106,9 +106,9 @@ def test_index_knows_the_columns(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["a", "c"], r"columns=\['a', 'c'\]: 'c' is not the name of a leaf; the leaves are \['a', 'b'\]"),
-        ([], r"columns=\[\]: pass the names of one or more leaves: \['a', 'b'\]"),
-        (3, "columns=3: pass a list of names of leaves"),
+        (["a", "c"], r"there is no leaf 'c'; the names of leaves are \['a', 'b'\]"),
+        ([], r"columns=\(\[\],\): pass names of leaves, such as 'tokens', 'label'"),
+        (3, "columns=3: pass a list of names"),
     ],
 )
 def test_columns_that_no_leaf_has(columns: Any, message: str) -> None:

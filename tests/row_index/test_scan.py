@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError

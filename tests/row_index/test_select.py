@@ -91,9 +91,7 @@ def test_a_selection_of_a_shuffle_has_other_rows_each_epoch() -> None:
     assert chosen.order.varies
     calls: list[Callable[[], Any]] = [lambda: chosen.split(0.5), lambda: chosen.shuffle(0).exclude([1])]
     for call in calls:
-        with pytest.raises(
-            ArgumentError, match=r"after select\(.* rows\) of a shuffle .*before the shuffle, or shuffle last"
-        ):
+        with pytest.raises(ArgumentError, match=r"after select\(.* rows\) of a shuffle .*; call it before"):
             call()
     assert len(data().exclude([1]).shuffle(0)[[3, 1]]) == len(data()[[3, 1]].shuffle(0).exclude([1])) + 1  # the advice
 

@@ -3,8 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from loadax.sharding.own_devices import OwnDevices, Placed
 from tests.loader.oracle import mesh_of

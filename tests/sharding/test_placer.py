@@ -6,8 +6,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from numpy.typing import NDArray
 
 from loadax.sharding import compat

@@ -8,8 +8,7 @@ from unittest.mock import patch
 import jax
 import numpy as np
 import tensorstore as ts
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 import loadax
 from loadax.loader.watch import record

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from loadax.core.spec import all_columns
 from loadax.errors import RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Source, Visits
+from loadax.protocols import ArraySpec, Source
 from loadax.sources.arrays import ArraySource
 
 Array = NDArray[Any]
@@ -173,17 +174,16 @@ def test_runs_of_rows_are_their_rows(layout: str, count: int, width: int, tmp_pa
     array = np.asarray(given)
     source, first = ArraySource({"x": given, "n": np.arange(20)}), np.array([20 - count, 0, 0])
     rows = (first[:, None] + np.arange(count)).tolist()
-    runs = source.read_runs(Visits(first, np.zeros(3, np.int64)), count, 1)
-    np.testing.assert_array_equal(runs["x"], array[rows])
-    np.testing.assert_array_equal(runs["n"], rows)
-    assert runs["x"].dtype == VALUES.dtype
-    assert not np.may_share_memory(runs["x"], array)
+    runs, numbers = np.empty((3, count, *array.shape[1:]), VALUES.dtype), np.empty((3, count), np.int64)
+    source.read_runs_into(first, count, 1, [(), all_columns(array.shape[1:])], [numbers, runs])
+    np.testing.assert_array_equal(runs, array[rows])
+    np.testing.assert_array_equal(numbers, rows)
     surrounded = np.full((3, count + 2, 4, 5), -1, np.int32)
     source.read_runs_into(first, count, 1, [None, ((1, 5), (0, 5))], [None, surrounded[:, 1:-1]])
     np.testing.assert_array_equal(surrounded[:, 1:-1], array[rows][:, :, 1:5])
     assert (surrounded[:, [0, -1]] == -1).all()
     with pytest.raises(RowIndexError):
-        source.read_runs(Visits(first + 1, np.zeros(3, np.int64)), count, 1)
+        source.read_runs_into(first + 1, count, 1, [(), None], [numbers, None])
 
 
 def test_eight_threads_read_what_one_reads() -> None:

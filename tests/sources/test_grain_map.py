@@ -177,7 +177,7 @@ def test_a_random_map_after_a_filter_draws_as_grain_does() -> None:
     data = loadax.from_grain(chain)
     assert [rows([data.read(range(5), epoch)]) for epoch in (0, 1)] == expected
     assert expected[0] != expected[1]
-    with pytest.raises(ArgumentError, match="call it before the random map"):
+    with pytest.raises(ArgumentError, match="call it before random maps"):
         data.filter(even)
 
 
@@ -194,7 +194,7 @@ def test_an_index_keeps_the_list_of_a_filter_of_grain(tmp_path: Path) -> None:
         asked.clear()
         assert len(loadax.from_grain(base, index=index, key="even")) == 100
         assert len(asked) < most
-    with pytest.raises(ArgumentError, match=r"needs key=, since nobody can tell when a filter of Grain changes"):
+    with pytest.raises(ArgumentError, match=r"needs key=, a text that you change with the data"):
         loadax.from_grain(base, index=index)
 
 
@@ -345,11 +345,11 @@ def test_filtered_batches_are_refused() -> None:
 def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
     for data in (base, [{"x": 1}]):
-        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave index out"):
+        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave it out"):
             loadax.from_grain(data, index=tmp_path)
-        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave key out"):
+        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave it out"):
             loadax.from_grain(data, key="a")
-    with pytest.raises(ArgumentError, match=r"^unbatch=True takes apart .*, and the data is a list; leave unbatch out"):
+    with pytest.raises(ArgumentError, match=r"^unbatch=True is for a grain.MapDataset, not for a list; leave it out"):
         loadax.from_grain([{"x": 1}], unbatch=True)
 
 

@@ -10,8 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import loadax
 from loadax import Dataset, from_source, from_zarr, write_zarr

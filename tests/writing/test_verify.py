@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from numcodecs import Blosc, Zlib  # type: ignore[import-untyped]
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 

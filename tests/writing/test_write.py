@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError

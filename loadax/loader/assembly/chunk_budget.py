@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.zip import ZippedSource
 from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
 from loadax.core.log import log
@@ -25,8 +27,6 @@ from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import area, chunk_of, chunk_sizes, hull, largest_chunk, with_chunks
-from loadax.sources.wrappers.concat import ConcatenatedSource
-from loadax.sources.wrappers.zip import ZippedSource
 
 _SAMPLE = 64  # blocks to sample for the chunks that a block spans
 _MOST_STEPS = 256  # steps to sample for the lanes that this process reads

@@ -37,5 +37,5 @@ def cut_to(dataset: Dataset, length: int) -> Dataset:
         return structure.build(first_columns(leaf, leaf_spec) for leaf, leaf_spec in leaves)
 
     place = dataset.reader.traits.num_maps
-    cropping = BatchMap(crop, rng=False, seed=0, place=place, spec=cut, elementwise=False)
+    cropping = BatchMap(crop, rng=False, seed=0, place=place, spec=cut)
     return Dataset(dataset.source, dataset.order, (*dataset.maps, cropping)).probed_at(dataset.reader.first)

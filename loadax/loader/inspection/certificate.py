@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax import seeds
-from loadax.core.arguments import path as checked_path
-from loadax.core.arguments import shown
+from loadax.core.arguments import path as checked_path, shown
 from loadax.core.intervals import merge
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.mask_errors import without

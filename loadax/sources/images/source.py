@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import final
 from urllib.parse import quote
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
@@ -99,7 +99,7 @@ class ImageSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads into `out`; see `Source`. Images that are not requested are not decoded."""
         rows = check_rows(rows, len(self))
         images, labels = out

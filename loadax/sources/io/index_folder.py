@@ -195,14 +195,12 @@ def check_array(
     return array
 
 
-def check_digest(entry: Entry, name: str) -> None:
-    """Checks that the digest in the facts is that of an array.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    if entry.facts["digest"] != digest_values(entry.arrays[name]):
+def check_digest(entry: Entry, name: str, *wanted: Any) -> NDArray[Any]:
+    """Same as `check_array`, and checks that the digest in the facts is that of the array."""
+    array = check_array(entry, name, *wanted)
+    if entry.facts["digest"] != digest_values(array):
         raise ValueError(f"the digest is not that of {name}")
+    return array
 
 
 def differs(known: Any, asked: Any, field: str) -> bool:

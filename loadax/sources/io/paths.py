@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from loadax.core.arguments import path as checked_path
-from loadax.core.arguments import shown
+from loadax.core.arguments import path as checked_path, shown
 from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 

@@ -8,6 +8,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.arrays import ArraySource, is_array
+from loadax.sources.base import BaseSource
 from loadax.sources.columns import is_column, is_frame, plain_columns
 from loadax.sources.libraries.rows_of_store import StoreSource, is_stored
 from loadax.sources.libraries.unsupported import refuse_known
@@ -49,7 +50,7 @@ def _open_arrow(data: Any) -> Source:
     return open_arrow(data)
 
 
-def open_tree(tree: Tree) -> Source:
+def open_tree(tree: Tree) -> BaseSource:
     """The source of a tree of arrays: in memory, mapped, or stored and read by rows.
 
     Raises:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, normalise_spec, split_rows
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
@@ -100,7 +100,7 @@ class ChunkCache(WrapperSource):
             return self._source.read_examples(visits)
         return split_rows(self.read(visits.rows), len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         rows = check_rows(rows, len(self._source))
         if len(rows):
             self._covering(boxes).serve(rows, boxes, out)
@@ -143,7 +143,7 @@ class _CachedColumns:
         self._changed = threading.Condition()
         self.rows_fetched = 0
 
-    def serve(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def serve(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Copies rows, only these columns, into `out`."""
         chunk_of_row = chunk_of(self._starts, rows)
         first = int(chunk_of_row.min())

@@ -1,6 +1,5 @@
 """CroppedSource: the first columns of another source."""
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource
 
 
@@ -45,7 +44,7 @@ class CroppedSource(WrapperSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return [self._cropped(example, _first_entries) for example in self._source.read_examples(visits)]
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         # Column boxes count from the first column, so they are the same in both.
         self._source.read_into(rows, boxes, out)
 

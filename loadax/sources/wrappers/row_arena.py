@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import Allocate, aligned_bytes
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers
+from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Outputs
 
 _SMALL = 64  # bytes: larger leaves fill cache lines of their own
 _WIDEST = 512  # bytes of leaves side by side
@@ -64,21 +64,16 @@ class RowArena:
     def __init__(self, layout: RowLayout, rows: int, allocate: Allocate = aligned_bytes):
         self.layout = layout
         memory = allocate(rows * layout.width)
+        # The rows, as opaque bytes
         self.rows: NDArray[Any] = np.ndarray((rows,), f"V{layout.width}", memory)
-        """The rows, as opaque bytes."""
+        # The rows of each leaf
         self.fields: list[NDArray[Any]] = [
             np.ndarray((rows, *spec.shape), spec.dtype, memory, offset, strides)
             for spec, offset, strides in layout.fields
         ]
-        """The rows of each leaf."""
 
     def gather(
-        self,
-        places: Integers,
-        boxes: Boxes,
-        out: Sequence[NDArray[Any] | None],
-        targets: Integers | None,
-        allocate: Allocate,
+        self, places: Integers, boxes: Boxes, out: Outputs, targets: Integers | None, allocate: Allocate
     ) -> None:
         """Copies the rows at `places`.
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, final
 
 import tensorstore as ts
 
-from loadax.core.arguments import entries
-from loadax.core.arguments import path as checked_path
+from loadax.core.arguments import entries, path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, mix
 from loadax.core.tree import flatten

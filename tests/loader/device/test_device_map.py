@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import loadax
 from loadax import Dataloader, DeviceMap, from_arrays

@@ -1,8 +1,7 @@
 """The visits of the lookahead are those of the plan, in any order of calls."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from loadax import from_arrays
 from loadax.loader.execution import producer

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import loadax
 from loadax.errors import SourceError

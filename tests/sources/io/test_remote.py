@@ -12,8 +12,7 @@ from threading import Thread
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 
 import loadax.io
 from loadax.errors import SourceError

@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from loadax import Dataloader, from_source
 from loadax.protocols import Integers

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from numpy.typing import NDArray
 
 from loadax import Dataloader, from_zarr, write_zarr

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
-from pyarrow import csv as arrow_csv
+from pyarrow import compute, csv as arrow_csv
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError

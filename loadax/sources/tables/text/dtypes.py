@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadax.core.arguments import dtype as checked_dtype
-from loadax.core.arguments import shown
+from loadax.core.arguments import dtype as checked_dtype, shown
 from loadax.errors import ArgumentError
 from loadax.sources.tables.arrow.layout import is_list
 

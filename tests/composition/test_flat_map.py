@@ -124,7 +124,7 @@ def test_rows_are_chosen_by_their_new_numbers() -> None:
     assert values(flat.filter(lambda example: example["part"][0] % 4 == 0)) == EXPECTED[::3]
     assert values(loadax.concat([flat, flat[3:]])) == EXPECTED + EXPECTED[3:]
     shuffled = data().shuffle(0).flat_map(halves, 3)
-    with pytest.raises(ArgumentError, match=r"split\(\) after flat_map\(.*\) of a shuffle .*; call split\(\) before"):
+    with pytest.raises(ArgumentError, match=r"split\(\) after flat_map\(.*\) of a shuffle .*; call it before"):
         shuffled.split(0.5)
     assert len(data().split([5, 15])[0].shuffle(0).flat_map(halves, 3)) == 15  # the advice
     assert len(data().flat_map(halves, 3).split([5, 55])[0].shuffle(0)) == 5

@@ -8,12 +8,12 @@ import numpy as np
 from loadax.core.spec import own_all, spec_of, stack
 from loadax.errors import LeafError
 from loadax.protocols import Integers, Location, Order, Tree, Visits
+from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.wrappers.concat import PartReader
 
+# Visits of the rows that lists are made of, and the index and the list length of each entry
 Entries = tuple[Visits, Integers, Integers]
-"""Visits of the rows that lists are made of, and the index and the list length of each entry."""
 
 
 @final
@@ -84,7 +84,7 @@ class FlatMapSource(BaseSource):
         name: Name of the function that makes them, for messages.
     """
 
-    def __init__(self, reader: PartReader, lists: FanOut | Counts, name: str):
+    def __init__(self, reader: Reader, lists: FanOut | Counts, name: str):
         self._reader, self._lists, self._name = reader, lists, name
         self.traits = reader.traits._replace(reads_examples=True, attributes={})
         # Row, epoch and entry that were read last, and the list. One tuple: threads replace it atomically.

@@ -5,14 +5,13 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
-from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
+from loadax.protocols import Boxes, Integers, Location, Order, Outputs, Tree, Visits
+from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.wrappers.concat import PartReader
 
 
 class ZipPart(NamedTuple):
@@ -25,7 +24,7 @@ class ZipPart(NamedTuple):
     """
 
     name: str
-    reader: PartReader
+    reader: Reader
     order: Order
 
 
@@ -125,7 +124,7 @@ class ZippedSource(BaseSource):
         columns = [part.reader.examples(below) for part, below in self._below(visits)]
         return self._structure.build_all(columns, len(visits.rows))
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         rows = check_rows(rows, len(self))
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
@@ -142,7 +141,7 @@ class ZippedSource(BaseSource):
         return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)
 
 
-def _read(reader: PartReader, visits: Visits) -> Tree:
+def _read(reader: Reader, visits: Visits) -> Tree:
     """Reads one part. Rows that may differ have the spec of the first one read, and not that of its first row."""
     if not reader.ragged or not len(visits.rows):
         return reader.read_visits(visits)

@@ -1,7 +1,7 @@
 """ConcatenatedSource: the rows of several sources, numbered consecutively."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,49 +9,11 @@ from numpy.typing import NDArray
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, LeafArrays, Location, Tree, Visits
-from loadax.sources.base import BaseSource, Child, MapChild, Traits, joint_traits, scatter_into
+from loadax.protocols import ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.reader import Reader
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
-
-
-class PartReader(Protocol):
-    """Data with maps, read by visits; see `loadax.reader.Reader`."""
-
-    @property
-    def spec(self) -> Tree: ...
-
-    @property
-    def first(self) -> Visits | None: ...
-
-    @property
-    def source(self) -> BaseSource: ...
-
-    @property
-    def traits(self) -> Traits: ...
-
-    @property
-    def maps(self) -> Sequence[Any]: ...
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def probed(self) -> int: ...
-
-    @property
-    def ragged(self) -> bool: ...
-
-    @property
-    def maps_columns(self) -> bool: ...
-
-    def describe(self) -> list[Any]: ...
-    def with_source(self, source: BaseSource) -> "PartReader": ...
-    def lengths(self, rows: Integers) -> Integers | None: ...
-    def read_visits(self, visits: Visits) -> Tree: ...
-    def examples(self, visits: Visits) -> list[Tree]: ...
-    def mapped_columns(self, visits: Visits, boxes: Boxes) -> list[NDArray[Any]]: ...
-    def results(self, visits: Visits) -> list[Tree]: ...
 
 
 @final
@@ -67,10 +29,10 @@ class ConcatenatedSource(BaseSource):
         LeafError: When element specs differ and no part reads rows one by one; names the part and the leaf.
     """
 
+    # Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked
     spec: Tree = None
-    """Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked."""
 
-    def __init__(self, parts: Sequence[PartReader], verb: str = "concat", names: Sequence[str] | None = None):
+    def __init__(self, parts: Sequence[Reader], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = list(parts)
         self._verb, self._names = verb, names
         self._ends = np.cumsum([part.num_rows for part in self._parts])
@@ -103,7 +65,7 @@ class ConcatenatedSource(BaseSource):
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
 
     @property
-    def parts(self) -> Sequence[PartReader]:
+    def parts(self) -> Sequence[Reader]:
         """Readers of the parts."""
         return self._parts
 
@@ -185,7 +147,7 @@ class ConcatenatedSource(BaseSource):
                 out[position] = example
         return out
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
@@ -209,7 +171,7 @@ class ConcatenatedSource(BaseSource):
                     destination[places] = values
         return out
 
-    def _owned(self, rows: Integers) -> list[tuple[PartReader, Integers, Integers]]:
+    def _owned(self, rows: Integers) -> list[tuple[Reader, Integers, Integers]]:
         """Splits rows by part: `(part, indices into rows, rows of the part)`."""
         rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
@@ -219,7 +181,7 @@ class ConcatenatedSource(BaseSource):
             owned.append((self._parts[index], positions, rows[positions] - int(self._begins[index])))
         return owned
 
-    def _part_of(self, row: int) -> tuple[PartReader, int]:
+    def _part_of(self, row: int) -> tuple[Reader, int]:
         ((part, _, inner),) = self._owned(np.array([row]))
         return part, int(inner[0])
 
@@ -249,7 +211,7 @@ class ConcatenatedSource(BaseSource):
         return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"
 
 
-def _difference_within(part: PartReader) -> str | None:
+def _difference_within(part: Reader) -> str | None:
     """Describes how the rows of a part, itself a concatenation, differ from each other; None if they don't."""
     source = part.source
     return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - same class

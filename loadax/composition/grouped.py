@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of, stack
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Location, Order, Tree, Visits
+from loadax.protocols import Integers, Order, Tree, Visits
+from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows
 from loadax.sources.io.byte_stream import indices
-from loadax.sources.wrappers.concat import PartReader
 
 
 class GroupedRow(NamedTuple):
@@ -38,9 +38,7 @@ class GroupedSource(BaseSource):
         described: Everything that determines the groups, as JSON.
     """
 
-    def __init__(
-        self, reader: PartReader, order: Order, bounds: Integers, positions: NDArray[Any], described: list[Any]
-    ):
+    def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: NDArray[Any], described: list[Any]):
         self._reader, self._order, self._described = reader, order, described
         self._bounds, self._positions = bounds, positions
         own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={})
@@ -67,9 +65,6 @@ class GroupedSource(BaseSource):
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         below, counts = self._below(Visits(rows, np.zeros_like(rows)))
         return np.repeat(np.arange(len(rows)), counts), below.rows
-
-    def locate(self, row: int) -> list[Location]:
-        return [location for inner in self.documents(row) for location in self._reader.source.locate(inner.row)]
 
     def documents(self, row: int) -> list[GroupedRow]:
         return [GroupedRow(inner) for inner in self.rows_below(np.array([row]))[1].tolist()]

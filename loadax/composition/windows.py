@@ -5,18 +5,15 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Outputs, Tree, Visits
+from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.io.locations import joined
-from loadax.sources.wrappers.concat import PartReader
-
-Outputs = Sequence[NDArray[Any] | None]
 
 
 class WindowOptions(NamedTuple):
@@ -73,7 +70,7 @@ class WindowSource(BaseSource):
 
     spec: Tree = None
 
-    def __init__(self, reader: PartReader, spec: Tree, order: Order, options: WindowOptions):
+    def __init__(self, reader: Reader, spec: Tree, order: Order, options: WindowOptions):
         self._reader, self._order, self._options = reader, order, options
         self.traits = reader.traits._replace(
             reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
@@ -156,14 +153,8 @@ class WindowSource(BaseSource):
         return joined(location for inner in visits.rows.tolist() for location in self._reader.source.locate(inner))
 
     def read_visits(self, visits: Visits) -> Tree:
-        rows = self._direct_rows(self._offsets)
-        if rows is not None:
-            begins, every = rows.start + self._begins(visits.rows) * rows.step, rows.step * self._options.every
-            firsts = [Visits(begins + offsets.start * rows.step, visits.epochs) for offsets in self._offsets]
-            read = self._reader.source.read_runs
-            return self._example(
-                [read(first, len(offsets), every) for first, offsets in zip(firsts, self._offsets, strict=True)]
-            )
+        if self.traits.reads_columns and self._direct_rows(self._offsets) is not None:
+            return read_columns(self, visits.rows)
         shared, places = self._shared(visits.rows, visits.epochs, self._offsets)
         batch = map_leaves(np.asarray, self._reader.read_visits(shared))
         return self._example([map_leaves(itemgetter(at), batch) for at in places])

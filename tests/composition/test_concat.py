@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from loadax import concat, from_arrays, from_source
+from loadax.composition.concat import ConcatenatedSource
 from loadax.errors import LeafError
 from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.sources.wrappers.concat import ConcatenatedSource
 
 LENGTHS = (4, 0, 7, 1)
 WHOLE = np.arange(12 * 6, dtype=np.int32).reshape(12, 6)

@@ -1,11 +1,12 @@
 """DatasetLanes: the rows of a dataset as lanes of a stream, each of which can be continued at any row."""
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from loadax.core.spec import leaf_arrays
 from loadax.protocols import Order, Tree
+from loadax.reader import Reader
 from loadax.sources.wrappers.chunk_cache import with_chunks
 
 _MOST_ROWS, _MOST_BYTES = 32, 1 << 20  # of one lane, that are read at once
@@ -24,7 +25,7 @@ class DatasetLanes:
         order: Order of its rows.
     """
 
-    def __init__(self, reader: Any, order: Order):
+    def __init__(self, reader: Reader, order: Order):
         self._reader, self._order = reader, order
 
     def __call__(self, lane: int, lanes: int, epoch: int) -> "DatasetLane":
@@ -42,7 +43,7 @@ class DatasetLane:
     Rows are read some at a time: few at first, so that the first one comes early. Lanes do this at different steps.
     """
 
-    def __init__(self, reader: Any, order: Order, lane: int, lanes: int, epoch: int):
+    def __init__(self, reader: Reader, order: Order, lane: int, lanes: int, epoch: int):
         self._reader, self._order = reader, order
         self._lane, self._lanes, self._epoch = lane, lanes, epoch
         self._position, self._served = lane, 0
