@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
@@ -32,7 +31,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
@@ -246,12 +245,12 @@ class Reader:
             blame(error, "the source", f"loadax: reading {rows_text(rows)}")
             raise
 
-    def mapped_columns(self, visits: Visits, boxes: Boxes) -> list[NDArray[Any]]:
+    def mapped_columns(self, visits: Visits, boxes: Boxes) -> list[Array]:
         """Reads columns of every leaf, and applies the maps, all elementwise; see `BaseSource.read_into`.
 
         Values of leaves without a box have no meaning.
         """
-        specs, out, values = self._source_spec[0], list[NDArray[Any] | None](), []
+        specs, out, values = self._source_spec[0], list[Array | None](), []
         its_boxes = dict(zip(self.origins, boxes, strict=True))
         read = [its_boxes.get(leaf) for leaf in range(len(specs))]
         for box, spec in zip(read, specs, strict=True):
@@ -262,7 +261,7 @@ class Reader:
         self.source.read_into(visits.rows, read, out)
         return self.apply_elementwise(values, visits)
 
-    def apply_elementwise(self, columns: Sequence[NDArray[Any]], visits: Visits) -> list[NDArray[Any]]:
+    def apply_elementwise(self, columns: Sequence[Array], visits: Visits) -> list[Array]:
         """Applies the maps, all elementwise, to some columns of every leaf of the source."""
         batch = self._source_spec[1].build(columns)
         for transform, spec in zip(self.maps, self.specs[1:], strict=True):

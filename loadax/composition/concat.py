@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
@@ -129,7 +128,7 @@ class ConcatenatedSource(BaseSource):
         if self._difference is not None:
             raise LeafError(self._difference)
         specs, _ = flatten_spec(self.spec)
-        out: list[NDArray[Any]] = []
+        out: list[Array] = []
         for part, positions, inner in self._owned(visits.rows):
             batch = part.read_visits(Visits(inner, visits.epochs[positions]))
             if len(positions) == len(visits.rows):

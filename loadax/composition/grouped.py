@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of, stack
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Order, Tree, Visits
+from loadax.protocols import Array, Integers, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows
@@ -38,7 +37,7 @@ class GroupedSource(BaseSource):
         described: Everything that determines the groups, as JSON.
     """
 
-    def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: NDArray[Any], described: list[Any]):
+    def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: Array, described: list[Any]):
         self._reader, self._order, self._described = reader, order, described
         self._bounds, self._positions = bounds, positions
         own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={})

@@ -3,10 +3,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.tree import Structure, flatten
-from loadax.protocols import ArraySpec
+from loadax.protocols import Array, ArraySpec
 
 # Key of the bool leaf that is False for padding.
 MASK = "mask"
@@ -37,7 +36,7 @@ class BatchLeaf(NamedTuple):
     generated: str = ""
     missing: str | bytes | None = None
 
-    def padding(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def padding(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """`count` rows of this shape and dtype in place of missing ones: zeros, empty strings, None."""
         return np.full((count, *shape), self.missing, object) if dtype.hasobject else np.zeros((count, *shape), dtype)
 

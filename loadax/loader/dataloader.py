@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
-from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, shown, text
 from loadax.core.replacements import DATALOADER, missing_attribute
@@ -45,7 +44,7 @@ from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import Skips, step_ranges
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Array, Integers, Tree
 from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -68,7 +67,7 @@ def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
 
-def _inside(positions: NDArray[Any], size: int) -> bool:
+def _inside(positions: Array, size: int) -> bool:
     """Whether all are positions in a batch of this size."""
     return positions.dtype.kind in "iu" and positions.min() >= 0 and positions.max() < size
 

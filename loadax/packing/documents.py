@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
@@ -16,7 +15,7 @@ from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Column, Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PackOptions
-from loadax.protocols import Integers, Order, Visits
+from loadax.protocols import Array, Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.passes.kept_pass import part_size
@@ -99,7 +98,7 @@ class Documents:
         visits = self.visits(numbers)
         return self.form.columns(self.reader.lent_examples(visits), visits.rows.tolist())
 
-    def parts(self, requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
+    def parts(self, requests: Sequence[PartsRequest]) -> list[list[Array | None]]:
         """Reads parts of documents, concatenated, for every wanted leaf of each request."""
         if self.flat:
             read = self.reader.source.read_parts
@@ -193,7 +192,7 @@ class LengthWork:
     def sizes(self) -> list[int]:
         return list(map(len, self.parts))
 
-    def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
+    def compute(self, part: int, over: threading.Event) -> dict[str, Array]:
         """Lengths of the documents of a part."""
         numbers, lengths = np.array(self.parts[part]), []
         for low in range(0, len(numbers), _DOCUMENTS_PER_READ):
@@ -215,7 +214,7 @@ def refuse_batch_maps(reader: Reader) -> None:
             raise ArgumentError(f"{what}, but documents differ in length; use map before pack")
 
 
-def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) -> list[NDArray[Any] | None]:
+def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) -> list[Array | None]:
     """Parts of documents, concatenated, for every wanted leaf of a request.
 
     Args:
@@ -223,7 +222,7 @@ def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) 
         columns: Leaves of the documents, by leaf.
         form: Form of the documents.
     """
-    numbers, total, out = request.numbers.tolist(), int(request.lengths.sum()), list[NDArray[Any] | None]()
+    numbers, total, out = request.numbers.tolist(), int(request.lengths.sum()), list[Array | None]()
     for column, dtype, shape, want in zip(columns, form.dtypes, form.shapes, request.wanted, strict=True):
         parts = [column[number] for number in numbers if want]
         if sum(map(len, parts)) != total:  # not whole documents

@@ -6,17 +6,16 @@ from operator import attrgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import array_or_object, entries_like
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.packing.budgets import Budgets
 from loadax.plan.pack import ALL, DOCUMENTS, PackOptions
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Array, Integers, Tree
 
 BARE = "tokens"  # leaf name for a document that is a bare array
-Column: TypeAlias = Sequence[NDArray[Any]]  # a leaf of several documents
+Column: TypeAlias = Sequence[Array]  # a leaf of several documents
 _KIND = attrgetter("dtype", "ndim")
 
 
@@ -30,7 +29,7 @@ class Form:
         options: Options with the budgets of all leaves.
     """
 
-    def __init__(self, structure: Structure, arrays: Sequence[NDArray[Any]], options: PackOptions):
+    def __init__(self, structure: Structure, arrays: Sequence[Array], options: PackOptions):
         self._structure, self.paths = structure, structure.paths
         self.names = names = structure.names
         budgets = [*options.seq_lens, DOCUMENTS]
@@ -55,7 +54,7 @@ class Form:
             if group < self.num_lengths and leaf != self._of_budget[group]
         ]
 
-    def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
+    def leaves(self, example: Tree, row: int) -> list[Array]:
         """Returns the leaves of a document. A leaf of one value a document has one entry.
 
         Raises:
@@ -95,7 +94,7 @@ class Form:
     def build(self, leaves: list[Any]) -> Any:
         return self._structure.build(leaves)
 
-    def _check_lengths(self, arrays: list[NDArray[Any]], row: int) -> None:
+    def _check_lengths(self, arrays: list[Array], row: int) -> None:
         """Checks that leaves of one budget are equally long."""
         if all(len(arrays[leaf]) == len(arrays[other]) for leaf, other in self._as_long):
             return
@@ -111,7 +110,7 @@ class Form:
 
 def find_form(
     documents: Iterable[tuple[Tree, int]], options: PackOptions
-) -> tuple[Form, PackOptions, list[NDArray[Any]]] | None:
+) -> tuple[Form, PackOptions, list[Array]] | None:
     """Form, options with the budgets of all leaves, and the leaves of one of the first documents. None: there are none.
 
     That is the first document without an empty leaf, else the first one.
@@ -143,7 +142,7 @@ def find_form(
     return form, found, form.leaves(*chosen)
 
 
-def _arrays(example: Tree, row: int, structure: Structure) -> list[NDArray[Any]]:
+def _arrays(example: Tree, row: int, structure: Structure) -> list[Array]:
     """The leaves of a document as arrays of their own dtypes."""
     named = _named(example, row)
     leaves = structure.plain_leaves(named)
@@ -164,7 +163,7 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
     raise LeafError(f"row {row} is {_brief(example)}; {what}; tokenize text in a map first: .map(tokenize).pack(…)")
 
 
-def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
+def _array(leaf: Any, path: str, row: int) -> Array:
     array = array_or_object(leaf, f"row {row}: leaf {path}")
     if array.dtype.kind in "OUSMm":
         shown = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)

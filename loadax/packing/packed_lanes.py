@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.tree import map_leaves
 from loadax.errors import StateError
@@ -14,7 +13,7 @@ from loadax.packing.form import Form
 from loadax.packing.rows import PackedRows
 from loadax.plan.next_row import document_parts, is_enough, next_row
 from loadax.plan.pack import PackOptions
-from loadax.protocols import Integers, Segments, Tree
+from loadax.protocols import Array, Integers, Segments, Tree
 from loadax.reader import Reader
 from loadax.sources.stream.lane import open_rows
 from loadax.sources.stream.source import StreamSource
@@ -62,7 +61,7 @@ class _Part(NamedTuple):
     document: int
     skip: int
     lengths: Integers
-    leaves: list[NDArray[Any]]
+    leaves: list[Array]
     base: DocumentState | None
 
     def after(self, entries: Integers | int) -> "_Part":
@@ -156,7 +155,7 @@ class PackedLane:
             begins = np.cumsum(widths) - widths
             segments.append(Segments(np.zeros_like(chosen), chosen, skips, begins, lengths, numbers))
 
-        def read(requests: Sequence[PartsRequest]) -> list[list[NDArray[Any] | None]]:
+        def read(requests: Sequence[PartsRequest]) -> list[list[Array | None]]:
             return [cut_documents(request, columns, form) for request in requests]
 
         return map_leaves(lambda leaf: leaf[0], rows.read(1, segments, read))

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
 from loadax.plan.fit import fit, fit_by_leaf
-from loadax.protocols import Integers, Segments
+from loadax.protocols import Array, Integers, Segments
 
 # Version of the packing algorithms. Another version packs the same lengths into other rows.
 PACK_VERSION = 1
@@ -19,7 +18,7 @@ PACK_VERSION = 1
 Method: TypeAlias = Literal["split", "best_fit", "first_fit"]
 Long: TypeAlias = Literal["error", "cut", "drop"]
 Packed: TypeAlias = "Split | Fitted"
-Arrays: TypeAlias = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, Array]
 
 # The name of a length that all leaves of a document have.
 ALL = ""
@@ -142,7 +141,7 @@ class Split:
         arrays: `ends`, int64[documents]: the end of each document in the concatenation.
     """
 
-    def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):
+    def __init__(self, seq_len: int, arrays: Mapping[str, Array]):
         self._seq_len, self._ends = seq_len, arrays["ends"]
         self.entries = int(self._ends[-1])
         self.size = -(-self.entries // seq_len)
@@ -185,7 +184,7 @@ class Fitted:
             each segment; `lengths`: its length; `skips`, only if long documents were cut: its first entry.
     """
 
-    def __init__(self, align: int, arrays: Mapping[str, NDArray[Any]]):
+    def __init__(self, align: int, arrays: Mapping[str, Array]):
         self._align = align
         self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
         self._skips = arrays.get("skips")
@@ -220,7 +219,7 @@ class Fitted:
         return Segments(owners, self._documents[places].astype(np.int64), skips, columns, lengths, within + 1)
 
 
-def packed(options: PackOptions, arrays: Mapping[str, NDArray[Any]], lengths: Integers) -> list[Packed]:
+def packed(options: PackOptions, arrays: Mapping[str, Array], lengths: Integers) -> list[Packed]:
     """The plans with these arrays, which `plan_arrays` made: one for each budget, with the same documents in each row.
 
     Args:
@@ -290,7 +289,7 @@ def check_lengths(lengths: Integers, options: PackOptions, row_of: Callable[[int
     )
 
 
-def check_arrays(arrays: Mapping[str, NDArray[Any]], lengths: Integers, options: PackOptions) -> None:
+def check_arrays(arrays: Mapping[str, Array], lengths: Integers, options: PackOptions) -> None:
     """Checks that arrays are a plan of documents with these lengths: every entry in one row, and no row too long.
 
     Args:
@@ -332,7 +331,7 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]], lengths: Integers, options:
 
 def _fitted_arrays(lengths: Integers, options: PackOptions) -> Arrays:
     small = np.int32 if len(lengths) < 1 << 31 else np.int64
-    parts: dict[str, list[NDArray[Any]]] = {"bounds": [np.zeros(1, np.int64)], "documents": []}
+    parts: dict[str, list[Array]] = {"bounds": [np.zeros(1, np.int64)], "documents": []}
     if not options.by_leaf:
         parts["lengths"] = []
     if options.long == "cut" and (lengths > options.sizes).any():

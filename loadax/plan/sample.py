@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import ArgumentError
 from loadax.plan.order import VerbOrder, equal_pairs, join_hits
-from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
+from loadax.protocols import Array, Hits, Integers, NarrowRule, Order, Visits
 
 _VERSION = 1  # of this order, in saved states
 _TOTAL = 1 << 44  # sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
@@ -76,7 +75,7 @@ class Sampled(VerbOrder):
         return [*self.parent.text(), f"sample(size={self.size}, seed={self.seed})"]
 
 
-def integer_weights(weights: NDArray[Any]) -> Integers:
+def integer_weights(weights: Array) -> Integers:
     """Weights as integers: unchanged if they are integers with a sum of at most 2**44, else rounded to such ones.
 
     Args:

@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.casting import leaf_name
 from loadax.core.formatting import type_text
 from loadax.errors import LeafTypeError, PartitionError
-from loadax.protocols import Interval
+from loadax.protocols import Array, Interval
 from loadax.sharding.layout import Box
 from loadax.sharding.partition import DataPartitionType, is_full
 
@@ -85,7 +84,7 @@ def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
+def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> Array:
     """The rows of `boxes` in ascending order, copied into one array."""
     if not leaf.shape:
         return np.array(next(iter(boxes.values())))

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 
 
 class Child(NamedTuple):
@@ -149,7 +148,7 @@ class BaseSource(ABC):
         """As `read_examples`, or without a copy: the caller neither writes to the examples nor keeps them."""
         return self.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
             if columns is not None and destination is not None:
@@ -220,7 +219,7 @@ class BaseSource(ABC):
         """Evenly spaced sample of at most `most` local files that this source reads; None: sample `addresses`."""
         return None
 
-    def held(self, most: int) -> Iterable[NDArray[Any]]:  # noqa: ARG002
+    def held(self, most: int) -> Iterable[Array]:  # noqa: ARG002
         """Arrays that this source holds in memory, or evenly spaced rows of them: at most `most` bytes to hash."""
         return ()
 

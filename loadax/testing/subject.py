@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import check_batch, flatten_spec, spec_or_object, stack
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Array, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.testing.laws import Law, difference, show_rows
@@ -21,7 +20,7 @@ SPEC = Law(
 )
 ROWS_STAY = Law("rows stay as they are", "a source must not write to the rows it is given: copy them first")
 
-Leaves = Sequence[NDArray[Any]]
+Leaves = Sequence[Array]
 
 
 @final

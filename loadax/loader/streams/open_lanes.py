@@ -5,12 +5,11 @@ from itertools import chain
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.tickets import PieceTickets
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Array, Integers, Tree
 from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
 
@@ -135,7 +134,7 @@ class OpenLanes:
         located: LocatedRows,
         tickets: PieceTickets,
         consumed: Callable[[], list[int]],
-        out: Sequence[NDArray[Any]] | None,
+        out: Sequence[Array] | None,
     ) -> tuple[Integers, str, Callable[[], None]]:
         """Reads rows of this stream; see `StreamRun.read`.
 
@@ -175,7 +174,7 @@ class OpenLanes:
         tickets: PieceTickets,
         rows: Integers,
         consumed: Callable[[], list[int]],
-        out: Sequence[NDArray[Any]] | None,
+        out: Sequence[Array] | None,
     ) -> tuple[list[Tree], Integers, str]:
         """Reads the rows of a piece, lane by lane.
 
@@ -214,9 +213,7 @@ class OpenLanes:
         lost, texts = zip(*(ends[index] for index in sorted(ends)), strict=True) if ends else ([], [""])
         return list(chain.from_iterable(kept)), np.concatenate([np.zeros(0, np.int64), *lost]), texts[0]
 
-    def _join(
-        self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[NDArray[Any]] | None
-    ) -> None:
+    def _join(self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[Array] | None) -> None:
         """Writes items to the rows from `begin` to `end` of `out`."""
         if items and out is not None:
             self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])

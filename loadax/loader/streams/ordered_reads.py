@@ -3,14 +3,12 @@
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
-from typing import Any, final
-
-from numpy.typing import NDArray
+from typing import final
 
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.streams.run import StreamRun
 from loadax.loader.streams.tickets import NO_PIECE, LaneTickets, PieceTickets
-from loadax.protocols import Visits
+from loadax.protocols import Array, Visits
 
 
 @final
@@ -35,7 +33,7 @@ class OrderedReads:
         self._lock = threading.RLock()
 
     def read(
-        self, step: int, low: int, visits: Visits, out: Sequence[NDArray[Any]] | None
+        self, step: int, low: int, visits: Visits, out: Sequence[Array] | None
     ) -> tuple[Visits, list[Callable[[], None]], Timing]:
         """Reads rows of a step, from its `low`-th on this process on; see `StreamRun.read`.
 

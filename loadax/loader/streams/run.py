@@ -5,8 +5,6 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, final
 
-from numpy.typing import NDArray
-
 from loadax.core.arguments import shown
 from loadax.core.log import log
 from loadax.errors import StateError
@@ -14,7 +12,7 @@ from loadax.loader.streams.open_lanes import LocatedRows, OpenLanes
 from loadax.loader.streams.tickets import PieceTickets
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.stream import StreamOrder, rows_before
-from loadax.protocols import Integers, Visits
+from loadax.protocols import Array, Integers, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import LaneState
@@ -135,7 +133,7 @@ class StreamRun:
         located: Sequence[LocatedRows],
         tickets: PieceTickets,
         visits: Visits,
-        out: Sequence[NDArray[Any]] | None = None,
+        out: Sequence[Array] | None = None,
     ) -> PieceOfStreams:
         """Reads the rows of a piece. Rows that lanes lack become padding.
 

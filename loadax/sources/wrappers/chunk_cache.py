@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, normalise_spec, split_rows
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Outputs, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Columns, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
@@ -255,7 +254,7 @@ class _CachedColumns:
 
     def _fetch(self, rows: Integers, arenas: Sequence[RowArena], first: int) -> None:
         """Reads rows from the source into the rows from `first` on of arenas."""
-        out: list[NDArray[Any] | None] = [None] * len(self.boxes)
+        out: list[Array | None] = [None] * len(self.boxes)
         for arena in arenas:
             for leaf, field in zip(arena.layout.leaves, arena.fields, strict=True):
                 out[leaf] = field[first : first + len(rows)]

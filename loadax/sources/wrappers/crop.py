@@ -3,12 +3,11 @@
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Boxes, Integers, Outputs, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource
 
 
@@ -51,7 +50,7 @@ class CroppedSource(WrapperSource):
     def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - cropped rows have one length
         return None
 
-    def read_parts(self, *_: Any) -> list[NDArray[Any] | None]:
+    def read_parts(self, *_: Any) -> list[Array | None]:
         raise SourceError("cropped rows are not documents and have no parts; read them whole")
 
     def _cropped(self, tree: Tree, crop: Any) -> Tree:

@@ -12,10 +12,9 @@ from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.buffers import Allocate, aligned_bytes
-from loadax.protocols import ArraySpec, Boxes, Columns, Integers, Outputs
+from loadax.protocols import Array, ArraySpec, Boxes, Columns, Integers, Outputs
 
 _SMALL = 64  # bytes: larger leaves fill cache lines of their own
 _WIDEST = 512  # bytes of leaves side by side
@@ -65,9 +64,9 @@ class RowArena:
         self.layout = layout
         memory = allocate(rows * layout.width)
         # The rows, as opaque bytes
-        self.rows: NDArray[Any] = np.ndarray((rows,), f"V{layout.width}", memory)
+        self.rows: Array = np.ndarray((rows,), f"V{layout.width}", memory)
         # The rows of each leaf
-        self.fields: list[NDArray[Any]] = [
+        self.fields: list[Array] = [
             np.ndarray((rows, *spec.shape), spec.dtype, memory, offset, strides)
             for spec, offset, strides in layout.fields
         ]
@@ -84,7 +83,7 @@ class RowArena:
             targets: Rows of the destinations, int64[n]; None: all.
             allocate: Allocates memory for a block of rows.
         """
-        wanted: list[tuple[int, Any, NDArray[Any]]] = []
+        wanted: list[tuple[int, Any, Array]] = []
         for index, (leaf, stored) in enumerate(zip(self.layout.leaves, self.layout.boxes, strict=True)):
             columns, destination = boxes[leaf], out[leaf]
             if columns is not None and destination is not None:
@@ -107,7 +106,7 @@ class RowArena:
                 destination[to] = block.fields[index][(slice(len(part)), *cuts)]
 
     def _gather_leaf(
-        self, places: Integers, index: int, cuts: Any, destination: NDArray[Any], targets: Integers | None
+        self, places: Integers, index: int, cuts: Any, destination: Array, targets: Integers | None
     ) -> None:
         field = self.fields[index]
         whole = not cuts and targets is None and destination.dtype == field.dtype

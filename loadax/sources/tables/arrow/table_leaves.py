@@ -7,12 +7,11 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import entries, shown
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Tree
+from loadax.protocols import Array, Tree
 from loadax.sources.base import Attributes
 from loadax.sources.tables.arrow.call import Call
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -83,7 +82,7 @@ class TableLeaves:
         return {**classes, **{leaf.path: {"units": str(leaf.stored)} for leaf in self.leaves if leaf.is_temporal}}
 
     @property
-    def stated_names(self) -> list[NDArray[Any]]:
+    def stated_names(self) -> list[Array]:
         """Names of categories that the user states, which decide the numbers of rows as the files do."""
         return [np.array(leaf.classes) for leaf in self.leaves if leaf.stated]
 
