@@ -101,7 +101,7 @@ def mix(
     choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")
     version = integer("version", version)
     if version not in (1, 2):
-        raise ArgumentError(f"version={version}: pass 1 or 2", argument="version")
+        raise ArgumentError(f"version={version}: pass 1 or 2")
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
     source = ConcatenatedSource([part.reader for part in parts.values()], "mix", list(parts))

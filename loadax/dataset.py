@@ -1,7 +1,6 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
 import copy
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from loadax.core.casting import fill_values
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.leaf_selection import selection
+from loadax.core.log import log
 from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tasks import Engine, index_engine
@@ -61,8 +61,6 @@ from loadax.sources.libraries.grain_transforms import (
     refuse_transform,
 )
 from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
-
-_log = logging.getLogger("loadax")
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -590,7 +588,7 @@ class Dataset:
         lanes = integer("lanes", lanes, 1)
         if lanes > (rows := self.order.size):
             remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
-            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}", argument="lanes")
+            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}")
         below = self.reader.traits
         source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
         verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
@@ -667,7 +665,7 @@ class Dataset:
         check_elsewhere(self.reader.source, path)
         functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
         if key is None and (reason := unrecognised(functions)):
-            _log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
+            log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
         structure = write_zarr(
             Written(self.reader, self.order, key),
             path,
@@ -1045,7 +1043,7 @@ class Dataset:
             what = (
                 f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
             )
-            raise ArgumentError(f"{what} makes of every row, or counts, how many of each row", argument="fan_out")
+            raise ArgumentError(f"{what} makes of every row, or counts, how many of each row")
         from loadax.composition.flat_map import FanOut, FlatMapSource
         from loadax.row_index.build import scan_options
         from loadax.row_index.integers import flat_map_counts
@@ -1277,8 +1275,7 @@ class Dataset:
         *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
         if isinstance(order, Mixed):
             return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
-        remedy = f"call windows({length}) before {order.text()[-1]}, not after it"
-        return remedy if order.varies else f"{remedy}; or call cache(folder) right after it: its rows are consecutive"
+        return f"call windows({length}) before {order.text()[-1]}, not after it"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select

@@ -24,6 +24,7 @@ redacted, and control characters escaped. An exception of a user's function keep
 step and the rows.
 """
 
+import re
 from typing import Any
 
 from loadax.redaction import redact
@@ -33,11 +34,13 @@ class LoadaxError(Exception):
     """Base class of all errors that loadax raises.
 
     Attributes:
-        argument: Name of the argument to change, where the error is about one.
+        argument: Name of the argument to change, where the error is about one. A message that begins with it, such as
+            "seed='a'", needs no other word for it.
     """
 
     def __init__(self, *arguments: Any, argument: str | None = None):
-        self.argument = argument
+        stated = re.match(r"(\w+)[=\[]", str(arguments[0])) if arguments else None
+        self.argument = stated[1] if argument is None and stated else argument
         # Logs may be public, and a location may contain a password, a signature, or what a terminal obeys.
         super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
 

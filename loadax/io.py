@@ -703,8 +703,7 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         return dataset
     if not isinstance(dataset.source, ObjectSource | UserSource) or isinstance(obj, Dataset):
         raise ArgumentError(
-            f"thread_safe={thread_safe}: {type_text(obj)} is read by loadax itself, on several threads; leave it out",
-            argument="thread_safe",
+            f"thread_safe={thread_safe}: {type_text(obj)} is read by loadax itself, on several threads; leave it out"
         )
     return Dataset(dataset.source.when_called(thread_safe), dataset.order)
 

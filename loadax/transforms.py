@@ -466,7 +466,7 @@ def padding(lengths: Any, value: Any, truncate: Any) -> Padding:
     checked: dict[str, int] | int
     if isinstance(lengths, Mapping):
         if not lengths or not all(isinstance(name, str) for name in lengths):
-            raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
+            raise ArgumentError(f"lengths={lengths!r}: pass {remedy}")
         checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
     else:
         checked = integer("lengths", lengths, 1, remedy=remedy)

@@ -47,8 +47,7 @@ def _lines(error: BaseException, options: argparse.Namespace) -> list[str] | Non
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of the command line."""
     top = _Parser(
-        prog="loadax",
-        description="Inspects, writes, checks and explains training data, and the runs that read it.",
+        prog="loadax", description="Inspects, writes, checks and explains training data, and the runs that read it."
     )
     top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
     _add_completion(top)

@@ -52,8 +52,7 @@ class ConcatenatedSource(BaseSource):
         kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
         alike = len(kinds) == 1 and self._structure is not None
         self.traits = joined._replace(
-            reads_columns=joined.reads_columns and self._difference is None,
-            reads_parts=joined.reads_parts and alike,
+            reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
         )
         self._dtypes = [spec.dtype for spec in specs[0][0]]
 

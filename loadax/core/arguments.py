@@ -52,12 +52,12 @@ def integer(
     integer_value = None if _is_bool(value) or dimensions(value) else _index(value)
     if integer_value is None:
         wanted = "an int" if least is None else f"an int of {least} or more"
-        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}")
     if least is not None and integer_value < least:
-        raise ArgumentError(f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}", argument=name)
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}")
     if most is not None and (integer_value > most or integer_value < -LARGEST):
         limit = "more than -2**63" if integer_value < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
-        raise ArgumentError(f"{name}={shown(integer_value)}: pass {limit}", argument=name)
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {limit}")
     return integer_value
 
 
@@ -74,7 +74,7 @@ def number(name: str, value: Any, remedy: str) -> float:
             result = math.nan
         if math.isfinite(result):
             return result
-    raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
+    raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
 
 
 def flag(name: str, value: Any, hint: str = "") -> bool:
@@ -84,7 +84,7 @@ def flag(name: str, value: Any, hint: str = "") -> bool:
         ArgumentError: Otherwise.
     """
     if not isinstance(value, bool | np.bool):
-        raise ArgumentError(f"{name}={shown(value)}: pass True or False{hint}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass True or False{hint}")
     return bool(value)
 
 
@@ -103,7 +103,7 @@ def choice(name: str, value: Any, options: Collection[str | None], remedy: str |
     if not (value is None or isinstance(value, str)) or value not in options:
         *others, last = map(repr, options)
         listed = f"{', '.join(others)} or {last}" if others else last
-        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}")
     return value
 
 
@@ -120,7 +120,7 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
     if single or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}")
     return list(value)
 
 
@@ -133,10 +133,10 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         problem = f"is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path"
-        raise ArgumentError(f"{name}={shown(value)} {problem}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)} {problem}")
     if not text or "\0" in text:
         problem = "has a NUL character in it" if text else "is empty"
-        raise ArgumentError(f"{name}={shown(value)} {problem}: pass {wanted}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)} {problem}: pass {wanted}")
     return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text  # noqa: PTH111 - may be a URL
 
 
@@ -147,7 +147,7 @@ def text(name: str, value: Any, remedy: str) -> str:
         ArgumentError: Otherwise; ends in `remedy`.
     """
     if not isinstance(value, str):
-        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
     return value
 
 
@@ -166,9 +166,7 @@ def index_key(value: Any, index: Any, changes: str) -> None:
         return
     text("key", value, f"a str that you change when {changes}")
     if index is None:
-        raise ArgumentError(
-            f"key={value!r} is for an index; pass index=, a folder, as well, or leave key out", argument="key"
-        )
+        raise ArgumentError(f"key={value!r} is for an index; pass index=, a folder, as well, or leave key out")
 
 
 def refuse_given(why: str, **arguments: Any) -> None:
@@ -183,7 +181,7 @@ def refuse_given(why: str, **arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value is not None:
-            raise ArgumentError(f"{name}={shown(value)} is for {why}; leave it out", argument=name)
+            raise ArgumentError(f"{name}={shown(value)} is for {why}; leave it out")
 
 
 def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..., Any]:
@@ -199,12 +197,11 @@ def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..
         ArgumentError: Otherwise; shows its signature and the call.
     """
     if not callable(value):
-        raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}")
     if arguments and takes(value, len(arguments)) is False:
         raise ArgumentError(
             f"{name}={name_of(value)} has the arguments {inspect.signature(value)}, "
-            f"but is called as {name}({', '.join(arguments)}); pass {remedy}",
-            argument=name,
+            f"but is called as {name}({', '.join(arguments)}); pass {remedy}"
         )
     return value
 
@@ -233,7 +230,7 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
     except Exception:  # noqa: BLE001 - NumPy calls methods of the object, which can raise anything
         result = None
     if result is None:
-        raise ArgumentError(f"{name}={shown(value)} is not a dtype; pass for example 'uint16'", argument=name)
+        raise ArgumentError(f"{name}={shown(value)} is not a dtype; pass for example 'uint16'")
     return result
 
 

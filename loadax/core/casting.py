@@ -84,9 +84,7 @@ def fill_value(name: str, value: Any, dtype: np.dtype[Any], argument: str = "val
         cast = np.asarray(given if abs(given) < 1 << 63 else float(given)).astype(dtype)
     if dtype.kind not in "fc" and cast != given:
         raise ArgumentError(
-            f"{argument}={given!r} does not fit leaf {name!r}, which is {dtype}; pass another value, "
-            "or cast it in a map",
-            argument=argument,
+            f"{argument}={given!r} does not fit leaf {name!r}, which is {dtype}; pass another, or cast it in a map"
         )
     return cast
 

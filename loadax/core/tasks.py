@@ -72,8 +72,7 @@ def checked_engine(value: Any) -> Engine | None:
     if value is not None and hasattr(current_process(), "_inheriting"):
         raise ArgumentError(
             "executor= in a worker process that imports the main script to find what it defines; put the code that "
-            'runs there under `if __name__ == "__main__":`',
-            argument="executor",
+            'runs there under `if __name__ == "__main__":`'
         )
     if value is None or isinstance(value, Executor) or (callable(value) and not isinstance(value, type)):
         return value
@@ -83,7 +82,7 @@ def checked_engine(value: Any) -> Engine | None:
         remedy = "pass executor=client.get_executor()"
     else:
         remedy = "pass an instance of concurrent.futures.Executor, or a function without arguments that makes one"
-    raise ArgumentError(f"executor={shown(value)} is not an executor; {remedy}", argument="executor")
+    raise ArgumentError(f"executor={shown(value)} is not an executor; {remedy}")
 
 
 def index_engine(value: Any, index: Any) -> Engine | None:

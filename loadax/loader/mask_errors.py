@@ -147,7 +147,7 @@ def _local_path(name: str, value: Any, wanted: str) -> Path:
     text = checked_path(name, value, wanted)
     if _URL.match(text):  # of a pathlib.Path, one slash is left
         url = _URL.sub(r"\1://", text)
-        raise ArgumentError(f"{name}={shown(url)} is a URL: pass {wanted}, in a local folder", argument=name)
+        raise ArgumentError(f"{name}={shown(url)} is a URL: pass {wanted}, in a local folder")
     return Path(text)
 
 

@@ -228,8 +228,7 @@ def with_streams(
         raise ArgumentError(
             f"remainder={remainder!r}: a batch of {smallest} rows has none of some of the {lanes} lanes, so it "
             "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
-            f"of lanes, or lanes={smallest} to from_stream",
-            argument="remainder",
+            f"of lanes, or lanes={smallest} to from_stream"
         )
     return replace(options, streams=StreamOptions(None if endless else num_epochs, remainder))
 

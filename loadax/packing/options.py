@@ -33,7 +33,7 @@ def pack_options(
     offsets = _offsets(offsets, by_leaf, bos)
     if shift and by_leaf:
         what = "targets='shift' is for rows of one length"
-        raise ArgumentError(f"{what}; pass seq_len as an int, or shift documents in a map", argument="targets")
+        raise ArgumentError(f"{what}; pass seq_len as an int, or shift documents in a map")
     align = integer("align", align, 1)
     most = None if most_documents is None else integer("most_documents", most_documents, 1)
     _check_method(method, long, by_leaf)
@@ -42,7 +42,7 @@ def pack_options(
     for name, length in seq_lens.items():
         argument = f"seq_len[{name!r}]" if by_leaf else "seq_len"
         if length % align:
-            raise ArgumentError(f"align={align} must divide {argument}={length}; pass a divisor", argument="align")
+            raise ArgumentError(f"align={align} must divide {argument}={length}; pass a divisor")
         if length >= 1 << 31:
             raise ArgumentError(f"{argument}={length}: pass less than 2^31")
     default = 0 if method == "split" else _WINDOW_BY_LEAF if by_leaf else _WINDOW
@@ -56,12 +56,12 @@ def _seq_lens(seq_len: Any) -> tuple[dict[str, int], dict[str, str]]:
     if not isinstance(seq_len, Mapping):
         return {ALL: integer("seq_len", seq_len, 1)}, {}
     if not seq_len:
-        raise ArgumentError("seq_len={}: pass a length for each leaf of the documents", argument="seq_len")
+        raise ArgumentError("seq_len={}: pass a length for each leaf of the documents")
     given = {key if isinstance(key, tuple) else (key,): length for key, length in seq_len.items()}
     names = [name for key in given for name in key]
     if len(set(names)) < len(names) or not all(given):
         what = f"seq_len={seq_len} names a leaf twice, or none"
-        raise ArgumentError(f"{what}; pass each leaf once, alone or in a tuple of leaves", argument="seq_len")
+        raise ArgumentError(f"{what}; pass each leaf once, alone or in a tuple of leaves")
     seq_lens = {key[0]: integer(f"seq_len[{key[0]!r}]", length, 1) for key, length in given.items()}
     return seq_lens, {name: key[0] for key in given for name in key[1:]}
 
@@ -71,16 +71,16 @@ def _offsets(offsets: Any, by_leaf: bool, bos: Any) -> dict[str, str]:
         return {}
     if not isinstance(offsets, Mapping):
         what = f"offsets={offsets!r}: pass a dict of the budget that a leaf is an index of"
-        raise ArgumentError(f"{what}, such as {{'senders': 'nodes'}}", argument="offsets")
+        raise ArgumentError(f"{what}, such as {{'senders': 'nodes'}}")
     if not by_leaf or bos is not None:
         what = f"offsets={offsets!r} is for a length for each leaf, and without bos"
-        raise ArgumentError(f"{what}; pass seq_len as a dict, and leave bos out", argument="offsets")
+        raise ArgumentError(f"{what}; pass seq_len as a dict, and leave bos out")
     return dict(offsets)
 
 
 def _added(add: Any) -> tuple[str, ...]:
     if isinstance(add, str) or not isinstance(add, Sequence) or not all(name in ADDED for name in add):
-        raise ArgumentError(f"add={add!r}: pass a tuple of some of {ADDED}, such as ('segment_ids',)", argument="add")
+        raise ArgumentError(f"add={add!r}: pass a tuple of some of {ADDED}, such as ('segment_ids',)")
     return tuple(name for name in ADDED if name in add)
 
 

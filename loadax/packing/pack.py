@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
+from loadax.core.log import log
 from loadax.core.tasks import Engine
 from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Column, Form
@@ -35,8 +35,6 @@ _COUNT_TEXTS = {
     "cut": "cut",
     "dropped": "too long and left out",
 }
-
-_log = logging.getLogger("loadax")
 
 
 def pack(
@@ -152,7 +150,7 @@ def _cached_arrays(
         counts = _counts(lengths, options)
         for name, count in counts.items():
             if count:
-                _log.info("pack: %d of %d documents are %s", count, documents.size, _COUNT_TEXTS[name])
+                log.info("pack: %d of %d documents are %s", count, documents.size, _COUNT_TEXTS[name])
         return Entry(arrays, counts)
 
     return cached(

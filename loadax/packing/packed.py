@@ -9,7 +9,7 @@ import numpy as np
 from loadax.packing.documents import Documents
 from loadax.packing.rows import PackedRows
 from loadax.plan.pack import ALL, DOCUMENTS, Packed
-from loadax.protocols import Array, Columns, Integers, Order, Segments, Tree
+from loadax.protocols import Columns, Integers, Order, Outputs, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
 
@@ -157,7 +157,7 @@ class PackedSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return self._rows.read(len(rows), self._segments(rows), self._documents.parts)
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Outputs) -> None:
         self._rows.read_into(self._segments(rows), self._documents.parts, boxes, out)
 
     def _segments(self, rows: Integers) -> list[Segments]:

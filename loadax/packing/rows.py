@@ -225,11 +225,7 @@ class PackedRows:
         return _Cut(segments, begun, lengths, columns, begins, visible, paired, request, out)
 
     def _write(
-        self,
-        cut: _Cut,
-        parts: list[NDArray[Any] | None],
-        boxes: Sequence[Columns | None],
-        segments: Sequence[Segments],
+        self, cut: _Cut, parts: list[NDArray[Any] | None], boxes: Sequence[Columns | None], segments: Sequence[Segments]
     ) -> None:
         """Writes leaves, and their padding, to destinations."""
         after: Sequence[Any] = [None] * len(parts)
@@ -316,7 +312,7 @@ def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, opti
     """
     if budget not in budgets:
         what = f"offsets[{name!r}]={budget!r} is not a budget"
-        raise ArgumentError(f"{what}; pass one of {budgets}", argument="offsets")
+        raise ArgumentError(f"{what}; pass one of {budgets}")
     largest = options.seq_lens[budget] - 1
     if shown.dtype.kind not in "iu" or np.iinfo(shown.dtype).max < largest:
         what = f"offsets: leaf {name!r} is {shown.dtype}, which can't be an index of up to {largest}"
@@ -336,7 +332,7 @@ def _shift_leaves(shows: dict[str, Any]) -> None:
     if len(tokens) != 1 or not isinstance(shows[tokens[0]], _Shown):
         what = f"targets='shift' is for one leaf of tokens, but documents have {[*shows]}"
         remedy = f"name it {BARE!r} in a map, or pass targets='given' if they bring targets"
-        raise ArgumentError(f"{what}; {remedy}", argument="targets")
+        raise ArgumentError(f"{what}; {remedy}")
     token = shows.pop(tokens[0])
     for name in ("inputs", "targets"):
         if name in shows:

@@ -79,9 +79,9 @@ class BatchPlan:
         choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
-                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row", argument="batch_size")
+                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less", argument="batch_size")
+                raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less")
         if self.order.size == 0:
             raise ArgumentError("the dataset has no rows; check the data that it reads, or its slice or split")
         _ = self.segments
@@ -120,8 +120,7 @@ class BatchPlan:
                 raise ArgumentError(
                     f"remainder='error': {rows} rows leave {rows % segment.batch_size} "
                     f"over after batches of batch_size={segment.batch_size}; "
-                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows",
-                    argument="remainder",
+                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
                 )
 
     def _steps(self, rows: int, batch_size: int) -> int:
@@ -129,8 +128,7 @@ class BatchPlan:
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
                 f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
-                "remainder='drop' would leave no batch; pass a smaller batch_size, or remainder='pad'",
-                argument="batch_size",
+                "remainder='drop' would leave no batch; pass a smaller batch_size, or remainder='pad'"
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 

@@ -48,7 +48,7 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
     """
     if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
         if not len(fraction):
-            raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}", argument="fraction")
+            raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}")
         remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
         return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
     if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
@@ -58,8 +58,7 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
     if parts > rows:
         remedy = f"pass at most {rows}" if rows > 1 else "split a dataset of 2 or more"
         raise ArgumentError(
-            f"fraction={parts}: {parts} parts of {count_text(rows, 'row')} would leave some empty; {remedy}",
-            argument="fraction",
+            f"fraction={parts}: {parts} parts of {count_text(rows, 'row')} would leave some empty; {remedy}"
         )
     return [rows // parts + (index < rows % parts) for index in range(parts)]
 
@@ -99,8 +98,7 @@ def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) 
         repeats = f" in {order.size} positions" if len(rows) < order.size else ""
         raise ArgumentError(
             f"fraction={list(counts)}: the counts add up to {sum(counts)}, "
-            f"and the dataset has {len(rows)} rows{repeats}; pass counts that add up to it",
-            argument="fraction",
+            f"and the dataset has {len(rows)} rows{repeats}; pass counts that add up to it"
         )
     ranking = np.argsort(np.asarray(seeds.derive(seed, "split", *again(order, "split"), rows)), kind="stable")
     parts, start = [], 0

@@ -1,7 +1,6 @@
 """Evaluates a row function on all rows in a pass, or loads the result from an index on disk."""
 
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import integer, optional_flag
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
+from loadax.core.log import log
 from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.core.tasks import Engine, index_engine
 from loadax.errors import ArgumentError, LeafError
@@ -25,7 +25,6 @@ from loadax.sources.passes.parts import Arrays
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
-_log = logging.getLogger("loadax")
 
 
 @final
@@ -103,7 +102,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         values = np.concatenate([np.empty(0, question.dtype), *(part["values"] for part in parts)])
         if folder is None:
             text = "%s %s: read %d rows; pass index=PATH to store the result"
-            _log.info(text, question.verb, question.name, met.sum())
+            log.info(text, question.verb, question.name, met.sum())
         return Entry({"answers": values}, {"digest": digest_values(values)})
 
     entry = kept_pass(
@@ -140,7 +139,7 @@ def refuse_shared(index: Any, reason: str, executor: Engine | None) -> None:
     """
     if executor is not None or this_process().count > 1:
         raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}", argument="key")
-    _log.warning("index %s is neither read nor written: %s", index, reason)
+    log.warning("index %s is neither read nor written: %s", index, reason)
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:

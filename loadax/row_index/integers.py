@@ -47,7 +47,7 @@ def integers_of(
     # A function's sizes, as the lengths of packed documents, may be those of epoch 0.
     if order.varies and (verb == "flat_map" or not callable(given)):
         what = f"{argument}= is by position, and a position has another row in each epoch here"
-        raise ArgumentError(f"{what}; call {verb}() first, then shuffle", argument=argument)
+        raise ArgumentError(f"{what}; call {verb}() first, then shuffle")
     if not callable(given):
         refuse_given(f"a function, which {argument}= is not", index=options.index, key=options.key)
         return _given(argument, given, names, order.size)
@@ -73,7 +73,7 @@ def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
     named = {"": given} if names == [""] else given
     if not isinstance(named, Mapping) or named.keys() != set(names):
         what = f"{argument}={shown(given)}: pass a function of an example, or a dict of arrays"
-        raise ArgumentError(f"{what}: {', '.join(names)}", argument=argument)
+        raise ArgumentError(f"{what}: {', '.join(names)}")
     columns = []
     for name in names:
         try:

@@ -103,7 +103,7 @@ def select(order: Order, rows: Any, name: str) -> Order:
         if (ends[0] < 0) == (ends[1] < 0):
             return Sliced(order, ends[0] % order.size, rows.step, len(rows))
     if isinstance(rows, set | frozenset):
-        raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})", argument=name)
+        raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})")
     listed, origin = _listed(rows, name)
     if listed.dtype.kind == "b":
         if len(listed) != order.size:
@@ -139,12 +139,12 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     except ValueError:  # ragged
         given = np.asarray(None)
     if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise ArgumentError(f"weights={shown(weights)}: pass a flat list of numbers, one a row", argument="weights")
+        raise ArgumentError(f"weights={shown(weights)}: pass a flat list of numbers, one a row")
     if len(given) != order.size:
         raise ArgumentError(f"weights has {len(given)} entries; pass {order.size}, one a row", argument="weights")
     wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
     if len(wrong):
-        raise ArgumentError(f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0", argument="weights")
+        raise ArgumentError(f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0")
     if not given.any():
         raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
     ends = np.cumsum(integer_weights(given))

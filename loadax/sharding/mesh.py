@@ -77,9 +77,7 @@ def plan_mesh(
         hosts = integer("hosts", hosts, 1)
         if devices % hosts:
             raise ArgumentError(
-                f"hosts={hosts!r} can't own equal parts of the {devices} devices of {sizes}; "
-                f"use a divisor of {devices}",
-                argument="hosts",
+                f"hosts={hosts!r} can't own equal parts of the {devices} devices of {sizes}; use a divisor of {devices}"
             )
         owners = np.repeat(np.arange(hosts), devices // hosts).reshape(shape)
     given = np.asarray(owners)

@@ -13,7 +13,7 @@ from loadax.core.spec import leaf_arrays, own_all, refuse_masked, same_memory, s
 from loadax.core.tree import flatten, too_deep, with_values
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows
 
@@ -89,7 +89,7 @@ class UserSource(BaseSource):
             return super().read_examples(visits)
         return own_all(list(examples(visits.rows)), visits.rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         into = self._optional("read_into") or super().read_into
         into(rows, list(boxes), list(out))
 

@@ -148,7 +148,7 @@ class BaseSource(ABC):
         """As `read_examples`, or without a copy: the caller neither writes to the examples nor keeps them."""
         return self.read_examples(visits)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
         for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
             if columns is not None and destination is not None:

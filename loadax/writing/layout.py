@@ -192,8 +192,7 @@ def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
         fitting = -(-shard // chunk) * chunk
         raise ArgumentError(
             f"shard_rows={shard} is not a multiple of chunk_rows={chunk}; pass shard_rows={fitting}, "
-            "or another chunk_rows",
-            argument="shard_rows",
+            "or another chunk_rows"
         )
     # Limited by the data: a shard's index has an entry for every possible chunk, and a chunk is encoded whole.
     if chunk and chunk >= rows:

@@ -104,8 +104,7 @@ def write_zarr(
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
         raise ArgumentError(
-            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first",
-            argument="overwrite",
+            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first"
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     engine = checked_engine(executor)
@@ -125,8 +124,7 @@ def write_zarr(
     if engine is not None and (final.local is None or share is not None):
         raise ArgumentError(
             f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
-            "folder that they share; write to one, without shard=",
-            argument="executor",
+            "folder that they share; write to one, without shard="
         )
     process = this_process()
     is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims

@@ -199,6 +199,6 @@ class Stats:
 
 
 _OF_NOW = {
-    *("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load"),
+    *("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
 }
 _NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

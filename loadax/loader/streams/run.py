@@ -129,11 +129,7 @@ class StreamRun:
         return [found for found in located if found is not None]
 
     def read(
-        self,
-        located: Sequence[LocatedRows],
-        tickets: PieceTickets,
-        visits: Visits,
-        out: Sequence[Array] | None = None,
+        self, located: Sequence[LocatedRows], tickets: PieceTickets, visits: Visits, out: Sequence[Array] | None = None
     ) -> PieceOfStreams:
         """Reads the rows of a piece. Rows that lanes lack become padding.
 

@@ -9,7 +9,7 @@ from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Source, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Source, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles, open_record_files
 from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
@@ -69,7 +69,7 @@ class PaddedRecords(_Records):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         data, length = (*out, None)[:2]
         if data is None and length is None:
             return
@@ -199,7 +199,6 @@ def _dtype(value: Any) -> np.dtype[Any]:
     if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
         raise ArgumentError(
             f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or another numeric dtype, or decode "
-            "the bytes in a map",
-            argument="dtype",
+            "the bytes in a map"
         )
     return dtype

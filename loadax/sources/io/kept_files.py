@@ -45,7 +45,7 @@ def private_folder(path: Path, name: str) -> Path:
         problem = _distrust(status, is_own)
         if problem:
             remedy = f"delete {own}, or pass a folder of your own" if is_own else "pass a folder of your own"
-            raise ArgumentError(f"cache={str(path)!r} is not used: {folder} {problem}; {remedy}", argument="cache")
+            raise ArgumentError(f"cache={str(path)!r} is not used: {folder} {problem}; {remedy}")
     return own
 
 
@@ -63,9 +63,7 @@ def make_private_folder(path: Path, name: str) -> Path:
 
 def not_writable(path: Path, error: OSError) -> ArgumentError:
     """Error for a cache in which nothing can be created."""
-    return ArgumentError(
-        f"cache={str(path)!r} can't be written: {error}; pass a folder of your own, or free space", argument="cache"
-    )
+    return ArgumentError(f"cache={str(path)!r} can't be written: {error}; pass a folder of your own, or free space")
 
 
 def _distrust(status: os.stat_result, is_own: bool) -> str:

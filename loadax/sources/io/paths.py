@@ -54,8 +54,7 @@ def writing_file(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise ArgumentError(
             f"path={os.fspath(path)!r} can't be written: {error.strerror or error}; "
-            "pass the name of a file in an existing folder that you may write to",
-            argument="path",
+            "pass the name of a file in an existing folder that you may write to"
         ) from error
 
 

@@ -6,7 +6,6 @@ folder do the pass together.
 
 import hashlib
 import json
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.tasks import Engine, Raised, TaskRun
 from loadax.core.threads import thread_pool
@@ -36,8 +36,6 @@ _FEW_PARTS, _MANY_PARTS = 64, 512
 _PART_ROWS = 1 << 17  # of a part of many rows
 _DIGITS = 16  # of the digest in the name of such a folder
 _DESCRIPTION = "pass.json"  # what the parts of a folder belong to
-
-_log = logging.getLogger("loadax")
 
 
 class PassOptions(NamedTuple):
@@ -269,11 +267,10 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         if PartsFolder(other, name, 0, abs).others():
             raise ArgumentError(
                 f"index={str(path.parent)!r} is in use by another {name}(), of which {differing} differs; pass each "
-                "its own index=",
-                argument="index",
+                "its own index="
             )
         text = "index %s has unfinished parts of another %s(), of which %s differs; they are deleted %s"
-        _log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
+        log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
         if other == path:
             PartsFolder(path, name, 0, abs).delete()
     try:

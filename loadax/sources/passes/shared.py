@@ -58,7 +58,6 @@ def check_shared(path: Path, label: str, is_kept: Callable[[], bool]) -> None:
             raise ArgumentError(
                 f"index={str(path.parent)!r} is not one folder: process {process.index} on {socket.gethostname()} does "
                 f"not see what process 0 on {host} has written there; pass a folder that all {process.count} processes "
-                "share, or one that has the index already",
-                argument="index",
+                "share, or one that has the index already"
             )
         sleep(_POLL)

@@ -172,9 +172,7 @@ def select_columns(
         raise SourceError(f"{some(locations, 1)} {what}; write it again, or pass the files of another folder")
     names = list(known) if columns is None else sorted(name for name in columns if name != KEY)
     if unknown := [name for name in names if name not in known]:
-        raise ArgumentError(
-            f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}", argument="columns"
-        )
+        raise ArgumentError(f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}")
     begins = np.empty((count, len(names)), np.int64)
     sizes = np.empty((count, len(names)), np.int64)
     examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])

@@ -9,7 +9,7 @@ import numpy as np
 from loadax.core.arguments import flag
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree, Visits
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
@@ -98,10 +98,7 @@ class WebDatasetSource(BaseSource):
         # Examples of one form are read straight into a batch, each column by itself.
         alike = not keyed and all(each.spec and each.spec.dtype != OBJECT for each in decoders.values())
         self.traits = Traits(
-            owns_memory=True,
-            reads_columns=alike,
-            reads_examples=not alike,
-            concurrent_reads=records.concurrent_reads,
+            owns_memory=True, reads_columns=alike, reads_examples=not alike, concurrent_reads=records.concurrent_reads
         )
 
     def __len__(self) -> int:
@@ -146,7 +143,7 @@ class WebDatasetSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._read(check_rows(visits.rows, len(self)))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return

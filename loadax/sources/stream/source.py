@@ -11,7 +11,7 @@ import numpy as np
 from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.stream.blocks import BlockSpec
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
@@ -210,7 +210,7 @@ class OpenStream(BaseSource):
         row_bytes = sum(spec.nbytes for spec in self._stream.flat_spec[0])
         return max(1, _STACKED_BYTES // max(1, row_bytes))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         found = self._find(rows) if len(rows) else None
         if found is None or found[1] is not None or not _whole(self._stream.flat_spec[0], boxes, out):
             super().read_into(rows, boxes, out)
@@ -271,7 +271,7 @@ def _row_names(rows: Integers, lanes: int, text: str) -> RowNames:
     return RowNames(len(rows), name)
 
 
-def _whole(specs: Sequence[ArraySpec], boxes: Boxes, out: Sequence[Array | None]) -> bool:
+def _whole(specs: Sequence[ArraySpec], boxes: Boxes, out: Outputs) -> bool:
     """Whether all columns of all leaves are read, into memory without gaps."""
     return all(
         box == all_columns(spec.shape) and into is not None and into.dtype == spec.dtype and into.flags.c_contiguous

@@ -55,7 +55,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | 
     wanted = None if dtype is None else checked_dtype("dtype", dtype)
     if wanted is not None and wanted.kind not in "iu":
         what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
-        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype", argument="dtype")
+        raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype")
     files = Files(cache)
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}

@@ -1,6 +1,5 @@
 """TokenSource: windows of a token stream in flat files, and the document number of each token."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
@@ -111,7 +110,7 @@ class TokenSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         first = check_rows(rows, self._length) * self._stride
         wanted: list[tuple[int, int, Array]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Tree
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
@@ -104,7 +104,7 @@ class TensorStoreSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
         under_way = [

@@ -9,7 +9,7 @@ import numpy as np
 from loadax.core.buffers import Allocate, aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Tree
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Outputs, Tree
 from loadax.sources.base import Traits
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
@@ -99,7 +99,7 @@ class ColumnTree:
             return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
         return self.structure.build(leaves)
 
-    def fill(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def fill(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
         runs = runs_of(self.starts, rows)
         for column, box, destination in zip(self.columns, boxes, out, strict=True):

@@ -35,8 +35,7 @@ class Nulls:
             for name in given:
                 if name not in self._columns:
                     raise ArgumentError(
-                        f"nulls={shown(given)}: there is no column {name!r}; there are {list(self._columns)}",
-                        argument="nulls",
+                        f"nulls={shown(given)}: there is no column {name!r}; there are {list(self._columns)}"
                     )
 
     def fill(self, arrays: Mapping[str, Sequence[Any]], where: Callable[[int], str] | None = None) -> dict[str, Any]:

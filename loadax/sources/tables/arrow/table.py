@@ -10,7 +10,7 @@ import pyarrow as pa
 from loadax.core.buffers import BufferPool
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Outputs, Tree, Visits
 from loadax.sources.base import Attributes, BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.library import comes_from
@@ -75,7 +75,7 @@ class TableSource(BaseSource):
         """Reads the rows, stacked; lists and images must be alike."""
         return self._tree.read(self._rows(rows), rows, self._buffers.lease)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if self.traits.reads_columns:
             self._tree.fill(self._rows(rows), boxes, out)
         else:

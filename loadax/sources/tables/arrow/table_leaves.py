@@ -134,14 +134,12 @@ def stated_classes(given: Any) -> dict[str, tuple[str, ...]]:
         return {}
     example = "pass a dict of the names by column, such as classes={'label': ['cat', 'dog']}"
     if not isinstance(given, Mapping):
-        raise ArgumentError(f"classes={shown(given)}: {example}", argument="classes")
+        raise ArgumentError(f"classes={shown(given)}: {example}")
     classes = {}
     for path, names in given.items():
         listed = classes[path] = tuple(entries(f"classes[{path!r}]", names, "names of categories"))
         if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) for name in listed):
-            raise ArgumentError(
-                f"classes[{path!r}]={shown(names)} are no different texts; {example}", argument="classes"
-            )
+            raise ArgumentError(f"classes[{path!r}]={shown(names)} are no different texts; {example}")
     return classes
 
 

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from loadax.protocols import Array, Boxes, Integers, Tree
+from loadax.protocols import Boxes, Integers, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -53,7 +53,7 @@ class RowGroups(BaseSource):
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, rows)
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""
         rows = check_rows(rows, self._length)
         wanted = [index for index, box in enumerate(boxes) if box is not None and out[index] is not None]

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Tree, Visits
+from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_ranges import waves
@@ -108,7 +108,7 @@ class ParquetSource(BaseSource):
         examples = self._examples(rows)
         return stack(examples, self.spec if self.spec is not None else spec_of(examples[0]), rows.tolist())
 
-    def read_into(self, rows: Integers, boxes: Boxes, out: Sequence[Array | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if self._cache is not None:
             self._cache.read_into(rows, boxes, out)
         elif self.traits.reads_columns:

@@ -107,9 +107,7 @@ def _read(files: Files, location: str, delimiter: str | None, quote: str | None)
     if not content.strip():
         raise SourceError(f"{location}: the file is empty; its first line must name the columns")
     if between == quote:
-        raise ArgumentError(
-            f"quote={quote!r} is the delimiter too; pass another one, or None for none", argument="quote"
-        )
+        raise ArgumentError(f"quote={quote!r} is the delimiter too; pass another one, or None for none")
     if delimiter is None and stated is None:
         refuse_other_delimiter(content, location, between, quote)
     if quote is not None and quote.encode() in content:

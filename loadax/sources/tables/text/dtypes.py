@@ -24,15 +24,14 @@ def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:
     if dtypes is None:
         return {}
     if not isinstance(dtypes, Mapping):
-        raise ArgumentError(f"dtypes={shown(dtypes)}: pass a dict such as {{'x': 'float32'}}", argument="dtypes")
+        raise ArgumentError(f"dtypes={shown(dtypes)}: pass a dict such as {{'x': 'float32'}}")
     types = {}
     for name, value in dtypes.items():
         dtype = checked_dtype(f"dtypes[{name!r}]", value)
         if dtype.kind not in ("biufU" if text else "biuf") or dtype == np.float16:
             raise ArgumentError(
                 f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32'"
-                f"{', or str' if text else ''}; a map can cast to others",
-                argument="dtypes",
+                f"{', or str' if text else ''}; a map can cast to others"
             )
         types[name] = pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype)
     return types
