@@ -310,9 +310,8 @@ def _leaves_like(example: Tree, structure: Structure, rows: Sequence[int | str],
                 "it a data field, or set it in a map"
             )
         raise LeafError(
-            f"row {rows[index]} has the leaves {', '.join(actual.paths) or 'none'}, "
-            f"the rows before it had {', '.join(structure.paths)}; "
-            "return the same leaves for every row"
+            f"row {rows[index]} has the leaves {', '.join(actual.paths) or 'none'}, the rows before it had "
+            f"{', '.join(structure.paths)}; return the same leaves for every row"
         )
     return leaves
 

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from loadax.errors import ArgumentError
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
 _SHOWN_PARTS = 8
 
 
 class BaseOrder:
-    """What orders are like that neither shuffle nor mix. Each order replaces what it changes."""
+    """What orders are like that neither shuffle nor mix: position p is row p. Each order replaces what it changes."""
+
+    size: Any
 
     @property
     def changing_rows(self) -> str | None:
@@ -36,6 +38,13 @@ class BaseOrder:
     @property
     def shuffle(self) -> Shuffle | None:
         return None
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        asked = np.flatnonzero((rows >= 0) & (rows < self.size))
+        return Hits(asked, rows[asked])
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         order: Any = self  # an order has the other members, too

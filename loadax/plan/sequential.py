@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from loadax.plan.order import BaseOrder
-from loadax.protocols import Hits, Integers, Visits
 
 
 @final
@@ -40,13 +37,6 @@ class Sequential(BaseOrder):
     @property
     def row_range(self) -> range | None:
         return None if self.own_epochs else range(self.size)
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return Visits(positions, epochs)
-
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
-        asked = np.flatnonzero((rows >= 0) & (rows < self.size))
-        return Hits(asked, rows[asked])
 
     def describe(self) -> list[Any]:
         return [["own epochs" if self.own_epochs else "rows", self.size]]

@@ -9,7 +9,7 @@ import numpy as np
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError
 from loadax.plan.order import BaseOrder, parts_text
-from loadax.protocols import Hits, Integers, Order, Visits
+from loadax.protocols import Integers, Order
 
 
 @final
@@ -53,13 +53,6 @@ class Zipped(BaseOrder):
         single = super().runs
         seams = [starts for part in self.parts if (starts := part.runs) is not None]
         return None if single is None else np.unique(np.concatenate([single, *seams]))
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return Visits(positions, epochs)
-
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
-        asked = np.flatnonzero((rows >= 0) & (rows < self.size))
-        return Hits(asked, rows[asked])
 
     def describe(self) -> list[Any]:
         return [["zip", [[name, part.describe()] for name, part in zip(self.names, self.parts, strict=True)]]]

@@ -105,8 +105,7 @@ def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
             f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, but {expected[wrong]} hold it: "
-            "this is a bug of loadax; "
-            f"report it with the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
+            f"this is a bug of loadax; report it with the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
         )
     return list(shares.values())
 

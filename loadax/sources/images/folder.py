@@ -64,9 +64,8 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     classes = any(by_class.values())
     if classes and loose:
         raise SourceError(
-            f"{root} has images both in folders ({next(name for name in sorted(by_class) if by_class[name])}, …) "
-            f"and outside ({min(loose)}, …), so the classes are ambiguous; "
-            "move the images outside the folders elsewhere"
+            f"{root} has images both in folders ({next(name for name in sorted(by_class) if by_class[name])}, …) and "
+            f"outside ({min(loose)}, …), so the classes are ambiguous; move the images outside the folders elsewhere"
         )
     if not classes and not loose:
         raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")

@@ -180,9 +180,8 @@ class ImageSource(BaseSource):
                 yield self._rendering(content)
             except FAILURES as error:
                 raise SourceError(
-                    f"row {row}, {self._files.path(row)}: it can't be decoded as an image: {error}; "
-                    f"copy the file again, or leave it out: dataset.exclude([{row}]); "
-                    "dataset.source.damaged() finds all such rows "
+                    f"row {row}, {self._files.path(row)}: it can't be decoded as an image: {error}; copy the file "
+                    f"again, or leave it out: dataset.exclude([{row}]); dataset.source.damaged() finds all such rows "
                     "(of a JPEG, damaged='accept' takes what can be decoded)"
                 ) from error
 
