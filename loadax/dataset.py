@@ -399,6 +399,8 @@ class Dataset:
         least = 1 - (length - 1) * every
         if ahead is not None and ahead < least:
             raise ArgumentError(f"lead={ahead}: the first target would be before the window; pass {least} or more")
+        if ahead is None and targets != 1:
+            raise ArgumentError(f"targets={shown(targets)} needs lead=, from a window's last row to them; pass lead=1")
         choice("seams", seams, ["avoid", "cross"], "'avoid', or 'cross' for windows over the seams of concat()")
         options = WindowOptions(length, stride, ahead, integer("targets", targets, 1), every, seams)
         return Dataset(WindowSource(self.reader, self.reader.spec, self.order, options))

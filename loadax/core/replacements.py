@@ -97,6 +97,7 @@ def _by_name(hints: Mapping[str, str]) -> dict[str, str]:
 _ATTRIBUTES = {
     "Dataset": _by_name(_DATASET),
     "Dataloader": _by_name(_LOADER),
+    "LoaderChain": _by_name(_LOADER),
     "DataIterator": _ITERATOR,
     "module": _by_name(_MODULE),
 }

@@ -5,10 +5,11 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from loadax.core.arguments import entries, integer
 from loadax.core.formatting import type_text
+from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, StreamError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.epoch import Epoch, epochs
@@ -93,6 +94,9 @@ class LoaderChain:
     def __bool__(self) -> bool:
         """True even without a length, as of a `Dataloader`."""
         return True
+
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
 
     def __len__(self) -> int:
         """Number of steps of all phases together.

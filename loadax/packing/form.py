@@ -160,7 +160,7 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
     if type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example)):
         return {BARE: example}
     what = "a document is an array of entries, or a dict of these"
-    raise LeafError(f"row {row} is {_brief(example)}; {what}; tokenize text in a map first: .map(tokenize).pack(…)")
+    raise LeafError(f"row {row} is {_brief(example)}; {what}; make one in a map before: .map(tokenize).pack(…)")
 
 
 def _array(leaf: Any, path: str, row: int) -> Array:

@@ -331,8 +331,8 @@ def _shift_leaves(shows: dict[str, Any]) -> None:
     tokens = [BARE] if BARE in ragged else [name for name in ragged if name != _MASK]
     if len(tokens) != 1 or not isinstance(shows[tokens[0]], _Shown):
         what = f"targets='shift' is for one leaf of tokens, but documents have {[*shows]}"
-        remedy = f"name it {BARE!r} in a map, or pass targets='given' if they bring targets"
-        raise ArgumentError(f"{what}; {remedy}")
+        name = f"name it {BARE!r}: .rename({{'input_ids': {BARE!r}}}), and mask targets by a leaf {_MASK!r} of bools"
+        raise ArgumentError(f"{what}; {name}; or pass targets='given' if they bring shifted targets")
     token = shows.pop(tokens[0])
     for name in ("inputs", "targets"):
         if name in shows:

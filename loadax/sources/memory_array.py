@@ -46,7 +46,9 @@ class MemoryArray:
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
         array = self._checked()
-        if columns == self.whole and _takes(array, out):
+        # NumPy's `take` would first copy a whole array that is not contiguous.
+        plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
+        if columns == self.whole and plain and array.dtype == out.dtype and out.flags.c_contiguous:
             # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked before.
             np.take(array, rows, axis=0, out=out, mode="wrap")
         else:
@@ -89,9 +91,3 @@ class MemoryArray:
         if self._extent:
             self._extent.check()
         return self._array
-
-
-def _takes(array: Array, destination: Array) -> bool:
-    """Whether `np.take` copies only rows: it would first copy a whole array that is not contiguous."""
-    plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
-    return plain and array.dtype == destination.dtype and destination.flags.c_contiguous

@@ -203,7 +203,11 @@ def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
         ArrayLayout(name, leaf, chunk or _default_chunk(leaf, rows, shard))
         for name, leaf in zip(names, specs, strict=True)
     )
-    return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
+    if shard is None:
+        unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
+        wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
+        shard = max(1, min(wanted // unit, -(-rows // unit))) * unit
+    return Layout(rows, shard, compression, arrays)
 
 
 def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes) -> Layout:
@@ -235,12 +239,6 @@ def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
     chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, spec.nbytes))), _power_of_two(rows))
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
-
-
-def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
-    unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
-    wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
-    return max(1, min(wanted // unit, -(-rows // unit))) * unit
 
 
 def _power_of_two(least: int) -> int:

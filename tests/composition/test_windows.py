@@ -51,7 +51,7 @@ class TestWhatIsRead:
         length, stride = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 11))
         every = data.draw(st.integers(1, 3))
         lead = data.draw(st.none() | st.integers(1 - (length - 1) * every, 6) | st.just(10))
-        targets = data.draw(st.integers(1, 2))
+        targets = 1 if lead is None else data.draw(st.integers(1, 2))
         source = from_source(counting(data.draw(st.booleans()))) if data.draw(st.booleans()) else from_arrays(TREE)
         dataset = source[low:high].windows(length, stride, lead, targets, every)
         ahead = 0 if lead is None else (length - 1) * every + lead
@@ -78,7 +78,7 @@ class TestWhatIsRead:
         mapped = data.draw(st.booleans())
         source = counting()
         rows_before = from_source(source).map_batch(negative, elementwise=True) if mapped else from_source(source)
-        windows = rows_before.windows(length, stride, lead, 2, every).source
+        windows = rows_before.windows(length, stride, lead, 1 if lead is None else 2, every).source
         source.forget()  # the row that was read for the spec
         parts = [(0, length)] if lead is None else [(0, length), ((length - 1) * every + lead, 2)]
         rows = np.array(data.draw(st.lists(st.integers(0, len(windows) - 1), min_size=1, max_size=5)), np.int64)
@@ -491,3 +491,9 @@ def test_a_window_that_just_fits() -> None:
     assert len(concat([hours(0, 40), hours(0, 5)]).windows(21, every=2, seams="cross")) == 5
     assert len(from_arrays(TREE)[:6].windows(4, 2, 2)) == 1
     assert math.prod(from_arrays(TREE).windows(ROWS)[0]["field"].shape) == FIELD.size
+
+
+def test_targets_need_a_lead() -> None:
+    with pytest.raises(ArgumentError, match=r"targets=2 needs lead=, .*; pass lead=1$"):
+        from_arrays(HOUR).windows(3, targets=2)
+    assert from_arrays(HOUR).windows(3, lead=1, targets=2)[0].keys() == {"inputs", "targets"}

@@ -306,7 +306,7 @@ ONE = np.arange(3)
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] has entries of float64\[\], in other rows entries of int64"),
         (
             ["ab", "c"],
-            r"row 0 is str 'ab'; a document is .*; tokenize text in a map first: \.map\(tokenize\)\.pack",
+            r"row 0 is str 'ab'; a document is .*; make one in a map before: \.map\(tokenize\)\.pack",
         ),
         (
             [(ONE, ONE)],

@@ -224,7 +224,7 @@ TWO = {"inputs": ONE, "labels": ONE}
         (
             TWO,
             {"targets": "shift"},
-            r"is for one leaf of tokens, but documents have \['inputs', 'labels'\]; name it 't",
+            r"is for one leaf of tokens, but documents have \['inputs', 'labels'\]; name it 'tokens': \.rename",
         ),
         ({"tokens": {"a": ONE}}, {"targets": "shift"}, "is for one leaf of"),
         ({"tokens": ONE, "targets": ONE}, {"targets": "shift"}, "adds 'targets', which documents have; rename or drop"),
@@ -248,3 +248,12 @@ def test_refused_shifts_and_added_leaves(document: Any, options: dict[str, Any],
 def test_advice_for_a_leaf_of_tokens() -> None:
     renamed = from_source([TWO]).map(lambda row: {"tokens": row["inputs"], "labels": row["labels"]})
     assert sorted(renamed.pack(4, targets="shift", add=()).spec) == ["inputs", "labels", "targets"]
+
+
+def test_unshifted_labels_become_a_mask_as_the_error_says() -> None:
+    rows = from_source([{"input_ids": np.arange(5), "labels": np.array([-100, -100, 2, 3, 4])}])
+    with pytest.raises(ArgumentError, match=r"\.rename\(\{'input_ids': 'tokens'\}\), and mask"):
+        len(rows.pack(8, targets="shift"))
+    masked = rows.map(lambda row: {**row, "loss_mask": row["labels"] != -100}).drop("labels")
+    row = masked.rename({"input_ids": "tokens"}).pack(8, targets="shift")[0]
+    assert row["targets"][row["loss_mask"]].tolist() == [2, 3, 4]

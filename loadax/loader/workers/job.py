@@ -80,10 +80,11 @@ class SharedReader:
         except SourceError:
             raise  # a problem of the data, not of pickling
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise WorkerError(
-                f"{_unpicklable_part(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
-            ) from error
+            parts: list[tuple[str, Any]] = [(f"the source, {self.reader.source!r}", self.reader.source)]
+            parts += [(f"map {name_of(row_map.function)}", row_map.function) for row_map in self.reader.maps]
+            part = next((name for name, part in parts if not _picklable(part)), "the data")
+            reason = f"{type(error).__name__}: {error}; {_OR_THREADS}"
+            raise WorkerError(f"{part} can't be sent to a worker process: {reason}") from error
         self._descriptors.append(payload.descriptor)
         return payload
 
@@ -149,12 +150,6 @@ class Job:
                 raise error
             assert isinstance(answer, MissingModule)
             self.shared_reader.send_by_value(answer.module, payload)
-
-
-def _unpicklable_part(reader: Reader) -> str:
-    parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
-    parts.insert(0, ("the source, " + repr(reader.source), reader.source))
-    return next((name for name, part in parts if not _picklable(part)), "the data")
 
 
 def _picklable(value: Any) -> bool:
