@@ -242,9 +242,10 @@ class Choices:
         return verbs.exclude(chain, gone)
 
     def windows(self, chain: Chain) -> Chain:
-        length, stride, targets = self.random.randint(1, 4), self.random.randint(1, 3), self.random.randint(1, 2)
+        length, stride = self.random.randint(1, 4), self.random.randint(1, 3)
         every = self.random.choice([1, 1, 2, 3])
         lead = self.random.choice([None, None, 1 - (length - 1) * every, 0 if length > 1 else 1, 1, 2])
+        targets = 1 if lead is None else self.random.randint(1, 2)
         chosen = verbs.Windows(length, stride, lead, targets, every, self.random.choice(["avoid", "avoid", "cross"]))
         if chain.runs is None or not verbs.window_begins(chain, chosen):
             return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(**chosen._asdict()))
