@@ -1,6 +1,7 @@
 """Exceptions of workers keep their type and traceback, or become a `WorkerError`."""
 
 import builtins
+import copyreg
 import pickle
 from typing import Any
 
@@ -15,6 +16,13 @@ def thrown(error: BaseException) -> BaseException:
     with pytest.raises(type(error)) as caught:
         raise error
     return unwrap(wrap(caught.value), "worker process 12")
+
+
+@pytest.fixture(autouse=True)
+def plain_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what Dask registers for all classes of exceptions when a test of this process imports it."""
+    for kind in [kind for kind in copyreg.dispatch_table if issubclass(kind, BaseException)]:
+        monkeypatch.delitem(copyreg.dispatch_table, kind)
 
 
 @pytest.mark.parametrize(
