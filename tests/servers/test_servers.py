@@ -141,7 +141,7 @@ class TestFaultProxy:
 
     @pytest.mark.parametrize("fault", [Fault("silent"), Fault("together", many=2), Fault("delay", seconds=ENDLESS)])
     def test_close_ends_all_that_waits(self, fault: Fault, proxy: FaultProxy) -> None:
-        before = threading.active_count()
+        before = {*threading.enumerate()}
         proxy.add(fault)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(ask, proxy.url, "/text")
@@ -150,7 +150,8 @@ class TestFaultProxy:
                 waits.result(0.1)
             proxy.close()
             waits.exception(HANG)
-        assert threading.active_count() < before
+        assert before - {*threading.enumerate()}  # its own thread has ended
+        until(lambda: not any("process_request" in each.name for each in {*threading.enumerate()} - before))
 
 
 class TestChildren:

@@ -54,7 +54,8 @@ def test_programs_that_cache_to_one_folder_map_each_row_once(tmp_path: Path) -> 
     assert [process.wait(HANG) for process in processes] == [0, 0, 0]
     rows, sample = rows_of(logs), 32
     assert {*rows} == {*map(str, range(600))}
-    assert len(rows) <= 600 + 3 * sample
+    # A busy machine may delay a part until a second copy of it is begun, and a process that comes late samples again.
+    assert len(rows) <= 600 + 5 * sample
     assert sum(len(rows_of([log])) > 2 * sample for log in logs) > 1
     with start(tmp_path / "one", tmp_path / "d") as process:
         assert process.wait(HANG) == 0

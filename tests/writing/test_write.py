@@ -519,9 +519,11 @@ def test_a_bar_only_when_wanted(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_no_thread_is_left_when_rows_fail(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     break_off(tmp_path / "s", TreeRows(tree_of(200), pause=0.001), shard_rows=10)
-    assert threading.active_count() == before
+    new = {*threading.enumerate()} - before
+    # Dask, of another test of this process, may begin threads meanwhile.
+    assert not [each for each in new if not each.name.startswith(("Dask", "Tornado", "IO"))]
 
 
 def test_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
