@@ -203,9 +203,10 @@ class PartsFolder:
             raise ChangedError from error
 
     def delete(self) -> None:
-        """Deletes the folder."""
-        for _ in range(3):  # a worker that is late may write a file there meanwhile
-            shutil.rmtree(self.path, ignore_errors=True)
+        """Deletes the folder, at once for all that look at it: without its file, they would do a part again."""
+        gone = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        with suppress(OSError):
+            shutil.rmtree(self.path.rename(gone), ignore_errors=True)
 
     def others(self) -> list[str]:
         """Names of the other processes that take part."""
