@@ -74,8 +74,9 @@ class GroupedSource(BaseSource):
         try:
             return stack(examples, spec, visits.rows.tolist())
         except LeafError as error:
-            error.add_note("loadax: a row of group() is a list of examples; make one of fixed shape of it: .map(fn)")
-            raise
+            failed = LeafError("a row of group() is a list of examples, which differ; make one shape of them: .map(fn)")
+            failed.add_note(f"loadax: {error.args[0].partition(';')[0]}")
+            raise failed from None
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         below, counts = self._below(visits)

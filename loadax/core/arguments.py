@@ -4,7 +4,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,8 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
         ArgumentError: When the value is not such an iterable.
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
-    if single or not isinstance(value, Iterable):
+    # A loader or dataset, which may have no end, is neither.
+    if single or not isinstance(value, Collection | Iterator):
         raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}")
     return list(value)
 

@@ -8,6 +8,7 @@ import numpy as np
 from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError
+from loadax.packing.options import WINDOW, WINDOW_BY_LEAF
 from loadax.plan.pack import ALL, PACK_VERSION, PackOptions, check_arrays, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -15,8 +16,6 @@ from loadax.row_index.build import Options
 from loadax.row_index.integers import integers_of
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, digest_values
 
-_WINDOW = 1 << 20  # default number of rows that are grouped together
-_WINDOW_BY_NAME = 1 << 12  # fewer, since each row is compared with all open groups
 _MOST = (1 << 31) - 1  # plans have int32 sizes
 
 
@@ -32,7 +31,7 @@ def group_options(budgets: Any, method: Any, long: Any, window: Any, most_rows: 
         limits = {ALL: integer("budgets", budgets, 1, _MOST, "an int of 1 or more, or a dict of them by name")}
     choice("method", method, ("best_fit", "first_fit"))
     choice("long", long, ("error", "drop"), "'error' or 'drop': what to do with rows larger than a budget")
-    default = _WINDOW if ALL in limits else _WINDOW_BY_NAME
+    default = WINDOW if ALL in limits else WINDOW_BY_LEAF
     window = integer("window", default if window is None else window, 1)
     most = None if most_rows is None else integer("most_rows", most_rows, 1)
     return PackOptions(limits, method, long, window, most_documents=most)

@@ -7,8 +7,8 @@ from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError
 from loadax.plan.pack import ADDED, ALL, Long, Method, PackOptions
 
-_WINDOW = 1 << 20  # default number of documents that are packed together
-_WINDOW_BY_LEAF = 1 << 12  # fewer, since each document is compared with all open rows
+WINDOW = 1 << 20  # default number of documents that are packed together
+WINDOW_BY_LEAF = 1 << 12  # fewer, since each document is compared with all open rows
 
 
 def pack_options(
@@ -45,7 +45,7 @@ def pack_options(
             raise ArgumentError(f"align={align} must divide {argument}={length}; pass a divisor")
         if length >= 1 << 31:
             raise ArgumentError(f"{argument}={length}: pass less than 2^31")
-    default = 0 if method == "split" else _WINDOW_BY_LEAF if by_leaf else _WINDOW
+    default = 0 if method == "split" else WINDOW_BY_LEAF if by_leaf else WINDOW
     window = default if window is None else integer("window", window, 1)
     begun = bos is not None
     return PackOptions(seq_lens, method, long, window, align, most, begun, shift, leaves, offsets, _added(add))

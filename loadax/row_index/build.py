@@ -89,7 +89,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         SourceError: When the index can't be read or written.
     """
     if reader.traits.random:
-        raise ArgumentError(f"{question.verb}() reads rows once; call it before random maps, or those with_epoch=True")
+        raise ArgumentError(f"{question.verb}() reads rows once; call it before random maps and maps with_epoch=True")
     folder = None if options.index is None else IndexFolder(options.index)
     check_index(folder, question.verb, f"{len(met)} rows")
     known_as = None if folder is None else _known_as(question, reader, options)

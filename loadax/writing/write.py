@@ -42,8 +42,7 @@ def _ragged_advice() -> Iterator[None]:
     try:
         yield
     except LeafError as error:
-        grouped = any("group()" in note for note in getattr(error, "__notes__", ()))  # which needs a map
-        if not grouped and ("rows are ragged" in str(error) or "[0]" in str(error)):  # or lists whose lengths differ
+        if "rows are ragged" in str(error) or "[0]" in str(error):  # or lists whose lengths differ
             error.add_note("loadax: pass ragged=True to store rows of any length, and overwrite=True if it was begun")
         raise
 

@@ -435,3 +435,11 @@ def test_same_loader_may_come_twice() -> None:
     assert [batch.tolist() for batch in chain([loader, loader])] == [
         loader.rows(step % 2).tolist() for step in range(4)
     ]
+
+
+@pytest.mark.parametrize("function", [loadax.chain, loadax.concat])
+def test_a_loader_without_end_in_place_of_a_list_is_not_read(function: Any) -> None:
+    endless = Dataloader(np.arange(8), 4, num_epochs=None)
+    with pytest.raises(ArgumentError, match=r"(loaders|datasets)=Dataloader\(.*: pass a list of "):
+        function(endless)
+    assert len(loadax.chain([Dataloader(np.arange(8), 4)])) == 2

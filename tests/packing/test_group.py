@@ -234,15 +234,15 @@ def test_an_interrupted_pass_goes_on_and_executors_share_it(tmp_path: Path) -> N
 
 
 def test_unmapped_groups_name_the_map_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LeafError) as failed:
+    missing = r"a row of group\(\) is a list of examples, which differ; make one shape of them: \.map\(fn\)"
+    with pytest.raises(LeafError, match=missing):
         Dataloader(graphs().group(BUDGETS, SIZES), 8, num_workers=0)[0]
-    assert "is a list of examples; make one of fixed shape of it: .map(fn)" in str(failed.value.__notes__)
     mapped = graphs().group(BUDGETS, SIZES).map(batch_of_graphs)  # the advice
     assert Dataloader(mapped, 8, num_workers=0)[0]["edges"].shape == (8, 60, 2)
     assert mapped.read([])["nodes"].shape == (0, 24)
-    with pytest.raises(LeafError) as failed:
+    with pytest.raises(LeafError, match=missing) as failed:
         graphs().group(BUDGETS, SIZES).cache(tmp_path, ragged=True)
-    assert [note for note in failed.value.__notes__ if "list of examples" in note] == failed.value.__notes__
+    assert "ragged=True" not in str(failed.value.__notes__)
 
 
 @pytest.mark.parametrize(
