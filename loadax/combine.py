@@ -217,22 +217,22 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
     exact = [_fraction(weight, f"{label}[{names[index]!r}]") for index, weight in enumerate(given)]
-    total = sum(exact)
-    if not total:
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [weight.numerator * (scale // weight.denominator) for weight in exact]
+    divisor = math.gcd(*whole)
+    if not divisor:
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    scale = math.lcm(*(share.denominator for share in (weight / total for weight in exact)))
-    if scale > _MOST_UNITS:
-        return _rounded([weight / total for weight in exact])
-    units = [int(weight / total * scale) for weight in exact]
-    divisor = math.gcd(*units)
-    return tuple(weight // divisor for weight in units)
+    if sum(whole) // divisor > _MOST_UNITS:
+        return _rounded(whole)
+    return tuple(weight // divisor for weight in whole)
 
 
-def _rounded(shares: list[Fraction]) -> tuple[int, ...]:
-    """Shares in 65,536ths, by largest remainders; positive shares get at least one."""
-    units = [max(int(share * _MOST_UNITS), 1) if share else 0 for share in shares]
+def _rounded(weights: list[int]) -> tuple[int, ...]:
+    """Weights as shares in 65,536ths, by largest remainders; positive shares get at least one."""
+    total = sum(weights)
+    units = [max(weight * _MOST_UNITS // total, 1) if weight else 0 for weight in weights]
     missing = _MOST_UNITS - sum(units)
-    by_remainder = sorted(range(len(shares)), key=lambda part: units[part] - shares[part] * _MOST_UNITS)
+    by_remainder = sorted(range(len(weights)), key=lambda part: units[part] * total - weights[part] * _MOST_UNITS)
     for part in by_remainder[: max(missing, 0)]:
         units[part] += 1
     return tuple(units)

@@ -38,6 +38,8 @@ _ROTATED_VERSION = 3  # of a mixture of version 2
 _FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
 _PATTERN_CELLS = 1 << 18  # total size of a block's patterns
 _MOST_PATTERNS = 64
+_FEWEST_SLOTS = 1024  # of a pattern that are computed together
+_TOGETHER = 64  # segments whose draws are counted together: bounds the memory
 
 
 class Segment(NamedTuple):
@@ -47,43 +49,78 @@ class Segment(NamedTuple):
     weights: tuple[int, ...]
 
 
-class _Patterns(NamedTuple):
-    """Possible orders of a block, each array int64[patterns, block size].
+@final
+class _Patterns:
+    """Possible orders of a block. Each is computed when it is needed, and only as far as it is.
 
     Args:
-        part: Part of each slot.
-        rank: Number of earlier slots of that part in the block.
-        slots: Slots sorted by part.
-        keys: Each slot of `slots` with its pattern and part as one number, ascending, int64[patterns * block size].
+        seed: Seed of the mixture.
+        weights: Number of slots of each part.
     """
 
-    part: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    keys: NDArray[np.int64]
+    def __init__(self, seed: int, weights: tuple[int, ...]):
+        self.weights = np.array(weights, np.int64)
+        self.size = sum(weights)
+        self.count = int(_count_of(self.size))
+        self._keys = seeds.derive(seed, "mix", *weights, np.arange(self.count))
+        self._firsts = np.cumsum(self.weights) - self.weights
+        # NumPy sorts small integers by radix.
+        self._parts = np.repeat(np.arange(len(weights), dtype=np.min_scalar_type(len(weights))), weights)
+        shape = self.count, self.size
+        self._known = np.zeros(self.count, np.int64)  # slots of each pattern that are in these two arrays
+        self._part, self._rank = np.empty(shape, self._parts.dtype), np.empty(shape, np.int32)
 
-    def before(self, pattern: Integers, part: Any, slot: Integers, weights: tuple[int, ...]) -> Integers:
+    @cached_property
+    def _by_part(self) -> Integers:
+        """Slots sorted by part, each with its pattern and part as one number, int64[patterns, block size].
+
+        It is ascending as a whole: a pattern that is not known in full has the lowest number of its row throughout.
+        """
+        return np.repeat(np.arange(self.count)[:, None] * (len(self.weights) * self.size), self.size, axis=1)
+
+    def draws(self, pattern: Integers, slot: Integers) -> tuple[Integers, Integers]:
+        """Part of a slot of a pattern, and the number of earlier slots of that part."""
+        self._extend(pattern, slot)
+        return self._part[pattern, slot].astype(np.int64), self._rank[pattern, slot].astype(np.int64)
+
+    def before(self, pattern: Integers, part: Integers, slot: Integers) -> Integers:
         """Number of slots of a part before a slot of a pattern."""
-        size = self.part.shape[1]
-        first = (np.cumsum(weights) - weights)[part]
-        found = np.searchsorted(self.keys, (pattern * len(weights) + part) * size + slot)
-        return found - pattern * size - first
+        self._extend(pattern, self.size - 1)
+        found = np.searchsorted(self._by_part.reshape(-1), (pattern * len(self.weights) + part) * self.size + slot)
+        return found - pattern * self.size - self._firsts[part]
+
+    def slots(self, pattern: Integers, part: Integers, rank: Integers) -> Integers:
+        """Slot of a pattern that has `rank` earlier slots of its part."""
+        self._extend(pattern, self.size - 1)
+        return self._by_part[pattern, self._firsts[part] + rank] % self.size
+
+    def _extend(self, pattern: Integers, slot: Any) -> None:
+        """Computes the patterns up to and including some of their slots, where they are not known that far."""
+        missing = self._known[pattern] <= slot
+        if not missing.any():
+            return
+        rows = np.unique(pattern[missing])
+        # Twice as far each time, so that a run through a large block computes each slot about twice.
+        stop = min(max(int(np.max(slot)) + 1, 2 * int(self._known[rows].max()), _FEWEST_SLOTS), self.size)
+        part = self._parts[seeds.permute(np.arange(stop)[None], self.size, self._keys[rows, None])]
+        order = np.argsort(part, axis=1, kind="stable")
+        ordered = np.take_along_axis(part, order, axis=1)
+        first = np.zeros(part.shape, np.int32)  # in the sorted row, where the run of equal parts begins
+        first[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], np.arange(1, stop), 0)
+        rank = np.empty_like(first)
+        np.put_along_axis(rank, order, np.arange(stop, dtype=np.int32) - np.maximum.accumulate(first, axis=1), axis=1)
+        self._part[rows, :stop], self._rank[rows, :stop] = part, rank
+        if stop == self.size:
+            self._by_part[rows] = (rows[:, None] * len(self.weights) + ordered) * self.size + order
+        self._known[rows] = stop  # last, for other threads
 
 
-@lru_cache(maxsize=64)
-def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
-    size = sum(weights)
-    count = max(1, min(_MOST_PATTERNS, _PATTERN_CELLS // size))
-    parts = np.repeat(np.arange(len(weights)), weights)
-    keys = seeds.derive(seed, "mix", *weights, np.arange(count))
-    part = parts[seeds.permute(np.arange(size)[None], size, keys[:, None])]
-    order = np.argsort(part, axis=1, kind="stable")
-    before = np.cumsum(weights) - weights
-    rank = np.empty_like(part)
-    sorted_parts = np.take_along_axis(part, order, axis=1)
-    np.put_along_axis(rank, order, np.arange(size) - before[sorted_parts], axis=1)
-    keys = (np.arange(count)[:, None] * len(weights) + sorted_parts) * size + order
-    return _Patterns(part, rank, order, keys.reshape(-1))
+_patterns = lru_cache(maxsize=64)(_Patterns)
+
+
+def _count_of(size: Any) -> Any:
+    """Number of patterns of a block of `size` slots, an int or int64[n]."""
+    return np.clip(_PATTERN_CELLS // size, 1, _MOST_PATTERNS)
 
 
 @final
@@ -131,19 +168,18 @@ class Mixed(BaseOrder):
         if self.stop == "never":
             return ENDLESS
         # A part that is an endless mixture never finishes an epoch.
-        ends = [
-            None if order.size >= ENDLESS else self.position_of_draw(part, order.size - (self.stop == "all"))
-            for part, order in enumerate(self.parts)
-        ]
+        parts = np.flatnonzero(self._sizes < ENDLESS)
+        ends = np.full(len(self.parts), -1)
+        ends[parts] = self.positions_of_draws(parts, self._sizes[parts] - (self.stop == "all"))
+        known = ends[ends >= 0]
         if self.stop == "first":
-            known = [end for end in ends if end is not None]
-            return min(known) if known else ENDLESS
-        for name, end in zip(self.names, ends, strict=True):
-            if end is None:
-                raise ArgumentError(
-                    f"stop='all': the weights never draw all of {name!r}, or it is endless; pass another stop="
-                )
-        return max(end for end in ends if end is not None) + 1
+            return int(known.min()) if len(known) else ENDLESS
+        if len(known) < len(ends):
+            name = self.names[int(np.argmin(ends))]
+            raise ArgumentError(
+                f"stop='all': the weights never draw all of {name!r}, or it is endless; pass another stop="
+            )
+        return int(ends.max()) + 1
 
     def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Mixed":
         """The same order with weights that change at positions instead of steps.
@@ -211,45 +247,44 @@ class Mixed(BaseOrder):
             segment, before = self.segments[index], self._before[index]
             chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
             patterns = _patterns(self.seed, segment.weights)
-            block, slot = np.divmod(positions[chosen] - segment.start, sum(segment.weights))
-            pattern, turn = self._pattern(block, patterns)
-            slot = (slot + turn) % sum(segment.weights)
-            drawn, weights = patterns.part[pattern, slot], np.asarray(segment.weights)
-            rank = patterns.rank[pattern, slot]
+            block, slot = np.divmod(positions[chosen] - segment.start, patterns.size)
+            pattern, turn = self._pattern(block, patterns.count, patterns.size)
+            drawn, rank = patterns.draws(pattern, (slot + turn) % patterns.size)
+            weights = patterns.weights[drawn]
             if self.version > 1:
-                rank = (rank - patterns.before(pattern, drawn, turn, segment.weights)) % weights[drawn]
+                rank = (rank - patterns.before(pattern, drawn, turn)) % weights
             part[chosen] = drawn
-            draws[chosen] = before[drawn] + block * weights[drawn] + rank
+            draws[chosen] = before[drawn] + block * weights + rank
         return part, draws
 
     def counts(self, position: int) -> Integers:
         """Number of draws of each part before a position, counted over all epochs."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._counts(self.segments[index], self._before[index], position)
+        return self._before[index] + self._counts(slice(index, index + 1), np.array([position]))[0]
 
-    def position_of_draw(self, part: int, draw: int) -> int | None:
-        """Position, counted over all epochs, of the `draw`-th row (from 0) of a part; None if it is never drawn."""
-        position = int(self.positions_of_draws(part, np.array([draw], np.int64))[0])
-        return None if position < 0 else position
+    def positions_of_draws(self, parts: Integers, draws: Integers) -> Integers:
+        """Position, counted over all epochs, of the `draws[i]`-th row (from 0) of part `parts[i]`; -1 if there is none.
 
-    def positions_of_draws(self, part: int, draws: Integers) -> Integers:
-        """Same as `position_of_draw`, vectorised; -1 for draws that never happen."""
-        positions = np.full(len(draws), -1, np.int64)
-        firsts = np.array([int(before[part]) for before in self._before])
-        # Of several segments that begin at the same draw, only the last draws the part.
-        which = np.searchsorted(firsts, draws, side="right") - 1
+        Args:
+            parts: Indices of parts, int64[n].
+            draws: Numbers of earlier draws of the part, int64[n].
+        """
+        positions, which = np.full(len(draws), -1, np.int64), np.zeros(len(draws), np.int64)
+        for part in np.unique(parts).tolist() if len(self.segments) > 1 else []:
+            chosen = parts == part
+            # Of several segments that begin at the same draw, only the last draws the part.
+            which[chosen] = np.searchsorted(self._before[:, part], draws[chosen], side="right") - 1
         for index in np.unique(which).tolist():
-            segment = self.segments[index]
-            share = segment.weights[part]
-            if share:
-                chosen = np.flatnonzero(which == index)
-                patterns = _patterns(self.seed, segment.weights)
-                block, rank = np.divmod(draws[chosen] - firsts[index], share)
-                pattern, turn = self._pattern(block, patterns)
-                if self.version > 1:
-                    rank = (rank + patterns.before(pattern, part, turn, segment.weights)) % share
-                slots = (patterns.slots[pattern, sum(segment.weights[:part]) + rank] - turn) % sum(segment.weights)
-                positions[chosen] = segment.start + block * sum(segment.weights) + slots
+            patterns = _patterns(self.seed, self.segments[index].weights)
+            chosen = np.flatnonzero((which == index) & (patterns.weights[parts] > 0))
+            part = parts[chosen]
+            share = patterns.weights[part]
+            block, rank = np.divmod(draws[chosen] - self._before[index, part], share)
+            pattern, turn = self._pattern(block, patterns.count, patterns.size)
+            if self.version > 1:
+                rank = (rank + patterns.before(pattern, part, turn)) % share
+            slots = (patterns.slots(pattern, part, rank) - turn) % patterns.size
+            positions[chosen] = self.segments[index].start + block * patterns.size + slots
         return positions
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
@@ -259,8 +294,8 @@ class Mixed(BaseOrder):
         for epoch in np.unique(epochs).tolist():
             begin = self.begin(epoch)
             drawn = [self.counts(begin + end) for end in window]
-            for index, part in enumerate(self.parts):
-                low, high = int(drawn[0][index]), int(drawn[1][index])
+            for index in np.unique(np.searchsorted(first_rows[1:-1], rows, side="right")).tolist():
+                part, low, high = self.parts[index], int(drawn[0][index]), int(drawn[1][index])
                 owned = (rows >= first_rows[index]) & (rows < first_rows[index + 1])
                 asked = np.flatnonzero((epochs == epoch) & owned)
                 if not len(asked) or low >= high:
@@ -272,7 +307,7 @@ class Mixed(BaseOrder):
                 below = part.inverse(rows[question] - first_rows[index], inner, within)
                 draws = inner[below.asked] * part.size + below.positions
                 met = np.flatnonzero((draws >= low) & (draws < high))
-                positions = self.positions_of_draws(index, draws[met]) - begin
+                positions = self.positions_of_draws(np.full(len(met), index), draws[met]) - begin
                 hits.append(Hits(question[below.asked[met]], positions))
         return join_hits(hits)
 
@@ -323,26 +358,38 @@ class Mixed(BaseOrder):
         return np.array([segment.start for segment in self.segments])
 
     @cached_property
-    def _before(self) -> list[Integers]:
-        """Number of draws of each part before each segment."""
-        before = [np.zeros(len(self.parts), np.int64)]
-        for segment, following in zip(self.segments, self.segments[1:], strict=False):
-            before.append(self._counts(segment, before[-1], following.start))
-        return before
+    def _before(self) -> Integers:
+        """Number of draws of each part before each segment, int64[segments, parts]."""
+        before = np.zeros((len(self.segments), len(self.parts)), np.int64)
+        for first in range(0, len(before) - 1, _TOGETHER):
+            last = min(first + _TOGETHER, len(before) - 1)
+            before[first + 1 : last + 1] = self._counts(slice(first, last), self._starts[first + 1 : last + 1])
+        return np.cumsum(before, axis=0)
 
-    def _counts(self, segment: Segment, before: Integers, position: int) -> Integers:
-        block, slot = divmod(position - segment.start, sum(segment.weights))
-        patterns = _patterns(self.seed, segment.weights)
-        pattern, turn = (int(values[0]) for values in self._pattern(np.array([block]), patterns))
-        begun = np.roll(patterns.part[pattern], -turn)[:slot]
-        return before + block * np.asarray(segment.weights) + np.bincount(begun, minlength=len(self.parts))
+    def _counts(self, segments: slice, positions: Integers) -> Integers:
+        """Number of draws of each part in each of some segments before a position, int64[segments, parts]."""
+        weights = np.array([segment.weights for segment in self.segments[segments]])
+        sizes = weights.sum(axis=1)
+        blocks, begun = np.divmod(positions - self._starts[segments], sizes)
+        pattern, turn = self._pattern(blocks, _count_of(sizes), sizes)
+        # Of the last block, the fewer slots are looked at: those that are drawn, or those that are left.
+        many = begun > sizes // 2
+        first, length = np.where(many, turn + begun, turn), np.where(many, sizes - begun, begun)
+        which = np.repeat(np.arange(len(sizes)), length)
+        slots = np.arange(len(which)) + np.repeat(first - (np.cumsum(length) - length), length)
+        keys = seeds.derive(self.seed, "mix", *weights.T, pattern) if len(which) else pattern
+        drawn = seeds.permute_by(slots % sizes[which], which, sizes, keys) + (np.cumsum(sizes) - sizes)[which]
+        # The slots of all parts of all segments, one after the other.
+        cells = np.searchsorted(np.cumsum(weights), drawn, side="right")
+        counted = np.bincount(cells, minlength=weights.size).reshape(weights.shape)
+        return blocks[:, None] * weights + np.where(many[:, None], weights - counted, counted)
 
-    def _pattern(self, block: Integers, patterns: _Patterns) -> tuple[Integers, Integers]:
-        """Pattern of each block, and the slot of it that the block begins with."""
-        pattern = (seeds.derive(self.seed, "pattern", block) % np.uint64(len(patterns.part))).astype(np.int64)
+    def _pattern(self, block: Integers, count: Any, size: Any) -> tuple[Integers, Integers]:
+        """Pattern of each block, of `count` ones of `size` slots, and the slot of it that the block begins with."""
+        pattern = (seeds.derive(self.seed, "pattern", block) % np.asarray(count, np.uint64)).astype(np.int64)
         if self.version == 1:
             return pattern, np.zeros_like(pattern)
-        turn = seeds.derive(self.seed, "rotation", block) % np.uint64(patterns.part.shape[1])
+        turn = seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)
         return pattern, turn.astype(np.int64)
 
 

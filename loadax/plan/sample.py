@@ -4,7 +4,7 @@ A position's draw is a keyed hash of its epoch and itself, reduced to the range 
 in their cumulative sums. So any draw is computed directly, and all draws are independent. Weights become integers once,
 by operations that round alike on every machine, and integers alone decide the order.
 
-The inverse is not arithmetic: it looks at every position that is searched.
+The inverse is not arithmetic: it looks at every position that is searched, and only for the rows that are asked for.
 """
 
 from dataclasses import dataclass

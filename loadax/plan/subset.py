@@ -1,7 +1,7 @@
 """Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -15,18 +15,65 @@ from loadax.protocols import Hits, Integers, Order, Visits
 _CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
 
 
+@final
+class Ascending:
+    """An ascending list of positions in little more than a byte each, or than two where they are sparse.
+
+    Of each entry, the low bits are kept, and for each value of the high bits, the number of entries before the first
+    one that has it. Entry k has the last value that no more than k entries precede.
+
+    Args:
+        chunks: The list in pieces, int64[n] each.
+        stop: Positions are below it.
+    """
+
+    def __init__(self, chunks: Iterable[Integers], stop: int):
+        counts = np.zeros((stop >> 8) + 2, np.int64)
+        low = [np.empty(0, np.uint16)]
+        for chunk in chunks:
+            low.append(chunk.astype(np.uint16))
+            if len(chunk):
+                first = int(chunk[0]) >> 8
+                entries = np.bincount((chunk >> 8) - first)
+                counts[first + 1 : first + 1 + len(entries)] += entries
+        starts = np.cumsum(counts, out=counts)
+        size = int(starts[-1])
+        self._bits, dtype = (8, np.uint8) if len(starts) * 8 <= size else (16, np.uint16)
+        self._low = np.concatenate(low, dtype=dtype, casting="unsafe")
+        starts = np.append(starts[:: 1 << (self._bits - 8)], size)
+        self._starts = starts.astype(np.uint32 if size < 1 << 32 else np.int64)
+
+    def __len__(self) -> int:
+        return len(self._low)
+
+    def __getitem__(self, index: Any) -> Any:
+        # NumPy would convert the whole table to the dtype of what is searched.
+        high = np.searchsorted(self._starts, np.asarray(index).astype(self._starts.dtype), side="right") - 1
+        return (high << self._bits) + self._low[index]
+
+    def searchsorted(self, values: Integers) -> Integers:
+        """Number of entries below each value, as that of an array."""
+        high = values >> self._bits
+        start, stop = (self._starts[high + after].astype(np.int64) for after in (0, 1))
+        low = values & ((1 << self._bits) - 1)
+        return np.array(
+            [begin + np.searchsorted(self._low[begin:end], value) for begin, end, value in zip(start, stop, low)],
+            np.int64,
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class _Listed(VerbOrder):
     """An order that depends on a list of positions of the parent.
 
     Args:
         parent: Order that is the same in every epoch.
-        positions: The positions, ascending, int64[n].
+        positions: The positions, ascending, int64[n] or its compact form.
         rule: Verb and the arguments that decide its list, as JSON, for `describe`.
         arguments: Arguments of the verb, as text.
     """
 
-    positions: Integers
+    positions: Any
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
@@ -60,7 +107,7 @@ class Subset(_Listed):
             return no_hits()
         inner = int(self.positions[window[0]]), int(self.positions[window[1] - 1]) + 1
         below = self.parent.inverse(rows, epochs, inner)
-        positions = np.minimum(np.searchsorted(self.positions, below.positions), self.size - 1)
+        positions = np.minimum(self.positions.searchsorted(below.positions), self.size - 1)
         listed = self.positions[positions] == below.positions
         return Hits(below.asked[listed], positions[listed])
 
@@ -94,18 +141,30 @@ Chosen = Callable[[Integers], NDArray[np.bool_]]
 
 
 def keep_rows(order: Order, rows: Integers, rule: Rule, arguments: str = "") -> Order:
-    """Keeps only the rows in the ascending list `rows`. Memory: 8 bytes per kept row."""
-    return order.narrow(rule[0], lambda fixed, first: Subset(fixed, _positions(fixed, first, rows), rule, arguments))
+    """Keeps only the rows in the ascending list `rows`. Memory: about a byte per kept row, or two of few rows."""
+    return _keep(order, lambda fixed, first_row: _positions(fixed, first_row, rows), rule, arguments)
 
 
 def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
-    """Keeps only the rows for which `chosen(rows)` is True."""
-    return order.narrow(rule[0], lambda fixed, first: Subset(fixed, _where(fixed, first, chosen), rule, arguments))
+    """Keeps only the rows for which `chosen(rows)` is True. Memory: as `keep_rows`."""
+    return _keep(order, lambda fixed, first_row: _where(fixed, first_row, chosen), rule, arguments)
+
+
+def _keep(
+    order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str
+) -> Order:
+    return order.narrow(
+        rule[0], lambda fixed, first: Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
+    )
 
 
 def leave_out_rows(order: Order, rows: Integers, rule: Rule) -> Order:
     """Excludes the rows in the ascending list `rows`. Memory: 8 bytes per excluded row."""
-    return order.narrow(rule[0], lambda fixed, first_row: Excluding(fixed, _positions(fixed, first_row, rows), rule))
+
+    def exclude(fixed: Order, first_row: int) -> Order:
+        return Excluding(fixed, np.concatenate([rows[:0], *_positions(fixed, first_row, rows)]), rule)
+
+    return order.narrow(rule[0], exclude)
 
 
 def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
@@ -131,17 +190,15 @@ def _rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]
         yield positions, order.visits(np.zeros_like(positions), positions).rows + first_row
 
 
-def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
-    """Positions of a fixed order that hold a row of the ascending list."""
+def _positions(order: Order, first_row: int, rows: Integers) -> Iterator[Integers]:
+    """Positions of a fixed order that hold a row of the ascending list, in chunks."""
     if order.row_range == range(order.size):
-        low, high = np.searchsorted(rows, [first_row, first_row + order.size])
-        # Without an offset, the slice of a memory-mapped file takes no memory.
-        return rows[low:high] - first_row if first_row else rows[low:high]
+        low, high = np.searchsorted(rows, [first_row, first_row + order.size]).tolist()
+        return (rows[start : min(start + _CHUNK, high)] - first_row for start in range(low, high, _CHUNK))
     listed = np.append(rows, -1)  # which no row is
     return _where(order, first_row, lambda visited: listed[np.searchsorted(rows, visited)] == visited)
 
 
-def _where(order: Order, first_row: int, chosen: Chosen) -> Integers:
-    """Positions of a fixed order whose rows are chosen."""
-    chunks = [positions[chosen(rows)] for positions, rows in _rows_of(order, first_row)]
-    return np.concatenate([np.empty(0, np.int64), *chunks])
+def _where(order: Order, first_row: int, chosen: Chosen) -> Iterator[Integers]:
+    """Positions of a fixed order whose rows are chosen, in chunks."""
+    return (positions[chosen(rows)] for positions, rows in _rows_of(order, first_row))

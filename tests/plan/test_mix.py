@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from loadax import seeds
 from loadax.errors import ArgumentError, ScheduleError
+from loadax.plan import mix as module
 from loadax.plan.batches import BatchPlan
 from loadax.plan.find import find
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
@@ -85,7 +87,7 @@ def test_draws_and_ends_of_epochs_are_those_of_a_list(order: Mixed) -> None:
         assert (part, epoch * size + counts[part] % size) == listed[position]
         assert row == rows[part][counts[part] % size]
         assert order.counts(position).tolist() == counts
-        assert order.position_of_draw(part, counts[part]) == position
+        assert order.positions_of_draws(np.array([part]), np.array([counts[part]])).tolist() == [position]
         counts[part] += 1
     stops: list[Stop] = ["first", "all"]
     for stop in stops:
@@ -212,3 +214,56 @@ def test_golden_version_2() -> None:
     assert [part for part, _, _ in walk(order, 24)] == [
         *(0, 0, 2, 1, 1, 0, 1, 0, 0, 2, 0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2, 0, 1),
     ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_positions_of_large_blocks_do_not_depend_on_what_was_read_before(version: int) -> None:
+    weights = ((0, (30_001, 20_002, 15_533)), (100_000, (1, 40_000, 25_535)), (100_300, (65_535, 0, 1)))
+    order = mixed([10**6] * 3, *weights, version=version)
+    module._patterns.cache_clear()
+    some = [order.draws(np.arange(start, start + 50)) for start in (99_980, 70_000, 5, 240_000, 100_290)]
+    module._patterns.cache_clear()
+    parts, draws = order.draws(np.arange(241_000))
+    for start, found in zip((99_980, 70_000, 5, 240_000, 100_290), some, strict=True):
+        assert [values.tolist() for values in found] == [
+            values[start : start + 50].tolist() for values in (parts, draws)
+        ]
+    for part in range(3):
+        own = np.flatnonzero(parts == part)
+        assert draws[own].tolist() == list(range(len(own)))  # each part's rows in order, none left out
+        assert order.positions_of_draws(np.full(len(own), part), draws[own]).tolist() == own.tolist()
+    for position in (0, 1, 40_000, 99_999, 100_000, 100_299, 100_300, 240_000):
+        assert order.counts(position).tolist() == np.bincount(parts[:position], minlength=3).tolist()
+
+
+def test_schedule_of_decimal_weights_computes_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of decimal weights has 65,536 slots, of which a short segment needs as many as it is long."""
+    computed = []
+
+    def counting(function: Any) -> Any:
+        def count(index: Any, *arguments: Any) -> Any:
+            computed.append(np.size(index))
+            return function(index, *arguments)
+
+        return count
+
+    for name in ("permute", "permute_by"):
+        monkeypatch.setattr(seeds, name, counting(getattr(seeds, name)))
+    segments = [(1000 * index, (30_000 + index, 20_000, 15_536 - index)) for index in range(200)]
+    order = mixed([10**6] * 3, *segments, stop="first")
+    assert order.counts(199_500).sum() == 199_500
+    assert sum(computed) <= 200 * 1000
+    order.visits(np.zeros(256, np.int64), np.arange(150_900, 151_156))
+    assert sum(computed) <= 200 * 1000 + 4096
+
+
+def test_mixture_of_many_parts_needs_one_lookup_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups, slots = [], module._Patterns.slots
+
+    def counted(*given: Any) -> Any:
+        lookups.append(given)
+        return slots(*given)
+
+    monkeypatch.setattr(module._Patterns, "slots", counted)
+    assert Mixed((Sequential(10),) * 500, (10,) * 500, ("a",) * 500, (Segment(0, (1,) * 500),), 0, "first").size > 4500
+    assert len(lookups) == 1
