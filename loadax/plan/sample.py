@@ -19,7 +19,7 @@ from loadax.protocols import Array, Hits, Integers, NarrowRule, Order, Visits
 
 _VERSION = 1  # of this order, in saved states
 _TOTAL = 1 << 44  # sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
-_CHUNK = 1 << 20  # positions per pass of the inverse: bounds its memory
+_CHUNK = 1 << 16  # positions per pass of the inverse: few enough for the CPU cache
 
 
 @final
@@ -47,22 +47,29 @@ class Sampled(VerbOrder):
 
     def _drawn(self, epochs: Integers, positions: Integers) -> Integers:
         """The parent's position that each position draws."""
-        words = np.asarray(seeds.derive(self.seed, "sample", epochs, positions), np.uint64)
-        drawn = (words % np.uint64(self.ends[-1])).astype(np.int64)
-        return np.searchsorted(self.ends, drawn, side="right")
+        return np.searchsorted(self.ends, self._points(epochs, positions), side="right")
+
+    def _points(self, epochs: Any, positions: Integers) -> Integers:
+        """Points of the range of all weights, of which each position of the parent has as many as its weight is."""
+        words, total = np.asarray(seeds.derive(self.seed, "sample", epochs, positions), np.uint64), self.ends[-1]
+        # NumPy divides by a constant faster than it computes a remainder.
+        return (words - words // np.uint64(total) * np.uint64(total)).view(np.int64)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         below = self.parent.inverse(rows, np.zeros_like(epochs), (0, self.parent.size))
+        # A point is looked up only among the ends of what is asked for.
+        asked, which = np.unique(below.positions, return_inverse=True)
+        edges = np.stack([self.ends[asked - 1] * (asked > 0), self.ends[asked]], axis=1).reshape(-1)
         hits = []
         for epoch in np.unique(epochs[below.asked]).tolist():
             chosen = np.flatnonzero(epochs[below.asked] == epoch)
-            chosen = chosen[np.argsort(below.positions[chosen], kind="stable")]
+            chosen = chosen[np.argsort(which[chosen], kind="stable")]
             for start in range(window[0], window[1], _CHUNK):
                 positions = np.arange(start, min(start + _CHUNK, window[1]))
-                met, drawn = equal_pairs(
-                    below.positions[chosen], self._drawn(np.full_like(positions, epoch), positions)
-                )
-                hits.append(Hits(below.asked[chosen[met]], positions[drawn]))
+                places = np.searchsorted(edges, self._points(epoch, positions), side="right")
+                drawn = np.flatnonzero(places & 1)
+                met, again = equal_pairs(which[chosen], places[drawn] >> 1)
+                hits.append(Hits(below.asked[chosen[met]], positions[drawn[again]]))
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
@@ -86,9 +93,15 @@ def integer_weights(weights: Array) -> Integers:
         if _exact_sum(whole) <= _TOTAL:
             return whole
     # Only elementwise operations, and sums of integers: NumPy adds floats in an order that depends on the machine.
-    scaled = np.rint(weights.astype(np.float64) / np.float64(weights.max()) * 2.0**52)
-    share = _TOTAL / _exact_sum(scaled.astype(np.int64))
-    return np.maximum(np.rint(scaled * share).astype(np.int64), weights > 0)
+    scaled, most = np.empty(len(weights), np.float64), np.float64(weights.max())
+    chunks = [slice(start, start + _CHUNK) for start in range(0, len(weights), _CHUNK)]
+    for chunk in chunks:
+        scaled[chunk] = np.rint(weights[chunk].astype(np.float64) / most * 2.0**52)
+    share = _TOTAL / sum(_exact_sum(scaled[chunk].astype(np.int64)) for chunk in chunks)
+    whole = scaled.view(np.int64)  # the same memory, as each chunk is read before it is written
+    for chunk in chunks:
+        whole[chunk] = np.maximum(np.rint(scaled[chunk] * share).astype(np.int64), weights[chunk] > 0)
+    return whole
 
 
 def _exact_sum(values: Integers) -> int:

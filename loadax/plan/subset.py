@@ -13,14 +13,16 @@ from loadax.plan.order import VerbOrder, no_hits
 from loadax.protocols import Hits, Integers, Order, Visits
 
 _CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
+_SAMPLING = 6  # bits of the distance between samples of an ascending list
+_FEW_BUCKETS = 4  # of a list that are looked at one after the other
 
 
 @final
 class Ascending:
     """An ascending list of positions in little more than a byte each, or than two where they are sparse.
 
-    Of each entry, the low bits are kept, and for each value of the high bits, the number of entries before the first
-    one that has it. Entry k has the last value that no more than k entries precede.
+    The low bits of each entry are kept. Its high bits are the last bucket that begins at it or before, which is looked
+    for between those of two samples.
 
     Args:
         chunks: The list in pieces, int64[n] each.
@@ -40,26 +42,37 @@ class Ascending:
         size = int(starts[-1])
         self._bits, dtype = (8, np.uint8) if len(starts) * 8 <= size else (16, np.uint16)
         self._low = np.concatenate(low, dtype=dtype, casting="unsafe")
+        # Number of entries before each bucket, and at the end that of all
         starts = np.append(starts[:: 1 << (self._bits - 8)], size)
         self._starts = starts.astype(np.uint32 if size < 1 << 32 else np.int64)
+        # Buckets of every 64th entry, and of the last one
+        sampled = np.append(np.arange(0, size, 1 << _SAMPLING), max(size - 1, 0))
+        self._sampled = (np.searchsorted(starts, sampled, side="right") - 1).astype(np.uint32)
 
     def __len__(self) -> int:
         return len(self._low)
 
     def __getitem__(self, index: Any) -> Any:
-        # NumPy would convert the whole table to the dtype of what is searched.
-        high = np.searchsorted(self._starts, np.asarray(index).astype(self._starts.dtype), side="right") - 1
+        sample = index >> _SAMPLING
+        high = self._sampled[sample].astype(np.int64)
+        further = int(np.max(self._sampled[sample + 1] - high, initial=0))
+        if further > _FEW_BUCKETS:
+            # NumPy would convert the whole table to the dtype of what is searched.
+            high = np.searchsorted(self._starts, np.asarray(index).astype(self._starts.dtype), side="right") - 1
+        else:
+            for _ in range(further):
+                high += self._starts[high + 1] <= index
         return (high << self._bits) + self._low[index]
 
     def searchsorted(self, values: Integers) -> Integers:
         """Number of entries below each value, as that of an array."""
-        high = values >> self._bits
-        start, stop = (self._starts[high + after].astype(np.int64) for after in (0, 1))
-        low = values & ((1 << self._bits) - 1)
-        return np.array(
-            [begin + np.searchsorted(self._low[begin:end], value) for begin, end, value in zip(start, stop, low)],
-            np.int64,
-        )
+        high, low = values >> self._bits, values & ((1 << self._bits) - 1)
+        begins, ends = (self._starts[high + after].tolist() for after in (0, 1))
+        found = [
+            begin + np.searchsorted(self._low[begin:end], value)
+            for begin, end, value in zip(begins, ends, low.astype(self._low.dtype), strict=True)
+        ]
+        return np.array(found, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +163,7 @@ def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Orde
     return _keep(order, lambda fixed, first_row: _where(fixed, first_row, chosen), rule, arguments)
 
 
-def _keep(
-    order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str
-) -> Order:
+def _keep(order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str) -> Order:
     return order.narrow(
         rule[0], lambda fixed, first: Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
     )

@@ -1,5 +1,6 @@
 """Keep-lists: they go below shuffles and repeats, and a short list of absent rows equals a long one of present rows."""
 
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +15,9 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.subset import Excluding, Subset, keep_rows, leave_out_rows, met_rows
-from loadax.protocols import Order
+from loadax.plan.split import split
+from loadax.plan.subset import Ascending, Excluding, Subset, keep_rows, leave_out_rows, met_rows
+from loadax.protocols import Integers, Order
 from tests.plan.visited import rows
 
 ROWS = 60
@@ -59,11 +61,40 @@ def test_the_rows_that_are_met(build: Callable[[], Order], monkeypatch: pytest.M
     assert met_rows(Repeated(Shuffled(order, 1), 2), "filter", ROWS).tolist() == expected
 
 
-def test_a_list_of_plain_rows_is_not_copied() -> None:
-    """It may be a file that is mapped: processes then share it."""
-    order = keep_rows(Sequential(ROWS), KEPT, ("filter", "x"))
-    assert isinstance(order, Subset)
-    assert np.shares_memory(order.positions, KEPT)
+GENERATOR = np.random.default_rng(0)
+LISTS: dict[str, tuple[int, Callable[[], Integers]]] = {
+    "half": (300_000, lambda: np.flatnonzero(GENERATOR.random(300_000) < 0.5)),
+    "nearly all": (300_000, lambda: np.flatnonzero(GENERATOR.random(300_000) < 0.99)),
+    "all": (65_536, lambda: np.arange(65_536)),
+    "few": (10**6, lambda: np.flatnonzero(GENERATOR.random(10**6) < 0.002)),
+    "runs with gaps": (10**7, lambda: (np.arange(0, 10**7, 10**6)[:, None] + np.arange(5000)).ravel()),
+    "a dense end": (10**6, lambda: np.r_[0, np.arange(10**6 - 9000, 10**6)]),
+    "one": (10**6, lambda: np.array([999_999])),
+}
+
+
+@pytest.mark.parametrize(("stop", "build"), LISTS.values(), ids=LISTS.keys())
+def test_compact_lists_equal_arrays(stop: int, build: Callable[[], Integers]) -> None:
+    listed = build()
+    compact = Ascending(np.array_split(listed, 7), stop)
+    assert len(compact) == len(listed)
+    order = GENERATOR.integers(0, len(listed), 1000)
+    assert np.array_equal(compact[order], listed[order])
+    assert np.array_equal(compact[np.arange(len(listed))], listed)
+    assert len(compact[order[:0]]) == 0
+    assert [int(compact[index]) for index in (0, len(listed) - 1)] == [listed[0], listed[-1]]
+    values = np.r_[GENERATOR.integers(0, stop, 1000), listed[order], 0, stop - 1]
+    assert np.array_equal(compact.searchsorted(values), np.searchsorted(listed, values))
+
+
+def test_split_and_filter_keep_about_a_byte_a_row() -> None:
+    rows = 1 << 20
+    parts = split(Sequential(rows), 0.7, 0)
+    assert len(pickle.dumps(parts)) < 1.15 * rows
+    half = np.flatnonzero(np.random.default_rng(0).random(rows) < 0.5)
+    assert len(pickle.dumps(keep_rows(Sequential(rows), half, ("filter", "x")))) < 1.2 * len(half)
+    few = half[::100]
+    assert len(pickle.dumps(keep_rows(Sequential(rows), few, ("filter", "x")))) < 3 * len(few)
 
 
 def test_an_empty_list() -> None:
