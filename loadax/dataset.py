@@ -721,7 +721,7 @@ class Dataset:
 
         The part of a row depends on its number and `seed`: it is the same before and after `shuffle`. With a fraction,
         it never changes when rows are appended, and sizes are approximate. With counts, sizes are exact, and each
-        appended row moves few others to another part. Keeps a list of the rows of each part (8 bytes per row).
+        appended row moves few others to another part. Keeps a list of the rows of each part (about a byte per row).
 
         Args:
             fraction: Fraction of the rows in the first of two parts, such as 0.9. Or exact counts, such as
@@ -776,8 +776,8 @@ class Dataset:
     ) -> "Dataset":
         """Keeps the rows for which `fn(example)` is True, with the maps so far applied.
 
-        Every row is checked once, now, by several threads, and a list of the kept rows stays in memory (8 bytes per
-        row). So the length is exact, and any position can be read. The result is the same before and after `shuffle`.
+        Every row is checked once, now, by several threads, and a list of the kept rows stays in memory (1 to 2 bytes
+        per row). So the length is exact, and any position can be read. The result is the same before and after `shuffle`.
 
         Args:
             fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method

@@ -67,7 +67,7 @@ LISTS: dict[str, tuple[int, Callable[[], Integers]]] = {
     "nearly all": (300_000, lambda: np.flatnonzero(GENERATOR.random(300_000) < 0.99)),
     "all": (65_536, lambda: np.arange(65_536)),
     "few": (10**6, lambda: np.flatnonzero(GENERATOR.random(10**6) < 0.002)),
-    "runs with gaps": (10**7, lambda: (np.arange(0, 10**7, 10**6)[:, None] + np.arange(5000)).ravel()),
+    "runs with gaps": (10**7, lambda: np.add.outer(np.arange(0, 10**7, 10**6), np.arange(5000)).reshape(-1)),
     "a dense end": (10**6, lambda: np.r_[0, np.arange(10**6 - 9000, 10**6)]),
     "one": (10**6, lambda: np.array([999_999])),
 }

@@ -544,3 +544,17 @@ def test_other_libraries_are_recognised_without_being_imported() -> None:
         "assert not {'datasets', 'grain', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_indices_in_memory_are_kept_as_one_small_array() -> None:
+    rows = 100_000
+    data = datasets.Dataset.from_dict({"x": np.zeros(10, np.int32)}).select(np.arange(rows) % 10)
+    assert data._indices.column(0).num_chunks > 10
+    source = loadax.from_huggingface(data).source
+    assert len(pickle.dumps(source)) < 2 * rows
+    data = numbers()
+    order = np.arange(len(data))[::-1]
+    for copied in (loadax.from_huggingface(data.select(order)).source, pickle.loads(pickle.dumps(source))):
+        again = pickle.loads(pickle.dumps(copied))
+        assert len(again) == len(copied)
+        assert np.array_equal(again.read(np.arange(5))["x"], copied.read(np.arange(5))["x"])

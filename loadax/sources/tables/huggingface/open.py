@@ -5,6 +5,7 @@ What can't be read by rows is refused, and nulls in arrays.
 
 import os
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ def _nulls(data: Any, name: str) -> int:
     """The nulls in a column of numbers or lists of them; objects such as texts may be None."""
     chunks, feature = data.data.table.column(name).chunks, data.features[name]
     total = sum(_count(chunk, feature) for chunk in chunks)
-    mapping = mapping_of(data)
-    if not total or mapping is None:
+    mapping = _mapping(_indices_of(data)) if total else None
+    if mapping is None:
         return total
-    # Most have none, which costs nothing to see. Else some rows are not in the mapping, as those that a filter dropped.
+    # Some of the rows may not be in the mapping, as those that a filter dropped.
     starts = np.cumsum([0, *map(len, chunks)])[:-1]
     total = 0
     for start in range(0, len(data), _TOGETHER):
@@ -89,30 +90,41 @@ def _count(array: Any, feature: Any) -> int:
     return sum(_count(member, feature[field.name]) for field, member in zip(array.type, array.flatten(), strict=True))
 
 
-def open_columns(data: Any, names: Sequence[str]) -> TableSource:
-    """The source of columns of a `datasets.Dataset`, whose format is ignored. Columns of numbers have no nulls."""
+def open_columns(data: Any, names: Sequence[str], indices: NDArray[Any] | None = None) -> TableSource:
+    """The source of columns of a `datasets.Dataset`, whose format is ignored. Columns of numbers have no nulls.
+
+    Args:
+        data: The dataset.
+        names: Names of the columns.
+        indices: Rows of the dataset's table to read; None: those of the dataset.
+    """
     table, features = data.data, data.features
     batches = [batch for batch in table.table.select(names).to_batches() if len(batch)]
     fields = {name: table.table.schema.field(name) for name in names}
     arrays = {name: [batch.column(name) for batch in batches] for name in names}
     columns = {name: _columns(arrays[name], fields[name], features[name]) for name in names}
     tree = ColumnTree(columns, list(map(len, batches)))
-    mapping = mapping_of(data)
+    addresses = sorted({str(Path(file["filename"]).absolute()) for file in data.cache_files})
+    # A dataset that is mapped from files pickles as their paths, and the indices of another as one array.
+    given, indices = indices, _indices_of(data) if indices is None else indices
+    if data._indices is not None and not _is_mapped(data._indices):  # noqa: SLF001 - see _indices_of
+        given, data = indices, copy(data)
+        data._indices = None  # noqa: SLF001 - in memory they take up to 20 bytes a row
+    opened = open_columns, (data, names, given)
+    length = len(data) if indices is None else len(indices)
+    mapping = _mapping(indices)
 
     def held(most: int) -> Iterator[NDArray[Any]]:
         """The mapping of indices, and of a table in memory its rows, or evenly spaced ones."""
         if mapping is not None:
-            yield mapping(np.linspace(0, len(data) - 1, min(len(data), most // 8)).astype(np.int64))
-        if not _is_mapped(table) and len(data):
-            rows = sample_rows(len(data), table.nbytes * len(data) // max(1, table.num_rows), most)
+            yield mapping(np.linspace(0, length - 1, min(length, most // 8)).astype(np.int64))
+        if not _is_mapped(table) and length:
+            rows = sample_rows(length, table.nbytes * length // max(1, table.num_rows), most)
             yield from tree.sample(rows if mapping is None else mapping(rows))
 
     classes = {name: {"classes": list(features[name].names)} for name in names if hasattr(features[name], "names")}
     text = f"Hugging Face columns ({', '.join(f'{name}: {_kind(features[name])}' for name in names)})"
-    addresses = sorted({str(Path(file["filename"]).absolute()) for file in data.cache_files})
-    # A dataset that is mapped from files pickles as their paths.
-    opened = open_columns, (data, names)
-    return TableSource(tree, text, classes, opened, held, addresses, mapping and (mapping, len(data)))
+    return TableSource(tree, text, classes, opened, held, addresses, mapping and (mapping, length))
 
 
 def _is_mapped(table: Any) -> bool:
@@ -122,16 +134,21 @@ def _is_mapped(table: Any) -> bool:
     return comes_from(table, "datasets.table", "MemoryMappedTable")
 
 
-def mapping_of(data: Any) -> RowMap | None:
+def _mapping(indices: NDArray[Any] | None) -> RowMap | None:
     """The function from rows of a dataset to rows of its table; None where they are the same."""
+    return None if indices is None else lambda rows: indices[rows].astype(np.int64)
+
+
+def _indices_of(data: Any) -> NDArray[Any] | None:
+    """The rows of its table that a dataset has, as one array: it has them in chunks of 1,000. None: all rows."""
     # Of all that this folder reads the one thing without a public name. A dataset without it would have to be written
     # again (`flatten_indices`), which for a shuffled one takes as long as an epoch.
     table = data._indices  # noqa: SLF001
     if table is None:
         return None
-    chunks = [chunk for chunk in table.column(0).chunks if len(chunk)]
-    indices = ColumnTree(column_of(chunks, table.column(0).type, None), list(map(len, chunks)))
-    return lambda rows: indices.read(rows).astype(np.int64)
+    chunks = [chunk.to_numpy() for chunk in table.column(0).chunks]
+    dtype = np.min_scalar_type(data.data.num_rows)
+    return np.concatenate([np.empty(0, dtype), *chunks], dtype=dtype, casting="unsafe")
 
 
 def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
