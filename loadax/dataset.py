@@ -777,7 +777,8 @@ class Dataset:
         """Keeps the rows for which `fn(example)` is True, with the maps so far applied.
 
         Every row is checked once, now, by several threads, and a list of the kept rows stays in memory (1 to 2 bytes
-        per row). So the length is exact, and any position can be read. The result is the same before and after `shuffle`.
+        per row). So the length is exact, and any position can be read. The result is the same before and after
+        `shuffle`.
 
         Args:
             fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method
