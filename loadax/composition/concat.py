@@ -9,8 +9,9 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.plan.parts import by_part
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -149,11 +150,19 @@ class ConcatenatedSource(BaseSource):
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
-        for part, positions, inner in self._owned(rows):
-            if len(positions) == len(rows):
-                part.source.read_into(inner, boxes, out)
-            else:
-                scatter_into(part.source, inner, boxes, out, positions)
+        owned = self._owned(rows)
+        order = np.concatenate([positions for _, positions, _ in owned]) if owned else rows
+        # Read part by part, and put in order at once: each call has a fixed cost, and a part may have a row of a step.
+        in_order = bool((order[1:] > order[:-1]).all())
+        read = [values if in_order or values is None else np.empty_like(values) for values in out]
+        begin = 0
+        for part, positions, inner in owned:
+            end = begin + len(positions)
+            part.source.read_into(inner, boxes, [None if values is None else values[begin:end] for values in read])
+            begin = end
+        for destination, values in zip(out, read, strict=True):
+            if destination is not None and values is not None and not in_order:
+                destination[order] = values
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths
@@ -173,11 +182,10 @@ class ConcatenatedSource(BaseSource):
         """Splits rows by part: `(part, indices into rows, rows of the part)`."""
         rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
-        owned = []
-        for index in np.unique(owner).tolist():
-            positions = np.flatnonzero(owner == index)
-            owned.append((self._parts[index], positions, rows[positions] - int(self._begins[index])))
-        return owned
+        return [
+            (self._parts[index], positions, rows[positions] - self._begins[index])
+            for index, positions in by_part(owner, np.arange(len(rows)))
+        ]
 
     def _part_of(self, row: int) -> tuple[Reader, int]:
         ((part, _, inner),) = self._owned(np.array([row]))
