@@ -50,8 +50,8 @@ class ConcatenatedSource(BaseSource):
         elif not joined.reads_examples:
             raise LeafError(self._difference)
         # Documents may differ in length, but in nothing else.
-        kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
-        alike = len(kinds) == 1 and self._structure is not None
+        kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
+        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
         self.traits = joined._replace(
             reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
         )
@@ -196,6 +196,8 @@ class ConcatenatedSource(BaseSource):
     ) -> str | None:
         """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
+        if first == other:
+            return None
         if difference := structure.static_difference(its_structure):
             called = self._called(index), self._called(0)
             return f"{self._verb}: in {called[0]} {difference} as in {called[1]}; map them to one value first"

@@ -98,7 +98,9 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process: int | None = None) -> LeafLayout:
+def plan_leaf(
+    grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], devices: tuple[Integers, ...] | None = None
+) -> LeafLayout:
     """Computes the boxes that a process holds of an array of `shape` split by `spec`.
 
     Args:
@@ -106,7 +108,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
         spec: `None`, an axis name, or a tuple of them for each dimension. It may be shorter than the shape. It fits the
             grid and the shape, as `partition.check_spec` checks.
         shape: Shape of the global array, which the spec splits into equal parts.
-        process: Process to plan for. None: the grid's own. A process that owns no device holds nothing.
+        devices: Coordinates of the process's devices, int64[n] for each axis. None: those of the grid's process. A
+            process that owns no device holds nothing.
 
     Examples:
         >>> import numpy as np
@@ -120,13 +123,17 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     """
     shape = tuple(int(size) for size in shape)
     entries = entries_of(spec, len(shape))
-    coordinates = np.nonzero(grid.owners == (grid.process if process is None else process))
-    devices = len(coordinates[0])
-    if not shape or not devices:
-        return LeafLayout(shape, ((),) if devices else (), (), ())
-    extents = np.array(shape, np.int64) // [shard_count(grid, entry) for entry in entries]
-    shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
-    starts = np.unique(shards * extents, axis=0)
+    coordinates = np.nonzero(grid.owners == grid.process) if devices is None else devices
+    count = len(coordinates[0])
+    if not shape or not count:
+        return LeafLayout(shape, ((),) if count else (), (), ())
+    cuts = [shard_count(grid, entry) for entry in entries]
+    shards = np.zeros(count, np.int64)
+    for entry, cut in zip(entries, cuts, strict=True):
+        shards = shards * cut + shards_at(grid, entry, coordinates)
+    distinct = np.array(sorted({*shards.tolist()}))
+    extents = np.array(shape, np.int64) // cuts
+    starts = np.array(np.unravel_index(distinct, cuts)).T * extents
     corners = zip(starts.tolist(), (starts + extents).tolist(), strict=True)
     boxes = tuple(tuple(zip(low, high, strict=True)) for low, high in corners)
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
