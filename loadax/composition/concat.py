@@ -8,8 +8,8 @@ import numpy as np
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.plan.parts import by_part
+from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
@@ -155,11 +155,10 @@ class ConcatenatedSource(BaseSource):
         # Read part by part, and put in order at once: each call has a fixed cost, and a part may have a row of a step.
         in_order = bool((order[1:] > order[:-1]).all())
         read = [values if in_order or values is None else np.empty_like(values) for values in out]
-        begin = 0
-        for part, positions, inner in owned:
-            end = begin + len(positions)
+        end = 0
+        for part, _, inner in owned:
+            begin, end = end, end + len(inner)
             part.source.read_into(inner, boxes, [None if values is None else values[begin:end] for values in read])
-            begin = end
         for destination, values in zip(out, read, strict=True):
             if destination is not None and values is not None and not in_order:
                 destination[order] = values

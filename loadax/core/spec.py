@@ -217,7 +217,8 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
     for index, leaf in enumerate(leaves):
         if not _has_spec(leaf):
             raise ArgumentError(
-                f"{name}{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, such as jax.ShapeDtypeStruct"
+                f"{name}{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, "
+                "such as jax.ShapeDtypeStruct"
             )
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
 

@@ -127,15 +127,14 @@ def plan_leaf(
     count = len(coordinates[0])
     if not shape or not count:
         return LeafLayout(shape, ((),) if count else (), (), ())
-    cuts = [shard_count(grid, entry) for entry in entries]
-    shards = np.zeros(count, np.int64)
-    for entry, cut in zip(entries, cuts, strict=True):
-        shards = shards * cut + shards_at(grid, entry, coordinates)
-    distinct = np.array(sorted({*shards.tolist()}))
-    extents = np.array(shape, np.int64) // cuts
-    starts = np.array(np.unravel_index(distinct, cuts)).T * extents
-    corners = zip(starts.tolist(), (starts + extents).tolist(), strict=True)
-    boxes = tuple(tuple(zip(low, high, strict=True)) for low, high in corners)
+    extents = [size // shard_count(grid, entry) for size, entry in zip(shape, entries, strict=True)]
+    shards = (shards_at(grid, entry, coordinates) for entry in entries)
+    starts = [(shard * extent).tolist() for shard, extent in zip(shards, extents, strict=True)]
+    # Without `np.unique`, whose fixed cost for rows would be most of what a host of thousands takes.
+    corners = sorted({*zip(*starts, strict=True)})
+    boxes = tuple(
+        tuple((start, start + extent) for start, extent in zip(corner, extents, strict=True)) for corner in corners
+    )
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
 
 
