@@ -8,9 +8,10 @@ import numpy as np
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
+from loadax.plan.parts import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -49,8 +50,8 @@ class ConcatenatedSource(BaseSource):
         elif not joined.reads_examples:
             raise LeafError(self._difference)
         # Documents may differ in length, but in nothing else.
-        kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
-        alike = len(kinds) == 1 and self._structure is not None
+        kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
+        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
         self.traits = joined._replace(
             reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
         )
@@ -149,11 +150,18 @@ class ConcatenatedSource(BaseSource):
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
-        for part, positions, inner in self._owned(rows):
-            if len(positions) == len(rows):
-                part.source.read_into(inner, boxes, out)
-            else:
-                scatter_into(part.source, inner, boxes, out, positions)
+        owned = self._owned(rows)
+        order = np.concatenate([positions for _, positions, _ in owned]) if owned else rows
+        # Read part by part, and put in order at once: each call has a fixed cost, and a part may have a row of a step.
+        in_order = bool((order[1:] > order[:-1]).all())
+        read = [values if in_order or values is None else np.empty_like(values) for values in out]
+        end = 0
+        for part, _, inner in owned:
+            begin, end = end, end + len(inner)
+            part.source.read_into(inner, boxes, [None if values is None else values[begin:end] for values in read])
+        for destination, values in zip(out, read, strict=True):
+            if destination is not None and values is not None and not in_order:
+                destination[order] = values
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths
@@ -173,11 +181,10 @@ class ConcatenatedSource(BaseSource):
         """Splits rows by part: `(part, indices into rows, rows of the part)`."""
         rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
-        owned = []
-        for index in np.unique(owner).tolist():
-            positions = np.flatnonzero(owner == index)
-            owned.append((self._parts[index], positions, rows[positions] - int(self._begins[index])))
-        return owned
+        return [
+            (self._parts[index], positions, rows[positions] - self._begins[index])
+            for index, positions in by_part(owner, np.arange(len(rows)))
+        ]
 
     def _part_of(self, row: int) -> tuple[Reader, int]:
         ((part, _, inner),) = self._owned(np.array([row]))
@@ -188,6 +195,8 @@ class ConcatenatedSource(BaseSource):
     ) -> str | None:
         """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
+        if first == other:
+            return None
         if difference := structure.static_difference(its_structure):
             called = self._called(index), self._called(0)
             return f"{self._verb}: in {called[0]} {difference} as in {called[1]}; map them to one value first"

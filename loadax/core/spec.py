@@ -214,10 +214,11 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
         ArgumentError: When a leaf has no shape or dtype.
     """
     leaves, structure = flatten(spec, is_leaf=_has_spec)
-    for path, leaf in zip(structure.paths, leaves, strict=True):
+    for index, leaf in enumerate(leaves):
         if not _has_spec(leaf):
             raise ArgumentError(
-                f"{name}{path} is {leaf!r}: pass an object with a shape and a dtype, such as jax.ShapeDtypeStruct"
+                f"{name}{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, "
+                "such as jax.ShapeDtypeStruct"
             )
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, final
 
@@ -29,24 +28,35 @@ class OrderHash:
 
     def __init__(self, dataset: Dataset):
         self._order, self._described = dataset.order, dataset.describe()
+        # The last hashes, and what they depend on: only a schedule changes them.
+        self._kept: tuple[Any, str, list[int]] = (None, "", [])
 
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it, as 16 hexadecimal digits."""
-        # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
-        # ends.
-        begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
-        return hash_of([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
+        return self._hashes(epoch, position)[1]
 
-    def parts(self, epoch: int, position: int) -> list[Any]:
-        """The hashed parts: verbs of the order, maps, and leaves of an example."""
-        _, _, maps, leaves = self._described
-        return [*self._past(epoch, position).describe(), *maps, ["leaves", leaves]]
+    def parts(self, epoch: int, position: int) -> list[int]:
+        """A short hash of each part, to tell which one differs: verbs of the order, maps, and leaves of an example."""
+        return [*self._hashes(epoch, position)[2]]
 
     def texts(self, epoch: int, position: int) -> list[str]:
         """The same parts as readable text."""
         _, _, maps, leaves = self._described
         shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
         return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
+
+    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int]]:
+        past, depends = self._past(epoch, position), list[Any]()
+        if isinstance(past, Mixed) and isinstance(self._order, Mixed):
+            # The schedule at the first example of an epoch is not in the past, but it determines where the previous
+            # epoch ends.
+            depends = [past.segments, *([self._order.begin(epoch)] if epoch else [])]
+        if self._kept[0] != depends:
+            version, order, maps, leaves = self._described
+            order = past.describe() if depends else order
+            digest = hash_of([version, order, maps, leaves, *depends[1:]])
+            self._kept = depends, digest, [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+        return self._kept
 
     def _past(self, epoch: int, position: int) -> Order:
         return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
@@ -57,19 +67,9 @@ def _short(digest: str) -> int:
     return int(digest, 16) >> 33
 
 
-def _short_hashes(parts: list[Any]) -> list[int]:
-    """A short hash of each part, to tell which one differs."""
-    return [_short(hash_of(part)) for part in parts]
-
-
-@lru_cache(maxsize=64)
-def _hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def hash_of(described: Any) -> str:
     """Hash of what JSON can hold, as text."""
-    return _hash_text(json.dumps(described))
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
 def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     epoch, position = plan.position_of_whole_step(whole_step)
     fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
-    verbs = _short_hashes(order.parts(epoch, position))
-    return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
+    verbs = {"verbs": order.parts(epoch, position)}
+    return dict(zip(_FIELDS, fields, strict=True)) | verbs | ({"skipped": skipped} if skipped else {})
 
 
 def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
@@ -180,9 +180,8 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     return plan.skips.left(whole_step)
 
 
-def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
+def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:
     """Text that names the first verb that differs from the saved run, if the state tells."""
-    hashes = _short_hashes(parts)
     whole = "its length, element spec, verbs, seeds or weights differ from the saved run"
     # The state is of an older loadax, or a mixture is at another position of its schedule.
     if not isinstance(saved, list) or saved == hashes:

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.plan.order import BaseOrder, join_hits, parts_text
+from loadax.plan.parts import Parts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 
@@ -28,6 +29,15 @@ class Concatenated(BaseOrder):
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
+    @cached_property
+    def _below(self) -> Parts:
+        return Parts(self.parts, self.rows)
+
+    @cached_property
+    def _ends(self) -> Integers:
+        """Position after the last one of each part."""
+        return np.cumsum(self._below.sizes)
+
     @property
     def varies(self) -> bool:
         return any(part.varies for part in self.parts)
@@ -44,27 +54,20 @@ class Concatenated(BaseOrder):
         return np.concatenate(runs)
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        ends = np.cumsum([part.size for part in self.parts])
-        owner = np.searchsorted(ends, positions, side="right")
-        rows, inner = np.empty_like(positions), np.empty_like(positions)
-        first_row = 0
-        for index, part in enumerate(self.parts):
-            owned = np.flatnonzero(owner == index)
-            if len(owned):
-                visits = part.visits(epochs[owned], positions[owned] - (int(ends[index]) - part.size))
-                rows[owned], inner[owned] = visits.rows + first_row, visits.epochs
-            first_row += self.rows[index]
-        return Visits(rows, inner)
+        part = np.searchsorted(self._ends, positions, side="right")
+        return self._below.visits(part, epochs, positions - (self._ends[part] - self._below.sizes[part]))
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        hits, first_row, start = [], 0, 0
-        for part, count in zip(self.parts, self.rows, strict=True):
-            asked = np.flatnonzero((rows >= first_row) & (rows < first_row + count))
-            inner = max(window[0] - start, 0), min(window[1] - start, part.size)
-            if len(asked) and inner[0] < inner[1]:
-                below = part.inverse(rows[asked] - first_row, epochs[asked], inner)
+        hits = []
+        part = np.searchsorted(self._below.row_ends, rows, side="right")
+        for index, asked in by_part(part, np.flatnonzero((rows >= 0) & (part < len(self.parts)))):
+            size = self.parts[index].size
+            start = int(self._ends[index]) - size
+            inner = max(window[0] - start, 0), min(window[1] - start, size)
+            if inner[0] < inner[1]:
+                own_rows = rows[asked] - self._below.first_rows[index]
+                below = self.parts[index].inverse(own_rows, epochs[asked], inner)
                 hits.append(Hits(asked[below.asked], start + below.positions))
-            first_row, start = first_row + count, start + part.size
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:

@@ -24,6 +24,7 @@ from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import BaseOrder, join_hits, parts_text
+from loadax.plan.parts import Parts
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -217,20 +218,8 @@ class Mixed(BaseOrder):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part, draws = self.draws(self.begin(epochs) + positions if epochs.any() else positions)
-        inner, positions_of_part = np.divmod(draws, self._sizes[part])
-        rows = np.empty_like(positions)
-        plain = self._plain[part]
-        if plain.any():
-            # One call for the shuffles of many parts: calls have a fixed cost, and a step may hold few rows of a part.
-            chosen = slice(None) if plain.all() else np.flatnonzero(plain)
-            which = part[chosen]
-            keys = seeds.derive(self._seeds[which], "shuffle", inner[chosen])
-            rows[chosen] = seeds.permute(positions_of_part[chosen], self._sizes[which], keys) + self._first_rows[which]
-        for index in np.unique(part[~plain]).tolist():
-            chosen = np.flatnonzero(part == index)
-            visits = self.parts[index].visits(inner[chosen], positions_of_part[chosen])
-            rows[chosen], inner[chosen] = visits.rows + self._first_rows[index], visits.epochs
-        return Visits(rows, inner)
+        inner, positions_of_part = np.divmod(draws, self._below.sizes[part])
+        return self._below.visits(part, inner, positions_of_part)
 
     def begin(self, epochs: Any) -> Any:
         """Positions at which epochs (an int, or int64[n]) begin, counted over all epochs.
@@ -290,7 +279,7 @@ class Mixed(BaseOrder):
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
         hits = []
-        first_rows = [*self._first_rows.tolist(), sum(self.rows)]
+        first_rows = [0, *self._below.row_ends.tolist()]
         for epoch in np.unique(epochs).tolist():
             begin = self.begin(epoch)
             drawn = [self.counts(begin + end) for end in window]
@@ -335,23 +324,8 @@ class Mixed(BaseOrder):
         return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
 
     @cached_property
-    def _sizes(self) -> Integers:
-        return np.array([part.size for part in self.parts])
-
-    @cached_property
-    def _first_rows(self) -> Integers:
-        """First row of each part's source."""
-        rows = np.array(self.rows, np.int64)
-        return np.cumsum(rows) - rows
-
-    @cached_property
-    def _plain(self) -> NDArray[np.bool_]:
-        """Whether each part is just a full shuffle of a source."""
-        return np.array([_seed_of(part) is not None for part in self.parts])
-
-    @cached_property
-    def _seeds(self) -> Integers:
-        return np.array([_seed_of(part) or 0 for part in self.parts])
+    def _below(self) -> Parts:
+        return Parts(self.parts, self.rows)
 
     @cached_property
     def _starts(self) -> Integers:
@@ -391,11 +365,3 @@ class Mixed(BaseOrder):
             return pattern, np.zeros_like(pattern)
         turn = seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)
         return pattern, turn.astype(np.int64)
-
-
-def _seed_of(part: Order) -> int | None:
-    """Seed of a full shuffle of a source; None for any other order."""
-    shuffle, below = part.shuffle, part.parent
-    if shuffle is None or shuffle.blocks is not None or below is None or below.row_range != range(below.size):
-        return None
-    return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None

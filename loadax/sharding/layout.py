@@ -98,7 +98,9 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process: int | None = None) -> LeafLayout:
+def plan_leaf(
+    grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], devices: tuple[Integers, ...] | None = None
+) -> LeafLayout:
     """Computes the boxes that a process holds of an array of `shape` split by `spec`.
 
     Args:
@@ -106,7 +108,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
         spec: `None`, an axis name, or a tuple of them for each dimension. It may be shorter than the shape. It fits the
             grid and the shape, as `partition.check_spec` checks.
         shape: Shape of the global array, which the spec splits into equal parts.
-        process: Process to plan for. None: the grid's own. A process that owns no device holds nothing.
+        devices: Coordinates of the process's devices, int64[n] for each axis. None: those of the grid's process. A
+            process that owns no device holds nothing.
 
     Examples:
         >>> import numpy as np
@@ -120,15 +123,18 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     """
     shape = tuple(int(size) for size in shape)
     entries = entries_of(spec, len(shape))
-    coordinates = np.nonzero(grid.owners == (grid.process if process is None else process))
-    devices = len(coordinates[0])
-    if not shape or not devices:
-        return LeafLayout(shape, ((),) if devices else (), (), ())
-    extents = np.array(shape, np.int64) // [shard_count(grid, entry) for entry in entries]
-    shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
-    starts = np.unique(shards * extents, axis=0)
-    corners = zip(starts.tolist(), (starts + extents).tolist(), strict=True)
-    boxes = tuple(tuple(zip(low, high, strict=True)) for low, high in corners)
+    coordinates = np.nonzero(grid.owners == grid.process) if devices is None else devices
+    count = len(coordinates[0])
+    if not shape or not count:
+        return LeafLayout(shape, ((),) if count else (), (), ())
+    extents = [size // shard_count(grid, entry) for size, entry in zip(shape, entries, strict=True)]
+    shards = (shards_at(grid, entry, coordinates) for entry in entries)
+    starts = [(shard * extent).tolist() for shard, extent in zip(shards, extents, strict=True)]
+    # Without `np.unique`, whose fixed cost for rows would be most of what a host of thousands takes.
+    corners = sorted({*zip(*starts, strict=True)})
+    boxes = tuple(
+        tuple((start, start + extent) for start, extent in zip(corner, extents, strict=True)) for corner in corners
+    )
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
 
 

@@ -15,6 +15,7 @@ from loadax.protocols import Integers, Tree
 from loadax.sources.base import BaseSource
 
 _Source = TypeVar("_Source", bound=BaseSource)
+_INT64 = np.dtype(np.int64)
 
 
 def check_rows(rows: Any, length: int, noun: str = "row") -> Integers:
@@ -24,9 +25,10 @@ def check_rows(rows: Any, length: int, noun: str = "row") -> Integers:
         RowIndexError: When a row is outside `[0, length)`; shows it and the length.
     """
     rows = np.asarray(rows)
-    if rows.dtype.kind not in "iu" and rows.size:
-        raise RowIndexError(f"{noun}s are {rows.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
-    rows = rows.astype(np.int64, copy=False).reshape(-1)
+    if rows.dtype is not _INT64 or rows.ndim != 1:
+        if rows.dtype.kind not in "iu" and rows.size:
+            raise RowIndexError(f"{noun}s are {rows.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
+        rows = rows.astype(np.int64, copy=False).reshape(-1)
     # Viewed as unsigned, negative rows are huge: one pass over the rows finds both kinds.
     if rows.size and int(rows.view(np.uint64).max()) >= length:
         wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())

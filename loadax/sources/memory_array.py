@@ -50,7 +50,7 @@ class MemoryArray:
         plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
         if columns == self.whole and plain and array.dtype == out.dtype and out.flags.c_contiguous:
             # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked before.
-            np.take(array, rows, axis=0, out=out, mode="wrap")
+            array.take(rows, axis=0, out=out, mode="wrap")
         else:
             index: Any = (rows, *(slice(*column) for column in columns))
             out[...] = array[index]

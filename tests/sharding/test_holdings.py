@@ -27,7 +27,7 @@ def test_a_leaf_is_held_as_each_process_plans_it(case: MeshCase) -> None:
         assert held.extents == tuple(size // cut for size, cut in zip(shape, held.cuts, strict=True))
         assert held.columns == math.prod(held.cuts[1:])
         for host in range(case.processes):
-            layout = plan_leaf(grid, spec, shape, host)
+            layout = plan_leaf(grid._replace(process=host), spec, shape)
             boxes = []
             for shard in held.shard[held.host == host].tolist():
                 place = np.unravel_index(shard, held.cuts)
@@ -47,8 +47,9 @@ def test_rows_of_several_leaves_are_the_union_on_each_host(case: MeshCase) -> No
             seen = np.zeros(16, np.int64)
             alike: dict[tuple[int, ...], list[int]] = {}
             for host in range(case.processes):
+                its_grid = grid._replace(process=host)
                 expected = positions(
-                    merge(each for spec in (one, other) for each in plan_leaf(grid, spec, (16, 8, 8), host).rows)
+                    merge(each for spec in (one, other) for each in plan_leaf(its_grid, spec, (16, 8, 8)).rows)
                 )
                 np.testing.assert_array_equal(rows.positions(host), expected)
                 assert rows.counts[host] == len(expected)

@@ -124,7 +124,7 @@ class BatchProducer:
             for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
         self._host, self._positions = shard.host, shard.positions
-        self._quarantine = options.quarantine if len(options.quarantine) else None
+        self._quarantine = options.quarantine
         self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
         self._streams: OrderedReads | None = None
         # Spec of rows that go from their lane into the buffers, without a map or a mask in between.
@@ -166,9 +166,7 @@ class BatchProducer:
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
         """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
         visits = self._visits(first, buffers.count)
-        visits = Visits(visits.rows[low:high], visits.epochs[low:high])
-        if self._quarantine is not None:
-            visits = without(visits, self._quarantine)
+        visits = without(Visits(visits.rows[low:high], visits.epochs[low:high]), self._quarantine)
         if self._streams is None:
             timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         else:

@@ -55,9 +55,16 @@ class AllHosts:
 
     def shard(self, host: int) -> HostShard:
         """The shard of a host, as that host computes it."""
-        process = int(self.processes[host])
-        layouts = tuple(plan_leaf(self.grid, spec, shape, process) for spec, shape in self._leaves)
+        devices = np.unravel_index(self._devices[host], self.grid.owners.shape)
+        layouts = tuple(plan_leaf(self.grid, spec, shape, devices) for spec, shape in self._leaves)
         return replace(self.one, layouts=layouts, batch_size=self.batch_size, first=0)
+
+    @cached_property
+    def _devices(self) -> list[Integers]:
+        """Devices of each host, as indices into the flat grid: one sort finds those of all hosts."""
+        owners = self.grid.owners.ravel()
+        order = np.argsort(owners, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
 
     @property
     def _leaves(self) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:

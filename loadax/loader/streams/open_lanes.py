@@ -99,11 +99,10 @@ class OpenLanes:
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
         """State of each lane that is open or has a saved one, before as many of its rows."""
-        states = {}
+        rows, states = before.tolist(), {}
         for number in sorted({*self._saved, *list(self._lanes)}):
-            row = int(before[number])
             lane = self._lanes.get(number)
-            state = self._saved_state(number, row) if lane is None else lane.state_at(row)
+            state = self._saved_state(number, rows[number]) if lane is None else lane.state_at(rows[number])
             states[str(number)] = list(state)
         return states
 

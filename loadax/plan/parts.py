@@ -1,0 +1,64 @@
+"""Orders of several sources side by side, for `concat` and `mix`: visits of many parts in few calls."""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from loadax import seeds
+from loadax.protocols import Integers, Order, Visits
+
+_FEW = 32  # positions of a part below which a key for each position costs less than a call for the part
+
+
+@final
+class Parts:
+    """Orders of several sources. The rows of part i come after all rows of the sources before it.
+
+    Args:
+        orders: Orders of the parts.
+        rows: Number of rows of each part's source.
+    """
+
+    def __init__(self, orders: Sequence[Order], rows: Sequence[int]):
+        self._orders = orders
+        self.sizes = np.array([order.size for order in orders], np.int64)
+        self.row_ends = np.cumsum(np.array(rows, np.int64))
+        self.first_rows = self.row_ends - np.array(rows, np.int64)
+        ranges, keys = [order.row_range or range(0) for order in orders], [_seed_of(order) for order in orders]
+        self._even = np.array([order.row_range is not None for order in orders])
+        self._starts, self._steps = np.array([[rows.start, rows.step] for rows in ranges], np.int64).T
+        self._shuffled = np.array([seed is not None for seed in keys])
+        self._seeds = np.array([seed or 0 for seed in keys], np.int64)
+
+    def visits(self, part: Integers, epochs: Integers, positions: Integers) -> Visits:
+        """Rows, counted over all parts, and epochs of the part's source, at positions of parts; all int64[n]."""
+        rows, inner = self._starts[part] + positions * self._steps[part], epochs
+        uneven = np.flatnonzero(~self._even[part])
+        if len(uneven):
+            inner, groups = epochs.copy(), by_part(part, uneven)
+            if len(uneven) < _FEW * len(groups):
+                # One call for the shuffles of many parts: a call has a fixed cost.
+                shuffled = uneven[self._shuffled[part[uneven]]]
+                which = part[shuffled]
+                keys = seeds.derive(self._seeds[which], "shuffle", epochs[shuffled])
+                rows[shuffled] = seeds.permute(positions[shuffled], self.sizes[which], keys)
+                groups = [group for group in groups if not self._shuffled[group[0]]]
+            for index, chosen in groups:
+                rows[chosen], inner[chosen] = self._orders[index].visits(epochs[chosen], positions[chosen])
+        return Visits(rows + self.first_rows[part], inner)
+
+
+def by_part(part: Integers, chosen: Integers) -> list[tuple[int, Integers]]:
+    """The indices `chosen` of each part, ascending, at a cost that depends on their number and not on that of parts."""
+    ordered = chosen[np.argsort(part[chosen], kind="stable")]
+    begins = np.flatnonzero(np.diff(part[ordered], prepend=-1))
+    return list(zip(part[ordered[begins]].tolist(), np.split(ordered, begins[1:]), strict=True)) if len(chosen) else []
+
+
+def _seed_of(order: Order) -> int | None:
+    """Seed of a full shuffle of a source; None for any other order."""
+    shuffle, below = order.shuffle, order.parent
+    if shuffle is None or shuffle.blocks is not None or below is None or below.row_range != range(below.size):
+        return None
+    return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None
