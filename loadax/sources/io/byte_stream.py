@@ -3,7 +3,7 @@
 import mmap
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from time import monotonic
 from typing import Any, NamedTuple, final
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
-from loadax.sources.io.file_map import Addresses, FileMap
+from loadax.sources.io.file_map import FileMap, reserve
 from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
@@ -133,8 +133,8 @@ class MappedSegments:
         places = np.cumsum(pages) - pages
         groups = np.arange(len(segments)) // _GROUP
         self._sizes = np.bincount(groups, pages).astype(np.int64)
-        # From a byte of the stream to its place among the addresses of its group.
-        self._shifts = places - places[groups * _GROUP] + offsets - self.ends.begins
+        self._places = places - places[groups * _GROUP] + offsets  # of the first byte, in the memory of the group
+        self._shifts = self._places - self.ends.begins
         # One that is dropped is unmapped when the last thread that reads from it drops its array.
         self._group = lru_cache(max(1, _MOST_MAPS // _GROUP))(_MappedGroup)
 
@@ -149,19 +149,19 @@ class MappedSegments:
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         places = starts + self._shifts[first]
         groups = np.where(first == last, first // _GROUP, -1)
-        for group in np.unique(groups).tolist():
+        if groups[0] >= 0 and (groups == groups[0]).all():
+            copy_stretches(self._mapped(int(groups[0]), first).stretches(size), places, out)
+            return
+        for group in np.unique(groups[groups >= 0]).tolist():
             rows = np.flatnonzero(groups == group)
-            if group >= 0:
-                stretches = self._mapped(group, first[rows]).stretches(size)
-                copy_stretches(stretches, places[rows], out, rows if len(rows) < len(out) else None)
-                continue
-            for row in rows.tolist():
-                filled = 0
-                for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                    memory = self._mapped(index // _GROUP, np.array([index])).memory
-                    place = int(self._shifts[index] + self.ends.begins[index]) + low
-                    out[row, filled : filled + high - low] = memory[place : place + high - low]
-                    filled += high - low
+            copy_stretches(self._mapped(group, first[rows]).stretches(size), places[rows], out, rows)
+        for row in np.flatnonzero(groups < 0).tolist():
+            filled = 0
+            for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
+                memory = self._mapped(index // _GROUP, np.array([index])).memory
+                place = int(self._places[index]) + low
+                out[row, filled : filled + high - low] = memory[place : place + high - low]
+                filled += high - low
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads parts of any lengths and concatenates them.
@@ -189,16 +189,18 @@ class MappedSegments:
 
     def _mapped(self, number: int, owners: Integers) -> "_MappedGroup":
         """The group with these files, each of which is mapped and long enough."""
-        group, first, now = self._group(number, int(self._sizes[number])), number * _GROUP, monotonic()
-        due = owners[:1] if (owners == owners[0]).all() else owners[group.checked[owners - first] < now - _CHECKED]
+        group, now = self._group(number, int(self._sizes[number])), monotonic()
+        due = (
+            owners[:1] if (owners == owners[0]).all() else owners[group.checked[owners - group.first] < now - _CHECKED]
+        )
         for index in np.unique(due).tolist():
             segment = self.ends.segments[index]
-            size, modified = group.file(index, segment, int(self._shifts[index] + self.ends.begins[index])).state()
+            size, modified = group.file(index, segment, int(self._places[index])).state()
             if size < segment.begin + segment.size:
                 raise cut_short(segment.location)
             if segment.modified is not None and modified != segment.modified:
                 raise changed(segment.location)
-            group.checked[index - first] = now
+            group.checked[index - group.first] = now
         return group
 
 
@@ -211,16 +213,10 @@ class _MappedGroup:
     """
 
     def __init__(self, number: int, size: int):
-        self._addresses, self._lock = Addresses(size), threading.Lock()
-        self.memory: NDArray[np.uint8] = np.asarray(self._addresses)
+        self.first, self.memory, self._lock = number * _GROUP, reserve(size), threading.Lock()
         self.checked = np.full(_GROUP, -np.inf)  # when the size of each file was last asked for
         self._files: dict[int, FileMap] = {}
-        self._stretches: dict[int, NDArray[np.uint8]] = {}  # by their size, of which there are few
-
-    def stretches(self, size: int) -> NDArray[np.uint8]:
-        if size not in self._stretches:
-            self._stretches[size] = stretches_of(self.memory, size)
-        return self._stretches[size]
+        self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
 
     def file(self, index: int, segment: FileSpan, place: int) -> FileMap:
         """The map of a file, whose segment begins at `place`."""
@@ -228,9 +224,9 @@ class _MappedGroup:
             if index not in self._files:
                 path, offset = local_path(segment.location), segment.begin % mmap.ALLOCATIONGRANULARITY
                 assert path is not None
-                part = place - offset, segment.begin - offset, segment.size + offset
+                address = self.memory.ctypes.data + place - offset
                 try:
-                    self._files[index] = FileMap(path, self._addresses, *part)
+                    self._files[index] = FileMap(path, (address, segment.begin - offset, segment.size + offset))
                 except OSError as error:
                     raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
             return self._files[index]

@@ -1,4 +1,4 @@
-"""FileMap: maps a file into memory without keeping its descriptor; Addresses: where several are side by side."""
+"""FileMap: maps a file into memory without keeping its descriptor."""
 
 import ctypes
 import mmap
@@ -17,41 +17,6 @@ _UNREADABLE, _FIXED = 0x0, 0x10  # PROT_NONE and MAP_FIXED of Linux, macOS and B
 
 
 @final
-class Addresses:
-    """Reserves addresses for the maps of files; a read where no file is mapped kills the process.
-
-    Arrays that view them keep all of these maps alive.
-
-    Args:
-        size: Number of bytes.
-
-    Raises:
-        OSError: When the size is 0, or the process may not have more.
-    """
-
-    def __init__(self, size: int):
-        self.start, self.size = 0, size
-        self._libc = _libc()  # at the interpreter's exit, the globals of a module may be gone before the maps
-        self.start = self.map(0, size, _UNREADABLE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-
-    def __del__(self) -> None:
-        if self.start:
-            self._libc.munmap(self.start, self.size)
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return {"version": 3, "typestr": "|u1", "shape": (self.size,), "data": (self.start, True)}
-
-    def map(self, *arguments: int) -> int:
-        """Calls `mmap` of the C library."""
-        address = self._libc.mmap(*arguments)
-        if address in (None, _FAILED):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return int(address)
-
-
-@final
 class FileMap:
     """A file's bytes in memory, read only: `FileMap(path).bytes`.
 
@@ -60,23 +25,14 @@ class FileMap:
 
     Args:
         path: Path of the file.
-        addresses: Reserved addresses to map it at; None: new ones, for the whole file.
-        place: First of these that it takes, on a page boundary.
-        begin: First byte to map, on a page boundary.
-        size: Number of bytes to map at `addresses`, which the file need not have.
+        part: Reserved address to map a part of the file at, its first byte, and its size, which may exceed the file's.
+            Address and first byte are multiples of a page. None: the whole file, at an address of its own.
 
     Raises:
         OSError: When the file can't be opened or mapped, is empty, or is not a regular file.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        addresses: Addresses | None = None,
-        place: int = 0,
-        begin: int = 0,
-        size: int = 0,
-    ):
+    def __init__(self, path: str | os.PathLike[str], part: tuple[int, int, int] | None = None):
         self.path = Path(path).absolute()
         self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
@@ -85,9 +41,17 @@ class FileMap:
             self._identity = status.st_dev, status.st_ino
             self._modified = status.st_mtime_ns
             self.length = status.st_size
-            self._addresses = Addresses(self.length) if addresses is None else addresses
-            start, size = self._addresses.start + place, size or self.length
-            self._addresses.map(start, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor, begin)
+            if part is None:
+                self._reserved = reserve(self.length)  # which unmaps the file when it goes
+                part = self._reserved.ctypes.data, 0, self.length
+            self._address, begin, size = part
+            shared = mmap.MAP_SHARED | _FIXED
+            if _libc().mmap(self._address, size, mmap.PROT_READ, shared, descriptor, begin) == _FAILED:
+                code = ctypes.get_errno()
+                # What failed may have left a hole, where other memory would be unmapped along with the reserved.
+                anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
+                _libc().mmap(self._address, size, _UNREADABLE, anonymous, -1, 0)
+                raise OSError(code, os.strerror(code))
         finally:
             os.close(descriptor)
 
@@ -96,7 +60,7 @@ class FileMap:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self._addresses.__array_interface__
+        return {"version": 3, "typestr": "|u1", "shape": (self.length,), "data": (self._address, True)}
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
@@ -105,7 +69,7 @@ class FileMap:
 
     def forget(self, stop: int) -> None:
         """Gives the memory of the bytes before `stop` back to the page cache, from which they are read when needed."""
-        _libc().madvise(self._addresses.start, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+        _libc().madvise(self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
 
     @property
     def in_place(self) -> bool:
@@ -133,11 +97,16 @@ class FileMap:
         return status if (status.st_dev, status.st_ino) == self._identity else None
 
 
+def reserve(size: int) -> NDArray[np.uint8]:
+    """Reserves addresses for files that are mapped side by side; reading where none is mapped kills the process."""
+    reserved = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    return np.frombuffer(reserved, np.uint8)
+
+
 @cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc
