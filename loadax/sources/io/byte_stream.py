@@ -169,19 +169,25 @@ class MappedSegments:
         Args:
             starts: First entry of each part, int64[n], n >= 1.
             lengths: Entries of each part, int64[n], at least 1 each.
-            dtype: Dtype of the entries; no part crosses a segment boundary.
+            dtype: Dtype of the entries; no entry crosses a segment boundary.
         """
-        owners = self.ends.owners(starts * dtype.itemsize)
-        begins, phases = np.divmod(starts * dtype.itemsize + self._shifts[owners], dtype.itemsize)
-        kinds = owners // _GROUP * dtype.itemsize + phases
+        size, stops = dtype.itemsize, starts + lengths
+        owners = self.ends.owners(starts * size)
+        if (owners != self.ends.owners(stops * size - 1)).any():
+            bounds = zip((starts * size).tolist(), (stops * size).tolist(), strict=True)
+            split = np.array([part for low, high in bounds for part in self.ends.parts(low, high)], np.int64)
+            begins = self.ends.begins[split[:, 0]] + split[:, 1]
+            return self.gather(begins // size, (split[:, 2] - split[:, 1]) // size, dtype)
+        begins, phases = np.divmod(starts * size + self._shifts[owners], size)
+        kinds = owners // _GROUP * size + phases
         met = np.unique(kinds).tolist()
         out = np.empty(int(lengths.sum()) if len(met) > 1 else 0, dtype)
         places = np.cumsum(lengths) - lengths
         for kind in met:
             owned = kinds == kind
-            group, phase = divmod(kind, dtype.itemsize)
+            group, phase = divmod(kind, size)
             memory = self._mapped(group, owners[owned]).memory[phase:]
-            entries = memory[: len(memory) // dtype.itemsize * dtype.itemsize].view(dtype)
+            entries = memory[: len(memory) // size * size].view(dtype)
             if len(met) == 1:
                 return take_parts(entries, begins, lengths)
             put_parts(entries, begins[owned], lengths[owned], out, places[owned])
@@ -190,10 +196,8 @@ class MappedSegments:
     def _mapped(self, number: int, owners: Integers) -> "_MappedGroup":
         """The group with these files, each of which is mapped and long enough."""
         group, now = self._group(number, int(self._sizes[number])), monotonic()
-        due = (
-            owners[:1] if (owners == owners[0]).all() else owners[group.checked[owners - group.first] < now - _CHECKED]
-        )
-        for index in np.unique(due).tolist():
+        old = group.checked[owners - group.first] < now - _CHECKED
+        for index in np.unique(owners[old | (owners == owners[0]).all()]).tolist():
             segment = self.ends.segments[index]
             size, modified = group.file(index, segment, int(self._places[index])).state()
             if size < segment.begin + segment.size:

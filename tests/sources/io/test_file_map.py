@@ -198,8 +198,8 @@ def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monke
     # An even number of bytes of each, so that entries of two bytes are in step with the stream.
     entries = MappedSegments([each._replace(size=each.size // 2 * 2) for each in segments])
     words = np.concatenate([each[: len(each) // 2 * 2] for each in contents]).view(np.uint16)
-    picked = np.array([0, 4095, 5000, 8000, len(words) - 1])
-    lengths = np.array([3, 1, 100, 7, 1])
+    picked = np.array([0, 4095, 5000, 8000, 4000, 0, len(words) - 1])
+    lengths = np.array([3, 1, 100, 7, 9000, len(words), 1])  # two of them cross files
     np.testing.assert_array_equal(
         entries.gather(picked, lengths, np.dtype(np.uint16)),
         np.concatenate([words[low : low + count] for low, count in zip(picked, lengths, strict=True)]),
