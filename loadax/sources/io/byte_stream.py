@@ -146,6 +146,11 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
+        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
+        if low == high:
+            group = self._mapped(low // _GROUP, np.array([low]))
+            copy_stretches(group.stretches(size), starts + self._shifts[low], out)
+            return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         places = starts + self._shifts[first]
         groups = np.where(first == last, first // _GROUP, -1)
