@@ -1,7 +1,10 @@
 """Reads many parts of a byte stream that is stored in a sequence of files."""
 
+import mmap
+import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
+from time import monotonic
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -10,13 +13,14 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
-from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.file_map import FileMap, reserve
 from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
 _LONG = 64  # entries of a part from which slices are faster than an index array
-_FEW, _LARGE = 16, 2 << 10  # rows of a file from which, and bytes of a row up to which, an indexed copy is faster
-_MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
+_LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
+_MOST_MAPS, _GROUP = 1 << 14, 1 << 12  # maps of a stream, and files side by side; Linux allows a process 65,530 maps
+_CHECKED = 1.0  # seconds after which the size of a file is asked for again
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -93,6 +97,10 @@ def copy_stretches(
         phase = int(starts[0]) % size
         np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
         return
+    if size >= _LARGE:
+        for row, start in zip(range(len(starts)) if rows is None else rows.tolist(), starts.tolist(), strict=True):
+            out[row] = stretches[start]
+        return
     # Pieces of equal length: a short last piece would cost as much as a long one.
     pieces = max(1, round(len(starts) * size / _COPIED))
     step = -(-len(starts) // pieces)
@@ -106,6 +114,11 @@ def copy_stretches(
 class MappedSegments:
     """A stream of local files, memory-mapped on first use. Pickles as paths.
 
+    The files are mapped side by side, so that one indexed copy reads from all of them. A read past the end of a file
+    that was truncated would kill the process with SIGBUS: its size is compared when it is mapped, before each read that
+    needs no other file, and before other reads if the last comparison was more than a second ago. Asking for the size
+    of every file of every read takes longer than the copy if files are small.
+
     Raises:
         SourceError: On a read, when a file is shorter than its segment or can't be mapped; names it.
     """
@@ -114,8 +127,16 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
+        page = mmap.ALLOCATIONGRANULARITY
+        offsets = np.array([segment.begin for segment in segments], np.int64) % page
+        pages = -(-(offsets + self.ends.ends - self.ends.begins) // page) * page
+        places = np.cumsum(pages) - pages
+        groups = np.arange(len(segments)) // _GROUP
+        self._sizes = np.bincount(groups, pages).astype(np.int64)
+        self._places = places - places[groups * _GROUP] + offsets  # of the first byte, in the memory of the group
+        self._shifts = self._places - self.ends.begins
         # One that is dropped is unmapped when the last thread that reads from it drops its array.
-        self._map = lru_cache(_MOST_MAPS)(_map)
+        self._group = lru_cache(max(1, _MOST_MAPS // _GROUP))(_MappedGroup)
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -127,27 +148,24 @@ class MappedSegments:
         size = out.shape[1]
         low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
         if low == high:
-            copy_stretches(self._stretches(low, size), starts - self.ends.begins[low], out)
+            group = self._mapped(low // _GROUP, np.array([low]))
+            copy_stretches(group.stretches(size), starts + self._shifts[low], out)
             return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
-        begins = starts - self.ends.begins[first]
-        order = np.argsort(first, kind="stable")
-        order = order[first[order] == last[order]]
-        owners, lows = np.unique(first[order], return_index=True)
-        in_order = np.array_equal(order, np.arange(len(starts)))
-        if len(order) <= _FEW * len(owners) or (size >= _LARGE and not in_order):
-            # An indexed copy per file would cost more than a plain copy per row.
-            memories = {index: self._mapped(index).memory for index in owners.tolist()}
-            for row, index, begin in zip(order.tolist(), first[order].tolist(), begins[order].tolist(), strict=True):
-                out[row] = memories[index][begin : begin + size]
-        else:
-            for index, rows in zip(owners.tolist(), np.split(order, lows[1:]), strict=True):
-                part = (out[rows[0] : rows[-1] + 1],) if in_order else (out, rows)
-                copy_stretches(self._stretches(index, size), begins[rows], *part)
-        for row in np.flatnonzero(first != last).tolist():
+        places = starts + self._shifts[first]
+        groups = np.where(first == last, first // _GROUP, -1)
+        if groups[0] >= 0 and (groups == groups[0]).all():
+            copy_stretches(self._mapped(int(groups[0]), first).stretches(size), places, out)
+            return
+        for group in np.unique(groups[groups >= 0]).tolist():
+            rows = np.flatnonzero(groups == group)
+            copy_stretches(self._mapped(group, first[rows]).stretches(size), places[rows], out, rows)
+        for row in np.flatnonzero(groups < 0).tolist():
             filled = 0
             for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                out[row, filled : filled + high - low] = self._mapped(index).memory[low:high]
+                memory = self._mapped(index // _GROUP, np.array([index])).memory
+                place = int(self._places[index]) + low
+                out[row, filled : filled + high - low] = memory[place : place + high - low]
                 filled += high - low
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -158,52 +176,69 @@ class MappedSegments:
             lengths: Entries of each part, int64[n], at least 1 each.
             dtype: Dtype of the entries; no entry crosses a segment boundary.
         """
-        owners = self.ends.owners(starts * dtype.itemsize)
-        begins = starts - self.ends.begins[owners] // dtype.itemsize
-        met = np.unique(owners).tolist()
-        if len(met) == 1:
-            return take_parts(self._mapped(met[0]).memory.view(dtype), begins, lengths)
-        out = np.empty(int(lengths.sum()), dtype)
+        size, stops = dtype.itemsize, starts + lengths
+        owners = self.ends.owners(starts * size)
+        if (owners != self.ends.owners(stops * size - 1)).any():
+            bounds = zip((starts * size).tolist(), (stops * size).tolist(), strict=True)
+            split = np.array([part for low, high in bounds for part in self.ends.parts(low, high)], np.int64)
+            begins = self.ends.begins[split[:, 0]] + split[:, 1]
+            return self.gather(begins // size, (split[:, 2] - split[:, 1]) // size, dtype)
+        begins, phases = np.divmod(starts * size + self._shifts[owners], size)
+        kinds = owners // _GROUP * size + phases
+        met = np.unique(kinds).tolist()
+        out = np.empty(int(lengths.sum()) if len(met) > 1 else 0, dtype)
         places = np.cumsum(lengths) - lengths
-        for index in met:
-            owned = owners == index
-            put_parts(self._mapped(index).memory.view(dtype), begins[owned], lengths[owned], out, places[owned])
+        for kind in met:
+            owned = kinds == kind
+            group, phase = divmod(kind, size)
+            memory = self._mapped(group, owners[owned]).memory[phase:]
+            entries = memory[: len(memory) // size * size].view(dtype)
+            if len(met) == 1:
+                return take_parts(entries, begins, lengths)
+            put_parts(entries, begins[owned], lengths[owned], out, places[owned])
         return out
 
-    def _stretches(self, index: int, size: int) -> NDArray[Any]:
-        mapped = self._mapped(index)
-        if size not in mapped.views:
-            mapped.views[size] = stretches_of(mapped.memory, size)
-        return mapped.views[size]
-
-    def _mapped(self, index: int) -> "_MappedSegment":
-        segment = self.ends.segments[index]
-        mapped = self._map(segment)
-        # Reading mapped memory past the end of its file would kill the process with SIGBUS.
-        if mapped.file.size() < segment.begin + segment.size:
-            raise cut_short(segment.location)
-        if segment.modified is not None and mapped.file.modified() != segment.modified:
-            raise changed(segment.location)
-        return mapped
+    def _mapped(self, number: int, owners: Integers) -> "_MappedGroup":
+        """The group with these files, each of which is mapped and long enough."""
+        group, now = self._group(number, int(self._sizes[number])), monotonic()
+        old = group.checked[owners - group.first] < now - _CHECKED
+        for index in np.unique(owners[old | (owners == owners[0]).all()]).tolist():
+            segment = self.ends.segments[index]
+            size, modified = group.file(index, segment, int(self._places[index])).state()
+            if size < segment.begin + segment.size:
+                raise cut_short(segment.location)
+            if segment.modified is not None and modified != segment.modified:
+                raise changed(segment.location)
+            group.checked[index - group.first] = now
+        return group
 
 
-class _MappedSegment(NamedTuple):
-    file: FileMap
-    memory: NDArray[np.uint8]
-    # Overlapping rows by their size, of which there are few.
-    views: dict[int, NDArray[Any]]
+class _MappedGroup:
+    """Consecutive files of a stream, mapped side by side when they are first read.
 
+    Args:
+        number: Number of the group.
+        size: Bytes of all files, each in whole pages.
+    """
 
-def _map(segment: FileSpan) -> _MappedSegment:
-    path = local_path(segment.location)
-    assert path is not None
-    try:
-        file = FileMap(path)
-    except OSError as error:
-        raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
-    if file.length < segment.begin + segment.size:
-        raise cut_short(segment.location)
-    return _MappedSegment(file, file.bytes[segment.begin : segment.begin + segment.size], {})
+    def __init__(self, number: int, size: int):
+        self.first, self.memory, self._lock = number * _GROUP, reserve(size), threading.Lock()
+        self.checked = np.full(_GROUP, -np.inf)  # when the size of each file was last asked for
+        self._files: dict[int, FileMap] = {}
+        self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
+
+    def file(self, index: int, segment: FileSpan, place: int) -> FileMap:
+        """The map of a file, whose segment begins at `place`."""
+        with self._lock:
+            if index not in self._files:
+                path, offset = local_path(segment.location), segment.begin % mmap.ALLOCATIONGRANULARITY
+                assert path is not None
+                address = self.memory.ctypes.data + place - offset
+                try:
+                    self._files[index] = FileMap(path, (address, segment.begin - offset, segment.size + offset))
+                except OSError as error:
+                    raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
+            return self._files[index]
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

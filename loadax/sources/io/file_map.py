@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from loadax.sources.io.files import open_regular
 
 _FAILED = ctypes.c_void_p(-1).value
+_UNREADABLE, _FIXED = 0x0, 0x10  # PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
 
 
 @final
@@ -22,13 +23,16 @@ class FileMap:
     Python's `mmap` keeps a descriptor for each map, so that a process with the usual limit of 1,024 maps few files.
     This one has none. Arrays that view it keep it alive. Pickles as the path.
 
+    Args:
+        path: Path of the file.
+        part: Reserved address to map a part of the file at, its first byte, and its size, which may exceed the file's.
+            Address and first byte are multiples of a page. None: the whole file, at an address of its own.
+
     Raises:
         OSError: When the file can't be opened or mapped, is empty, or is not a regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self._address = 0
-        self._libc = _libc()  # at the interpreter's exit, the globals of a module may be gone before the maps
+    def __init__(self, path: str | os.PathLike[str], part: tuple[int, int, int] | None = None):
         self.path = Path(path).absolute()
         self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
@@ -37,20 +41,22 @@ class FileMap:
             self._identity = status.st_dev, status.st_ino
             self._modified = status.st_mtime_ns
             self.length = status.st_size
-            address = self._libc.mmap(None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-            if address in (None, _FAILED):
+            if part is None:
+                self._reserved = reserve(self.length)  # which unmaps the file when it goes
+                part = self._reserved.ctypes.data, 0, self.length
+            self._address, begin, size = part
+            shared = mmap.MAP_SHARED | _FIXED
+            if _libc().mmap(self._address, size, mmap.PROT_READ, shared, descriptor, begin) == _FAILED:
                 code = ctypes.get_errno()
+                # What failed may have left a hole, where other memory would be unmapped along with the reserved.
+                anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
+                _libc().mmap(self._address, size, _UNREADABLE, anonymous, -1, 0)
                 raise OSError(code, os.strerror(code))
-            self._address = int(address)
         finally:
             os.close(descriptor)
 
     def __reduce__(self) -> Any:
         return FileMap, (self.path,)
-
-    def __del__(self) -> None:
-        if self._address:
-            self._libc.munmap(self._address, self.length)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -63,22 +69,24 @@ class FileMap:
 
     def forget(self, stop: int) -> None:
         """Gives the memory of the bytes before `stop` back to the page cache, from which they are read when needed."""
-        self._libc.madvise(self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+        _libc().madvise(self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
 
     @property
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
         return self._status() is not None
 
-    def modified(self) -> int:
-        """Time of the last change of the mapped file in ns; as it was, if the file was deleted or replaced."""
+    def state(self) -> tuple[int, int]:
+        """Size of the mapped file now, and time of its last change in ns; as they were, if it was deleted or replaced.
+
+        Reading past its end would kill the process with SIGBUS.
+        """
         status = self._status()
-        return self._modified if status is None else status.st_mtime_ns
+        return (self.length, self._modified) if status is None else (status.st_size, status.st_mtime_ns)
 
     def size(self) -> int:
-        """Size of the file now: reading past its end would kill the process with SIGBUS."""
-        status = self._status()
-        return self.length if status is None else status.st_size
+        """Size of the mapped file now."""
+        return self.state()[0]
 
     def _status(self) -> os.stat_result | None:
         """Status of the mapped file; None if it was deleted or replaced, after which it can't be truncated."""
@@ -89,11 +97,16 @@ class FileMap:
         return status if (status.st_dev, status.st_ino) == self._identity else None
 
 
+def reserve(size: int) -> NDArray[np.uint8]:
+    """Reserves addresses for files that are mapped side by side; reading where none is mapped kills the process."""
+    reserved = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    return np.frombuffer(reserved, np.uint8)
+
+
 @cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc

@@ -1,6 +1,8 @@
 """Maps of files without descriptors: the file's bytes, whatever happens to its name."""
 
+import ctypes
 import gc
+import mmap
 import os
 import pickle
 from pathlib import Path
@@ -8,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadax.errors import SourceError
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
-from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.file_map import _FAILED, FileMap, _libc, reserve
 
 
 def maps_of(path: Path) -> int:
@@ -47,7 +50,7 @@ def test_it_is_unmapped_after_the_globals_of_its_module_are_gone(
     path = tmp_path / "x"
     path.write_bytes(bytes(200))
     mapped = FileMap(path)
-    for name in ("_libc", "ctypes", "mmap", "os"):
+    for name in ("_libc", "ctypes", "mmap", "os", "reserve"):
         monkeypatch.setattr(f"loadax.sources.io.file_map.{name}", None)
     del mapped
     gc.collect()
@@ -95,8 +98,36 @@ def test_what_can_not_be_mapped(tmp_path: Path) -> None:
             FileMap(tmp_path / name)
 
 
+def test_a_map_that_fails_leaves_its_addresses_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(bytes(100))
+    reserved = reserve(3 * mmap.PAGESIZE)
+    middle = reserved.ctypes.data + mmap.PAGESIZE
+    with pytest.raises(OSError, match="Invalid argument"):
+        FileMap(tmp_path / "x", (middle, 1, mmap.PAGESIZE))  # its first byte is not that of a page
+    real = ctypes.CDLL(None).munmap
+    real.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc = _libc()
+    failed: list[int] = []
+
+    class Failing:
+        """Unmaps what is there, then fails, as kernels before 6.12 do."""
+
+        def mmap(self, address: int, size: int, *rest: int) -> int:
+            if failed:
+                return int(libc.mmap(address, size, *rest))
+            failed.append(real(address, size))
+            return int(_FAILED or -1)
+
+    monkeypatch.setattr("loadax.sources.io.file_map._libc", Failing)
+    with pytest.raises(OSError):
+        FileMap(tmp_path / "x", (middle, 0, mmap.PAGESIZE))
+    maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
+    assert any(int(low, 16) <= middle < int(high, 16) for low, high in maps)
+
+
 def test_a_stream_keeps_a_bounded_number_of_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.sources.io.byte_stream._MOST_MAPS", 3)
+    monkeypatch.setattr("loadax.sources.io.byte_stream._MOST_MAPS", 4)
+    monkeypatch.setattr("loadax.sources.io.byte_stream._GROUP", 2)
     for index in range(8):
         (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
     stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(8)])
@@ -105,4 +136,71 @@ def test_a_stream_keeps_a_bounded_number_of_maps(tmp_path: Path, monkeypatch: py
         stream.read_into(np.arange(80)[::-1], out)
         assert out[::-1, 0].tolist() == np.repeat(np.arange(8), 10).tolist()
         gc.collect()
-        assert maps_of(tmp_path) == 3
+        assert maps_of(tmp_path) == 4
+
+
+def test_files_of_a_read_are_asked_for_their_size_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(8):
+        (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
+    stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(8)])
+    asked: list[Path] = []
+    now = [0.0]
+    state = FileMap.state
+
+    def counted(file: FileMap) -> tuple[int, int]:
+        asked.append(file.path)
+        return state(file)
+
+    monkeypatch.setattr(FileMap, "state", counted)
+    monkeypatch.setattr("loadax.sources.io.byte_stream.monotonic", lambda: now[0])
+
+    def read(starts: list[int]) -> int:
+        asked.clear()
+        out = np.empty((len(starts), 2), np.uint8)
+        stream.read_into(np.array(starts), out)
+        assert out[:, 0].tolist() == [start // 10 for start in starts]
+        return len(asked)
+
+    assert [read([*range(0, 80, 5)]) for _ in range(3)] == [8, 0, 0]
+    now[0] = 1.5
+    assert [read([5, 25, 6]), read([5, 25, 6]), read([*range(0, 80, 5)])] == [2, 0, 6]
+    assert [read([5, 6]), read([5, 6])] == [1, 1]  # one file is asked each time
+    os.truncate(tmp_path / "3", 5)
+    with pytest.raises(SourceError, match=r"3: the file has become shorter"):
+        read([31])
+    now[0] = 3.0
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"3: the file has become shorter"):
+            read([5, 31])
+
+
+@pytest.mark.parametrize("size", [2, 7, 4096, 5000])
+def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that end in a page, begin in one or have none, in groups of three."""
+    monkeypatch.setattr("loadax.sources.io.byte_stream._GROUP", 3)
+    random = np.random.default_rng(size)
+    segments, contents = [], []
+    for index, (begin, length) in enumerate(
+        [(0, 8192), (1, 9000), (4096, 1), (5000, 0), (128, 20_001), (4097, 4096), (8, 3)]
+    ):
+        content = random.integers(0, 256, begin + length + 7, np.uint8)
+        (tmp_path / str(index)).write_bytes(content.tobytes())
+        segments.append(FileSpan(str(tmp_path / str(index)), begin, length))
+        contents.append(content[begin : begin + length])
+    stream, expected = MappedSegments(segments), np.concatenate(contents)
+    starts = random.integers(0, len(expected) - size + 1, 300)
+    for chosen in (starts, np.sort(starts), starts[:1], np.arange(0, len(expected) - size, size)):
+        out = np.empty((len(chosen), size), np.uint8)
+        stream.read_into(chosen, out)
+        np.testing.assert_array_equal(out, expected[chosen[:, None] + np.arange(size)])
+    # An even number of bytes of each, so that entries of two bytes are in step with the stream.
+    entries = MappedSegments([each._replace(size=each.size // 2 * 2) for each in segments])
+    words = np.concatenate([each[: len(each) // 2 * 2] for each in contents]).view(np.uint16)
+    picked = np.array([0, 4095, 5000, 8000, 4000, 0, len(words) - 1])
+    lengths = np.array([3, 1, 100, 7, 9000, len(words), 1])  # two of them cross files
+    np.testing.assert_array_equal(
+        entries.gather(picked, lengths, np.dtype(np.uint16)),
+        np.concatenate([words[low : low + count] for low, count in zip(picked, lengths, strict=True)]),
+    )
