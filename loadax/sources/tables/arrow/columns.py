@@ -21,6 +21,7 @@ from loadax.sources.tables.arrow.layout import (
     check_shape,
     innermost,
     layout,
+    offsets_of,
     plain_bytes,
     storage,
     value_type,
@@ -206,7 +207,7 @@ class Lists:
             check_shape(array.values, self.inner)
             values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
-            part.view = array.offsets.to_numpy().astype(np.int64), values.reshape(-1, *self.inner.shape)
+            part.view = offsets_of(array), values.reshape(-1, *self.inner.shape)
         opened: tuple[Integers, Array] = part.view
         return opened
 

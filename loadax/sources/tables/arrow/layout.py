@@ -45,7 +45,7 @@ def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
         if not is_list(array.type):  # tensors are stored flat
             return None
         if not pa.types.is_fixed_size_list(array.type):
-            sizes = np.diff(array.offsets.to_numpy())
+            sizes = np.diff(offsets_of(array))
             if len(wrong := sizes[sizes != expected]):
                 return dimension, int(wrong[0])
         array = entries_of(array)
@@ -94,6 +94,13 @@ def arrow_ints(values: Integers) -> Any:
     """The memory of ints as Arrow's; `pyarrow.array` imports pandas."""
     values = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def offsets_of(array: Any) -> Integers:
+    """Where the lists of an array begin and end, as int64; `to_numpy` imports pandas."""
+    offsets = view(array.offsets, np.dtype(f"i{array.offsets.type.bit_width // 8}"))
+    assert offsets is not None
+    return offsets.astype(np.int64, copy=False)
 
 
 def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
