@@ -289,5 +289,5 @@ def _rounds(tiles: list[_IndexedTile]) -> Iterator[list[_IndexedTile]]:
             same = select is first or (select is not None and first is not None and np.array_equal(select, first))
             if same and _source(entry[1]) not in chosen:
                 chosen[_source(entry[1])] = entry
-        waiting = [entry for entry in waiting if all(entry is not other for other in chosen.values())]
+        waiting = [entry for entry in waiting if chosen.get(_source(entry[1])) is not entry]
         yield list(chosen.values())

@@ -21,25 +21,30 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         ArgumentError: When it is not a valid path or URL.
     """
     text = checked_path("path", location, "a path or URL")
-    if "|" in text:  # a member of a file, such as a zip archive
-        return None
-    if "://" in text:
-        try:
-            parts = urlsplit(text)
-        except ValueError as error:
-            raise ArgumentError(f"path={shown(text)} is not a URL: {error}; check it") from redacted(error)
-        if parts.scheme != "file":
+    try:
+        if is_remote(text):
             return None
-        text = checked_path("path", unquote(parts.path), "a path or URL")
-    names = [os.fsencode(name) for name in text.split("/")]
+    except ValueError as error:
+        raise ArgumentError(f"path={shown(text)} is not a URL: {error}; check it") from redacted(error)
+    if "://" in text:
+        text = checked_path("path", unquote(urlsplit(text).path), "a path or URL")
     # Resolves `..` as the kernel does: relative to the target of a link, not to the link.
-    path = os.path.realpath(text) if b".." in names else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
-    if len(os.fsencode(path)) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in names):
+    path = os.path.realpath(text) if ".." in text.split("/") else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
+    if len(os.fsencode(path)) > _LONGEST_PATH or max(map(len, os.fsencode(text).split(b"/"))) > _LONGEST_NAME:
         raise ArgumentError(
             f"path={shown(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
             f"and each name in it {_LONGEST_NAME}: pass a shorter path"
         )
     return Path(path)
+
+
+def is_remote(location: str) -> bool:
+    """Whether a path or URL is none of a local file: another URL than `file://`, or a member of a zip archive.
+
+    Raises:
+        ValueError: When it is not a valid URL.
+    """
+    return "|" in location or ("://" in location and urlsplit(location).scheme != "file")
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from time import thread_time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, from_source
 from loadax.core.buffers import aligned_bytes
 from loadax.core.tree import flatten
+from loadax.loader.assembly import assembler
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import HostShard, buffer_layout
@@ -119,3 +122,18 @@ def test_a_leaf_whose_rows_nobody_here_holds_is_not_read() -> None:
     assert label[16:32].tolist() == [0] * 8 + [1] * 8
     assert tokens[16:32].sum(axis=1).tolist() == [0] * 8 + [16] * 8
     assert source.whole_reads == 0
+
+
+def test_rounds_of_many_leaves_take_linear_work() -> None:
+    def seconds(leaves: int) -> float:
+        tiles: Any = [
+            (index, SimpleNamespace(select=None, leaf=SimpleNamespace(source=index % leaves)))
+            for index in range(2 * leaves)
+        ]
+        begun = thread_time()
+        rounds = list(assembler._rounds(tiles))
+        spent = thread_time() - begun
+        assert [[index for index, _ in part] for part in rounds] == [[*range(leaves)], [*range(leaves, 2 * leaves)]]
+        return spent
+
+    assert min(seconds(4096) for _ in range(3)) < 4 * 16 * min(seconds(256) for _ in range(3))  # quadratic: 256 times

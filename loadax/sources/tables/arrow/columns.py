@@ -12,15 +12,16 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
-import pyarrow as pa
 
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers
 from loadax.sources.io.byte_stream import put_parts, take_parts
 from loadax.sources.tables.arrow.layout import (
+    arrow_ints,
     check_shape,
     innermost,
     layout,
+    offsets_of,
     plain_bytes,
     storage,
     value_type,
@@ -145,7 +146,7 @@ class Numbers:
             opened = part.view = values.reshape(len(array), *self.spec.shape)
             return opened, rows, span
         # Bits and days become bytes and dates, and rows of null that nothing reads take no room among lists.
-        wanted = array.take(pa.array(rows))
+        wanted = array.take(arrow_ints(rows))
         check_shape(wanted, self.spec)
         taken = innermost(wanted).to_numpy(zero_copy_only=False)
         taken = taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape)
@@ -206,7 +207,7 @@ class Lists:
             check_shape(array.values, self.inner)
             values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
-            part.view = array.offsets.to_numpy().astype(np.int64), values.reshape(-1, *self.inner.shape)
+            part.view = offsets_of(array), values.reshape(-1, *self.inner.shape)
         opened: tuple[Integers, Array] = part.view
         return opened
 
@@ -237,7 +238,7 @@ class Objects:
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         found = [None] * count
         for batch, places, rows, _ in runs:
-            taken = self.parts[batch].array.take(pa.array(rows)).to_pylist()
+            taken = self.parts[batch].array.take(arrow_ints(rows)).to_pylist()
             indices = range(count)[places] if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
                 found[index] = value if self.decode is None or value is None else self.decode(value)

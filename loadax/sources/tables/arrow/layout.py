@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadax.errors import SourceError
-from loadax.protocols import Array, ArraySpec
+from loadax.protocols import Array, ArraySpec, Integers
 
 
 def by_type(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -45,7 +45,7 @@ def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
         if not is_list(array.type):  # tensors are stored flat
             return None
         if not pa.types.is_fixed_size_list(array.type):
-            sizes = np.diff(array.offsets.to_numpy())
+            sizes = np.diff(offsets_of(array))
             if len(wrong := sizes[sizes != expected]):
                 return dimension, int(wrong[0])
         array = entries_of(array)
@@ -77,7 +77,7 @@ def list_of(inner: Any, kind: Any) -> Any:
 def list_array(array: Any, values: Any, mask: Any = None) -> Any:
     """Lists of the lengths of those of an array, or of views of them; lists of null are empty, or null by the mask."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-    return pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask)
+    return pa.LargeListArray.from_arrays(arrow_ints(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask)
 
 
 def view(values: Any, dtype: np.dtype[Any]) -> Array | None:
@@ -88,6 +88,19 @@ def view(values: Any, dtype: np.dtype[Any]) -> Array | None:
     if buffer is None or not len(values):
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
+
+
+def arrow_ints(values: Integers) -> Any:
+    """The memory of ints as Arrow's; `pyarrow.array` imports pandas."""
+    values = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def offsets_of(array: Any) -> Integers:
+    """Where the lists of an array begin and end, as int64; `to_numpy` imports pandas."""
+    offsets = view(array.offsets, np.dtype(f"i{array.offsets.type.bit_width // 8}"))
+    assert offsets is not None
+    return offsets.astype(np.int64, copy=False)
 
 
 def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
 
 from loadax.core.arguments import entries, shown
 from loadax.core.tree import flatten
@@ -73,7 +74,7 @@ class TableLeaves:
     @cached_property
     def empty(self) -> ColumnTree:
         """The columns without rows, which tell the spec."""
-        return self.columns(self._schema.empty_table())
+        return self.columns(pa.Table.from_batches([], self._schema))  # `empty_table` imports pandas
 
     @property
     def attributes(self) -> Attributes:

@@ -3,18 +3,15 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import accumulate, chain, groupby, product
-from operator import attrgetter
-from pathlib import Path
+from itertools import chain, product
 from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
-from pyarrow.types import is_primitive as is_fixed_width
+from pyarrow.types import is_nested, is_primitive as is_fixed_width
 
 from loadax.core.memory import check_fits
 from loadax.core.threads import thread_pool
@@ -23,14 +20,16 @@ from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange, changed, waves
 from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import is_remote
 from loadax.sources.io.range_file import RangeFile
+from loadax.sources.tables.arrow.layout import arrow_ints
 
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"
 _OPEN = 32  # files that are kept open, and footers that are kept parsed
 _TOGETHER = 256 << 20  # bytes that are requested of servers at a time
 _THREADS = 8  # files that are opened at a time
+_SOME = 32  # files that a thread opens in turn
 _ALIKE = 8  # schemas that one is compared with
 
 # Name of a column, and of the member of each struct below it: names may contain dots.
@@ -41,25 +40,30 @@ class Footer(NamedTuple):
     """What a footer says.
 
     Args:
-        schema: Arrow schema of the file; files of equal schemas share one.
-        leaves: Indices of the file's leaves in each column, and in each member of a struct; shared likewise.
-        encrypted: Indices of the encrypted ones.
-        rows: Rows of each row group.
-        sizes: Bytes of each row group, decoded.
+        columns: Columns of the file; files of equal schemas share them.
+        encrypted: Indices of the encrypted leaves.
+        nulls: Of each leaf with nulls, where statistics tell: the first row group with some, and their number.
         remote: Bytes of the footer of a remote file; None for a local file.
+    """
+
+    columns: "FileColumns"
+    encrypted: frozenset[int]
+    nulls: Mapping[int, "tuple[RowGroup, int]"]
+    remote: bytes | None
+
+
+class FileColumns(NamedTuple):
+    """Columns of files of one schema.
+
+    Args:
+        schema: Arrow schema.
+        leaves: Indices of the files' leaves in each column, and in each member of a struct.
+        flat: Indices of those that are no entries of lists, among the columns to read.
     """
 
     schema: Any
     leaves: Mapping[Names, Sequence[int]]
-    encrypted: frozenset[int]
-    rows: list[int]
-    sizes: list[int]
-    remote: bytes | None
-
-    def groups(self, file: int) -> "Iterator[RowGroup]":
-        """Yields the row groups with rows; `file` is the index of the file."""
-        spans = zip(accumulate(self.rows, initial=0), self.rows, self.sizes, strict=False)
-        return (RowGroup(file, index, *span) for index, span in enumerate(spans) if span[1])
+    flat: Sequence[int]
 
 
 class RowGroup(NamedTuple):
@@ -80,36 +84,49 @@ class RowGroup(NamedTuple):
     size: int
 
 
+_GROUP = np.dtype([(name, np.int64) for name in RowGroup._fields])
+
+
 @final
 class ParquetFiles:
-    """Parquet files and their row groups. Thread-safe; pickles with the footers.
+    """Parquet files and their row groups. Thread-safe; pickles with what the footers say.
 
     Args:
-        locations: Paths and URLs.
+        locations: Absolute paths, and URLs.
         files: Reader of their bytes.
         partitions: Columns that are not in the files: of each an Arrow array with the value of each file.
+        columns: Names of the columns to read; None: all.
 
     Raises:
         SourceError: When a file is missing, or is not Parquet; names it.
     """
 
-    def __init__(self, locations: Sequence[str], files: Files, partitions: Mapping[str, Any]):
+    def __init__(
+        self, locations: Sequence[str], files: Files, partitions: Mapping[str, Any], columns: Collection[str] | None
+    ):
         self.locations, self.partitions = list(locations), partitions
-        self._sizes = files.sizes(self.locations)
-        far = [location for location in self.locations if local_path(location) is None]
-        extents = dict(zip(self.locations, self._sizes, strict=True))
+        self._infos = files.infos(self.locations)
+        far = {file: location for file, location in enumerate(self.locations) if is_remote(location)}
+        extents = {location: self._infos[file].size for file, location in far.items()}
         self._files: Files | CachedFiles = files if files.cache is None or not far else CachedFiles(files, extents)
         self.far = bool(far)
-        self._stamps = [
-            None if local_path(location) is None else self._stamp(file) for file, location in enumerate(self.locations)
-        ]
         self._reset()
-        tails = dict(zip(far, self._tails(far, extents), strict=True))
+        tails = dict(zip(far, self._tails(self._files, list(far)), strict=True))
+        known: list[FileColumns] = []
+
+        def described(first: int) -> list[tuple[Footer, list[RowGroup]]]:
+            some = range(first, min(first + _SOME, len(self.locations)))
+            return [self._footer(files, file, tails.get(file), columns, known) for file in some]
+
         with thread_pool(_THREADS, "loadax-footers") as pool:
-            read = pool.map(partial(self._footer, files), range(len(self.locations)), map(tails.get, self.locations))
-            self._footers = list(_sharing(read))
-        # Row groups with rows, in the order of the files.
-        self.groups = [group for file, footer in enumerate(self._footers) for group in footer.groups(file)]
+            found = list(chain.from_iterable(pool.map(described, range(0, len(self.locations), _SOME))))
+        self._footers = [footer for footer, _ in found]
+        # Row groups with rows, in the order of the files: `RowGroup`s as a structured array, a tenth of their memory.
+        self.groups = np.array(list(chain.from_iterable(groups for _, groups in found)), _GROUP)
+
+    def group(self, index: int) -> RowGroup:
+        """A row group, by its index among those of all files."""
+        return RowGroup._make(self.groups[index].item())
 
     def schemas(self) -> Iterator[tuple[str, Any]]:
         """Yields each Arrow schema of files with rows, with the location of the first; without rows, the first file's.
@@ -118,17 +135,19 @@ class ParquetFiles:
         """
         added = [pa.field(name, values.type) for name, values in self.partitions.items()]
         seen: set[int] = set()
-        for location, footer in zip(self.locations, self._footers, strict=True):
-            if id(footer.schema) not in seen and (any(footer.rows) or not (self.groups or seen)):
-                seen.add(id(footer.schema))
-                fields = (field for field in footer.schema if field.name not in self.partitions)
-                yield location, pa.schema([*fields, *added]) if added else footer.schema
+        for file in np.unique(self.groups["file"]).tolist() or [0]:
+            schema = self._footers[file].columns.schema
+            if id(schema) not in seen:
+                seen.add(id(schema))
+                fields = (field for field in schema if field.name not in self.partitions)
+                yield self.locations[file], pa.schema([*fields, *added]) if added else schema
 
     def encrypted(self) -> Iterator[tuple[str, set[str]]]:
         """Yields the location of each file with encrypted columns, and their names."""
         for location, footer in zip(self.locations, self._footers, strict=True):
             if footer.encrypted:
-                yield location, {names[0] for names, leaves in footer.leaves.items() if footer.encrypted & {*leaves}}
+                leaves = footer.columns.leaves.items()
+                yield location, {names[0] for names, indices in leaves if footer.encrypted & {*indices}}
 
     def location(self, group: RowGroup) -> str:
         """Path or URL of the file of a row group."""
@@ -147,31 +166,31 @@ class ParquetFiles:
                 self._check_fits(group, columns)
                 with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
                     # Not by names, which pyarrow takes for those of members too.
-                    table = file.reader.read_row_group(group.number, column_indices=self._indices(group.file, columns))
+                    table = file.read_row_group(group.number, column_indices=self._indices(group.file, columns))
                 yield self._with_partitions(table, group, columns)
 
     def _with_partitions(self, table: Any, group: RowGroup, columns: Sequence[Names]) -> Any:
         added = [names[0] for names in columns if names[0] in self.partitions]
         if not added:
             return table
-        places = pa.array(np.full(group.rows, group.file))
+        places = arrow_ints(np.full(group.rows, group.file))
         arrays = [*table.columns, *(self.partitions[name].take(places) for name in added)]
         return pa.table(arrays, [*table.column_names, *added])
 
     def nulls(self, columns: Sequence[Names]) -> Iterator[tuple[Names, RowGroup, int]]:
-        """Yields each flat column with nulls, a row group with some, and their number, where footers tell."""
-        for file, groups in groupby(self.groups, attrgetter("file")):
-            metadata = self._metadata(file)
-            leaves = [(names, index) for names in columns for index in self._leaves(file, names)]
-            flat = [leaf for leaf in leaves if metadata.schema.column(leaf[1]).max_repetition_level == 0]
-            empty = [(name,) for name, values in self.partitions.items() if not values[file].is_valid]
-            for group in groups:
-                described = metadata.row_group(group.number)
-                yield from ((names, group, group.rows) for names in empty if names in columns)
-                for names, index in flat:
-                    statistics = described.column(index).statistics
-                    if statistics is not None and statistics.has_null_count and statistics.null_count:
-                        yield names, group, int(statistics.null_count)
+        """Yields each flat column with nulls, the first row group of a file with some, and their number in the file.
+
+        Of what the footers tell.
+        """
+        for name, values in self.partitions.items():
+            for file in np.flatnonzero(values.is_null()).tolist() if values.null_count else ():
+                groups = self.groups[self.groups["file"] == file]
+                if (name,) in columns and len(groups):
+                    yield (name,), RowGroup._make(groups[0].item()), int(groups["rows"].sum())
+        for file, footer in enumerate(self._footers):
+            if footer.nulls:
+                leaves = ((names, index) for names in columns for index in self._leaves(file, names))
+                yield from ((names, *footer.nulls[index]) for names, index in leaves if index in footer.nulls)
 
     def locate(self, group: RowGroup) -> Location:
         """Byte range of a row group."""
@@ -193,44 +212,46 @@ class ParquetFiles:
         self._parsed: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def _tails(self, locations: Sequence[str], extents: dict[str, int]) -> list[bytes]:
-        """The footers of remote files: one request for each, and another one for a footer of more than 64 KiB."""
-        starts = [max(0, extents[location] - _TAIL) for location in locations]
-        ranges = [ByteRange(*each) for each in zip(locations, starts, map(extents.get, locations), strict=True)]  # type: ignore[arg-type]
-        tails = self._files.read(ranges)
+    def _tails(self, files: Files | CachedFiles, indices: Sequence[int]) -> list[bytes]:
+        """The footers of files: one request for each, and another one for a footer of more than 64 KiB."""
+        locations, ends = [self.locations[file] for file in indices], [self._infos[file].size for file in indices]
+        starts = [max(0, end - _TAIL) for end in ends]
+        tails = files.read(list(map(ByteRange, locations, starts, ends)))
         long = [index for index, tail in enumerate(tails) if _footer_size(tail) > len(tail)]
-        begins = [max(0, extents[locations[index]] - _footer_size(tails[index])) for index in long]
+        begins = [max(0, ends[index] - _footer_size(tails[index])) for index in long]
         longer = [ByteRange(locations[index], begin, starts[index]) for index, begin in zip(long, begins, strict=True)]
-        for index, begin in zip(long, self._files.read(longer), strict=True):
+        for index, begin in zip(long, files.read(longer), strict=True):
             tails[index] = begin + tails[index]
         return [tail[-_footer_size(tail) :] for tail in tails]
 
-    def _footer(self, files: Files, file: int, tail: bytes | None) -> Footer:
-        location, size = self.locations[file], self._sizes[file]
+    def _footer(
+        self, files: Files, file: int, tail: bytes | None, columns: Collection[str] | None, known: list[FileColumns]
+    ) -> tuple[Footer, list[RowGroup]]:
+        """What a footer says, and the row groups with rows. `known` gets the columns of each schema."""
+        content = self._tails(files, [file])[0] if tail is None else tail
         with self._named(file):
-            opened = _reader(self._local(file) if tail is None else pa.BufferReader(tail))
-            metadata, schema = opened.metadata, opened.schema_arrow
-            opened.close(force=True)
-        end = files.read([ByteRange(location, size - _END, size)])[0] if tail is None else tail
-        # Only footers with encrypted columns are followed by a signature.
-        signed = _footer_size(end) - _END > metadata.serialized_size
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        with self._lock:
-            self._remember(self._parsed, file, metadata)
-        rows, sizes = [group.num_rows for group in groups], [group.total_byte_size for group in groups]
-        return Footer(schema, {}, _encrypted(metadata) if signed else frozenset(), rows, sizes, tail)
+            opened = _reader(pa.BufferReader(content))
+            metadata = opened.metadata
+            # Only footers with encrypted columns are followed by a signature.
+            signed = _footer_size(content) - _END > metadata.serialized_size
+            encrypted = _encrypted(metadata) if signed else frozenset()
+            with self._lock:
+                shared = _file_columns(opened.schema_arrow, columns, known)
+                self._remember(self._parsed, file, metadata)
+            groups = _row_groups(file, metadata)
+            nulls = _nulls(metadata, groups, [index for index in shared.flat if index not in encrypted])
+        return Footer(shared, encrypted, nulls, tail), groups
 
     def _metadata(self, file: int) -> Any:
         with self._lock:
             metadata = self._parsed.get(file)
         if metadata is None:
-            footer = self._footers[file]
+            remote = self._footers[file].remote
             with self._named(file):
-                metadata = pq.read_metadata(
-                    self._local(file) if footer.remote is None else pa.BufferReader(footer.remote)
-                )
-            rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-            if rows != footer.rows:
+                metadata = _reader(self._local(file) if remote is None else pa.BufferReader(remote)).metadata
+                groups = _row_groups(file, metadata)
+            first, end = np.searchsorted(self.groups["file"], [file, file + 1])
+            if groups != self.groups[first:end].tolist():
                 raise changed(self.locations[file])
             with self._lock:
                 self._remember(self._parsed, file, metadata)
@@ -245,14 +266,16 @@ class ParquetFiles:
             def fetch(start: int, stop: int) -> bytes:
                 return self._files.read([ByteRange(location, start, stop)])[0]
 
-            source = pa.PythonFile(RangeFile(self._sizes[file], parts, fetch), mode="r")
+            source = pa.PythonFile(RangeFile(self._infos[file].size, parts, fetch), mode="r")
             with self._named(file):
                 yield _reader(source, metadata)
             return
         with self._lock:
             reader = self._idle.pop(file, None)
         with self._named(file):
-            if self._stamp(file) != self._stamps[file]:
+            # Another file may have its size, and its row groups.
+            status = os.stat(location)  # noqa: PTH116 - a Path takes longer
+            if self._infos[file] != (status.st_size, str(status.st_mtime_ns).encode()):
                 raise changed(location)
             if reader is None:
                 reader = _reader(self._local(file), metadata)
@@ -281,7 +304,7 @@ class ParquetFiles:
 
     def _check_fits(self, group: RowGroup, columns: Sequence[Names]) -> None:
         """Refuses a row group that is larger than memory: by its pages, or by its rows, which may be all the same."""
-        schema = self._footers[group.file].schema
+        schema = self._footers[group.file].columns.schema
         fields = [schema.field(name).type for name in {names[0] for names in columns} - self.partitions.keys()]
         rows = group.rows * sum(field.bit_width // 8 for field in fields if is_fixed_width(field))
         check_fits(
@@ -296,19 +319,14 @@ class ParquetFiles:
         return sorted({index for names in columns for index in self._leaves(file, names)})
 
     def _leaves(self, file: int, names: Names) -> Sequence[int]:
-        leaves = self._footers[file].leaves
+        leaves = self._footers[file].columns.leaves
         if names in leaves or names[0] in self.partitions:
             return () if names[0] in self.partitions else leaves[names]
         return self._leaves(file, names[:-1])  # a struct of nothing but nulls may have no members
 
-    def _stamp(self, file: int) -> tuple[int, int]:
-        """Size and time of the last change of a local file: another one may have its size, and its row groups."""
-        status = Path(str(local_path(self.locations[file]))).stat()
-        return status.st_size, status.st_mtime_ns
-
     def _local(self, file: int) -> Any:
         """A local file, open; by bytes, since names need not be UTF-8."""
-        return pa.OSFile(os.fsencode(str(local_path(self.locations[file]))))
+        return pa.OSFile(os.fsencode(self.locations[file]))
 
     @contextmanager
     def _named(self, file: int) -> Iterator[None]:
@@ -329,7 +347,7 @@ class ParquetFiles:
         while len(kept) > _OPEN:
             _, dropped = kept.popitem(last=False)
             if kept is self._idle:
-                dropped.close(force=True)
+                dropped.close()
 
 
 def encrypted_text(location: str, what: str) -> str:
@@ -346,7 +364,7 @@ def _encrypted(metadata: Any) -> frozenset[int]:
     def unread(start: int, stop: int) -> bytes:
         raise OSError(f"bytes {start} to {stop} are not read")
 
-    reader, found = _reader(pa.PythonFile(RangeFile(1 << 62, {}, unread), mode="r"), metadata).reader, set()
+    reader, found = _reader(pa.PythonFile(RangeFile(1 << 62, {}, unread), mode="r"), metadata), set()
     for group, index in product(range(metadata.num_row_groups), range(metadata.num_columns)):
         try:
             reader.read_row_group(group, column_indices=[index])
@@ -356,32 +374,61 @@ def _encrypted(metadata: Any) -> frozenset[int]:
 
 
 def _reader(source: Any, metadata: Any = None) -> Any:
-    # INT96 times of the years 1 to 9999 fit in microseconds, and not in nanoseconds.
-    return pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    # Not ParquetFile, which joins the names of all columns. INT96 times of the years 1 to 9999 fit in microseconds, and
+    # not in nanoseconds.
+    reader = pq.ParquetReader()
+    reader.open(source, metadata=metadata, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    return reader
 
 
-def _sharing(footers: Iterable[Footer]) -> Iterator[Footer]:
-    """Yields the footers with their leaves; those of equal schemas share them."""
-    known: list[Footer] = []
-    for footer in footers:
-        same = next((each for each in known[-_ALIKE:] if each.schema.equals(footer.schema)), None)
-        if same is None:
-            leaves: dict[Names, list[int]] = {}  # which Parquet names by joined names
-            below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in footer.schema)
-            for index, names in enumerate(below):
-                for depth in range(1, len(names) + 1):
-                    leaves.setdefault(names[:depth], []).append(index)
-            same = footer._replace(leaves=leaves)
-            known.append(same)
-        yield footer._replace(schema=same.schema, leaves=same.leaves)
+def _row_groups(file: int, metadata: Any) -> list[RowGroup]:
+    """The row groups with rows."""
+    found, first = [], 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if rows := group.num_rows:
+            found.append(RowGroup(file, number, first, rows, group.total_byte_size))
+        first += rows
+    return found
 
 
-def _leaves_below(kind: Any, names: Names) -> Iterator[Names]:
+def _nulls(metadata: Any, groups: Sequence[RowGroup], leaves: Sequence[int]) -> dict[int, tuple[RowGroup, int]]:
+    """Of each leaf with nulls: the first row group with some, and their number."""
+    found: dict[int, tuple[RowGroup, int]] = {}
+    for group in groups:
+        described = metadata.row_group(group.number)
+        for index in leaves:
+            statistics = described.column(index).statistics
+            if statistics is not None and (count := statistics.null_count):
+                first, before = found.get(index, (group, 0))
+                found[index] = first, before + count
+    return found
+
+
+def _file_columns(schema: Any, wanted: Collection[str] | None, known: list[FileColumns]) -> FileColumns:
+    """The columns of a schema: those known of an equal one, or new ones, which become known."""
+    for columns in known[-_ALIKE:]:
+        if columns.schema.equals(schema):
+            return columns
+    leaves: dict[Names, list[int]] = {}  # which Parquet names by joined names
+    flat = []
+    below = chain.from_iterable(_leaves_below(field.type, (field.name,)) for field in schema)
+    for index, (names, kind) in enumerate(below):
+        for depth in range(1, len(names) + 1):
+            leaves.setdefault(names[:depth], []).append(index)
+        if not is_nested(getattr(kind, "storage_type", kind)) and (wanted is None or names[0] in wanted):
+            flat.append(index)
+    known.append(FileColumns(schema, leaves, flat))
+    return known[-1]
+
+
+def _leaves_below(kind: Any, names: Names) -> Iterator[tuple[Names, Any]]:
+    """Yields the names and the type of the column, or the member of structs, that each leaf is in."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _leaves_below(field.type, (*names, field.name))
     else:
-        yield from [names] * _width(kind)
+        yield from [(names, kind)] * _width(kind)
 
 
 def _width(kind: Any) -> int:

@@ -32,7 +32,7 @@ class RowGroups(BaseSource):
 
     def __init__(self, files: ParquetFiles, leaves: TableLeaves):
         self.files, self.leaves = files, leaves
-        rows = np.array([group.rows for group in files.groups], np.int64)
+        rows = files.groups["rows"]
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
 
@@ -74,7 +74,7 @@ class RowGroups(BaseSource):
         Raises:
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
-        groups = [self.files.groups[index] for index in indices]
+        groups = list(map(self.files.group, indices))
         names = [leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)]
         for group, table in zip(groups, self.files.read(groups, names), strict=True):
             # Only texts of more than 2 GiB are decoded to several chunks.
@@ -85,12 +85,12 @@ class RowGroups(BaseSource):
 
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""
-        return self.files.groups[index].size
+        return int(self.files.groups["size"][index])
 
     def group_of(self, row: int) -> tuple[RowGroup, int]:
         """The row group of a row, and the row of its file."""
         index = int(np.searchsorted(self.starts, row, side="right")) - 1
-        group = self.files.groups[index]
+        group = self.files.group(index)
         return group, group.first_row + row - int(self.starts[index])
 
 

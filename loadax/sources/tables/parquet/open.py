@@ -19,7 +19,7 @@ from loadax.errors import SourceError
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
 from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import is_remote, local_path
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
@@ -52,7 +52,8 @@ def open_parquet(
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    parquet = ParquetFiles(locations, files, partition_columns(paths, locations))
+    wanted = columns if columns is None else {columns} if isinstance(columns, str) else set(columns)
+    parquet = ParquetFiles(locations, files, partition_columns(paths, locations), wanted)
     first, schema = next(parquet.schemas())
     names = column_names(columns, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
@@ -74,7 +75,7 @@ def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
     """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
     yield pa.table({name: values[:0] for name, values in files.partitions.items()})
     read = [(name,) for name in columns if name not in files.partitions]
-    yield from files.read(files.groups, read) if read else ()
+    yield from files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
 
 
 def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
@@ -126,7 +127,7 @@ def _folder(path: str, files: set[str]) -> str:
 
 def _pairs(location: str, above: int) -> dict[str, str | None]:
     folders = location.split("/")[above:-1]
-    if local_path(location) is None:
+    if is_remote(location):
         folders = list(map(unquote, folders))
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
     return {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}

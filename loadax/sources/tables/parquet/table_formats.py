@@ -14,7 +14,7 @@ import pyarrow as pa
 from loadax.core.formatting import with_article
 from loadax.errors import SourceError
 from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import is_remote, local_path
 
 _SCAN = "loadax.from_arrow(pyiceberg.table.StaticTable.from_metadata({1!r}).scan().to_arrow())"
 _HUDI = "loadax.from_arrow(pyarrow.Table.from_batches(hudi.HudiTable({0!r}).read()))"
@@ -38,7 +38,7 @@ def refuse_tables(paths: Any, locations: Sequence[str], files: Files) -> None:
         SourceError: When there is such a table; says how to read it.
     """
     named = {_plain(os.fspath(path)) for path in (paths if isinstance(paths, list | tuple) else [paths])}
-    chosen = set(map(_plain, locations))
+    chosen = {unquote(location) if is_remote(location) else location for location in locations}
     for folder, name, newest in _tables({file.rpartition("/")[0] for file in chosen} or named, files):
         within = {file for file in chosen if file.startswith(f"{folder}/")}
         *_, call, package = _FORMATS[name]

@@ -1,5 +1,8 @@
 """Parquet files against what Arrow gives for their tables: every row, each row group once, and bad files by name."""
 
+import re
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -59,6 +62,40 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
 
 COLUMNS: set[tuple[str, ...]] = set()
 """Columns that were read since `decoded` was set up."""
+
+
+def test_opening_parses_each_footer_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in range(100):  # more than are kept open
+        parquet.write_table(pa.table({"x": [file, file]}), tmp_path / f"{file:03}.parquet")
+    opened, make = Counter[str](), parquet.ParquetReader
+    monkeypatch.setattr(parquet, "ParquetReader", lambda: [opened.update(["reader"]), make()][1])
+    data = loadax.from_parquet(tmp_path)
+    assert opened.total() == 100
+    assert data.read(np.arange(200))["x"].tolist() == np.repeat(np.arange(100), 2).tolist()
+
+
+def test_nulls_of_many_row_groups_and_files_are_counted_by_footers(tmp_path: Path) -> None:
+    for file in range(3):
+        table = pa.table({"x": [1, 2, None, 4, None, None], "y": [0] * 6})
+        parquet.write_table(table.slice(0, 2) if file == 0 else table, tmp_path / f"{file}.parquet", row_group_size=2)
+    first = f"column 'x' has 6 nulls, the first in row 2 of {tmp_path / '1.parquet'}, which an array can't hold"
+    with pytest.raises(SourceError, match=re.escape(first)):
+        loadax.from_parquet(tmp_path)
+    assert loadax.from_parquet(tmp_path, columns="y")[13]["y"] == 0
+    assert loadax.from_parquet(tmp_path, nulls=-1)[4]["x"] == -1
+
+
+@pytest.mark.processes
+def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"x": [1, 2], "t": ["a", "b"], "l": [[1], [2, 3]]}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "t": "a", "l": [1, 2]}\n')
+    program = (
+        "import sys, loadax\n"
+        f"print([*loadax.from_parquet({str(tmp_path / 'a.parquet')!r})][1]['l'].tolist())\n"
+        f"print([*loadax.from_jsonl({str(tmp_path / 'a.jsonl')!r})][0]['l'].tolist(), 'pandas' in sys.modules)\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANG)
+    assert printed.stdout.split("\n") == ["[2, 3]", "[1, 2] False", ""]
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 3000, 0])
