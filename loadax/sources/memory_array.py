@@ -46,7 +46,8 @@ class MemoryArray:
         return self._array[:] if self._file is None else None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        make, arguments, state, *_ = super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, state, *_ = reduced
         array = shared_strings(self._array) if protocol >= OUT_OF_BAND else self._array
         return make, arguments, {**state, "_array": array, "_extent": None}  # another process maps the file again
 
@@ -64,7 +65,7 @@ class MemoryArray:
 
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
-        array = self._checked()
+        array: Any = self._checked()
         if isinstance(array, SharedStrings):
             return array[run_rows(first, count)].reshape(-1, count)
         shape = (len(array) - count + 1, count, *array.shape[1:])

@@ -38,7 +38,7 @@ def pack(
     """
     descriptor, arrays = nameless_file(), list[tuple[int, int]]()
     try:
-        with open(descriptor, "wb", closefd=False) as file:  # noqa: PTH123 - a descriptor has no path
+        with open(descriptor, "wb", closefd=False) as file:
 
             def write(raw: memoryview) -> None:
                 arrays.append((align(file.tell()), raw.nbytes))

@@ -1,7 +1,6 @@
 """SharedStrings: rows of `str` or `bytes` in a few buffers, of which all worker processes map one copy."""
 
 from collections.abc import Iterator
-from functools import partial
 from pickle import PickleBuffer
 from typing import Any, final
 
@@ -12,14 +11,16 @@ from loadax.protocols import Array
 OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
 _BLOCK = 1 << 16  # rows a block
 _ENCODING = "utf-8", "surrogatepass"  # of any str
-_DECODERS = {str: partial(str, encoding=_ENCODING[0], errors=_ENCODING[1]), bytes: bytes}
 
 
 def shared_strings(rows: Any) -> Any:
     """What to pickle in place of an array: `SharedStrings` if all entries are `str`, or all `bytes`; else the array."""
     one_by_one = isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim == 1
     kinds = {*map(type, rows.flat)} if one_by_one else set()
-    return SharedStrings(kinds.pop(), rows) if kinds in ({str}, {bytes}) else rows
+    if kinds not in ({str}, {bytes}):
+        return rows
+    kind = kinds.pop()
+    return SharedStrings(kind, len(rows), _encoded(kind, rows))
 
 
 @final
@@ -28,40 +29,38 @@ class SharedStrings:
 
     Args:
         kind: `str` or `bytes`.
-        given: object[n], the strings; or their number, where the buffers are appended.
+        count: Number of strings.
+        buffers: Two for each block: int64 bounds of its rows, in bytes, and their bytes. A list while unpickling.
     """
 
-    def __init__(self, kind: type, given: Array | int):
-        self._kind, self._given = kind, given
-        # Each block has two: int64 bounds of its rows, in bytes, and their bytes.
-        self._buffers: list[memoryview] = []
+    def __init__(self, kind: type, count: int, buffers: Any):
+        self._kind, self._count, self._buffers = kind, count, buffers
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        buffers = self._buffers if isinstance(self._given, int) else _encoded(self._kind, self._given)
-        # An iterator, so that only one block at a time takes memory.
-        items = map(PickleBuffer if protocol >= OUT_OF_BAND else bytes, buffers)
-        return SharedStrings, (self._kind, len(self)), None, items
+        # Their iterator, so that only one block at a time takes memory.
+        buffers = map(PickleBuffer if protocol >= OUT_OF_BAND else bytes, self._buffers)
+        return SharedStrings, (self._kind, self._count, []), None, buffers
 
     def append(self, buffer: Any) -> None:
         """Appends a buffer; called while unpickling."""
         self._buffers.append(memoryview(buffer).cast("B").cast("B" if len(self._buffers) % 2 else "q"))
 
     def __len__(self) -> int:
-        return self._given if isinstance(self._given, int) else len(self._given)
+        return self._count
 
     def __getitem__(self, index: Any) -> Array:
         """object[n]: decoded rows, of a slice or int64[n]."""
-        rows = np.arange(len(self))[index] if isinstance(index, slice) else index
-        strings, decode = np.empty(len(rows), object), _DECODERS[self._kind]
+        rows = np.arange(self._count)[index] if isinstance(index, slice) else index
+        strings, encoding = np.empty(len(rows), object), _ENCODING if self._kind is str else ()
         blocks, places = np.divmod(rows, _BLOCK)
         for row, (block, place) in enumerate(zip(blocks.tolist(), places.tolist(), strict=True)):
             bounds, encoded = self._buffers[2 * block : 2 * block + 2]
-            strings[row] = decode(encoded[bounds[place] : bounds[place + 1]])
+            strings[row] = self._kind(encoded[bounds[place] : bounds[place + 1]], *encoding)
         return strings
 
 
 def _encoded(kind: type, strings: Array) -> Iterator[Any]:
-    """The buffers of strings: two for each block."""
+    """The buffers of strings."""
     for low in range(0, len(strings), _BLOCK):
         block = strings[low : low + _BLOCK].tolist()
         joined = kind().join(block)

@@ -16,8 +16,8 @@ from loadax.sources.arrays import ArraySource
 from loadax.sources.io import shared_strings
 from loadax.sources.io.shared_strings import SharedStrings
 
-TEXTS = ["", "plain", "naïve", "日本語", "🙂 and 𝔘", "nul \0 in it", "\ud83d", "\ud83d\ude00", "end"] * 5
-ROWS = {
+TEXTS = ["", "plain", "naïve", "日本語", "🙂 and 🦆", "nul \0 in it", "\ud83d", "\ud83d\ude00", "end"] * 5
+ROWS: dict[str, list[Any]] = {
     "ascii": ["", "a", "bc"] * 9,
     "any text": TEXTS,
     "bytes": [text.encode("utf-8", "surrogatepass") for text in TEXTS],
@@ -51,8 +51,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_strings, "_BLOCK", 4)
 
 
-def leaf_of(source: ArraySource) -> Any:
-    return source._arrays[0]._array  # noqa: SLF001
+def array_of(source: Any) -> Any:
+    return source._arrays[0]._array
 
 
 def assert_same(found: Any, expected: list[Any]) -> None:
@@ -65,7 +65,7 @@ def test_rows_in_another_process_are_equal_and_of_the_same_types(name: str) -> N
     values = ROWS[name]
     source = ArraySource({"text": objects(values)})
     for sent in (there_and_back(source), there_and_back(there_and_back(source)), pickle.loads(pickle.dumps(source, 5))):
-        assert isinstance(leaf_of(sent), SharedStrings) == (name in SHARED)
+        assert isinstance(array_of(sent), SharedStrings) == (name in SHARED)
         rows = np.random.default_rng(0).integers(0, max(len(values), 1), 3 * len(values))
         assert_same(sent.read(rows)["text"], [values[row] for row in rows])
         assert_same(sent.held(1 << 30)[0], values)
@@ -76,14 +76,14 @@ def test_rows_in_another_process_are_equal_and_of_the_same_types(name: str) -> N
 def test_older_protocols_and_copies_keep_the_array() -> None:
     source = ArraySource({"text": objects(TEXTS)})
     for same in (copy.copy(source), copy.deepcopy(source), pickle.loads(pickle.dumps(source, 4))):
-        assert isinstance(leaf_of(same), np.ndarray)
+        assert isinstance(array_of(same), np.ndarray)
         assert_same(same.read(np.arange(len(TEXTS)))["text"], TEXTS)
     sent = there_and_back(source)
     for same in (copy.copy(sent), copy.deepcopy(sent), pickle.loads(pickle.dumps(sent, 4))):
         assert_same(same.read(np.arange(len(TEXTS)))["text"], TEXTS)
 
 
-def test_only_a_fingerprinted_sample_is_the_same() -> None:
+def test_sample_for_fingerprints_is_the_same() -> None:
     source = ArraySource({"text": objects(TEXTS)})
     here, there = source.held(64)[0], there_and_back(source).held(64)[0]
     assert_same(there, list(here))
@@ -103,7 +103,7 @@ def test_views_windows_and_bounds(cut: Any) -> None:
 
 def test_ragged_strings_can_be_sent() -> None:
     array = objects(TEXTS)
-    source = ArraySource(array)._arrays[0]  # noqa: SLF001
+    source: Any = ArraySource(array)._arrays[0]
     sent = there_and_back(source)
     first, lengths = np.array([0, 5, 20]), np.array([3, 4, 9])
     assert sent.gather(first, lengths).tolist() == source.gather(first, lengths).tolist()
