@@ -10,6 +10,7 @@ from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
 from loadax.sources.io.byte_stream import take_parts
 from loadax.sources.io.locations import MappedExtent, mapped_extent, mapped_file
+from loadax.sources.io.shared_strings import OUT_OF_BAND, SharedStrings, shared_strings
 
 _LARGE = 1 << 10  # bytes: entries that are copied faster one by one, into their destination, than as runs twice
 
@@ -27,8 +28,7 @@ class MemoryArray:
     def __init__(self, array: Array):
         self._file = mapped_file(array)
         # A plain view: every operation on a memmap pays the cost of the subclass.
-        self._array = array.view(np.ndarray)
-        self.memory = self._array if self._file is None else None  # the array, unless it is mapped from a file
+        self._array: Any = array.view(np.ndarray)
         self.addresses = [] if self._file is None else [str(Path(self._file.name).absolute())]
         self._extent: MappedExtent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
@@ -40,24 +40,34 @@ class MemoryArray:
     def __repr__(self) -> str:
         return "in memory" if self._file is None else "memory-mapped"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_extent": None}  # another process maps the file again
+    @property
+    def memory(self) -> Array | None:
+        """The array, unless it is mapped from a file."""
+        return self._array[:] if self._file is None else None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, state, *_ = reduced
+        array = shared_strings(self._array) if protocol >= OUT_OF_BAND else self._array
+        return make, arguments, {**state, "_array": array, "_extent": None}  # another process maps the file again
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
         array = self._checked()
         # NumPy's `take` would first copy a whole array that is not contiguous.
-        plain = array.flags.c_contiguous and array.flags.aligned and not array.dtype.hasobject
+        plain = not self.spec.dtype.hasobject and array.flags.c_contiguous and array.flags.aligned
         if columns == self.whole and plain and array.dtype == out.dtype and out.flags.c_contiguous:
             # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked before.
             array.take(rows, axis=0, out=out, mode="wrap")
         else:
-            index: Any = (rows, *(slice(*column) for column in columns))
+            index: Any = (rows, *(slice(*column) for column in columns)) if columns else rows
             out[...] = array[index]
 
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
-        array = self._checked()
+        array: Any = self._checked()
+        if isinstance(array, SharedStrings):
+            return array[run_rows(first, count)].reshape(-1, count)
         shape = (len(array) - count + 1, count, *array.shape[1:])
         runs = np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], *array.strides), writeable=False)
         index: Any = (first, slice(None), *(slice(*column) for column in columns))
@@ -65,7 +75,7 @@ class MemoryArray:
 
     def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
         """Copies as `runs` does, into memory."""
-        if self._array[:1].nbytes < _LARGE or not out.flags.c_contiguous:
+        if self.spec.nbytes < _LARGE or not out.flags.c_contiguous:
             out[...] = self.runs(first, count, columns)
         else:
             self.read_into(run_rows(first, count), columns, out.reshape(-1, *out.shape[2:]))
@@ -76,8 +86,7 @@ class MemoryArray:
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The file of entries, with their bytes where these are contiguous."""
-        entries = self._array[start:stop]
-        if self._file is None or not entries.size:
+        if self._file is None or not (entries := self._array[start:stop]).size:
             return []
         if not entries.flags.c_contiguous:
             return [Location(self._file.name)]

@@ -1,5 +1,6 @@
 """What an example looks like, and what happens to a row that looks otherwise."""
 
+import sys
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given as for_all, strategies as st
 
 from loadax.core import spec
-from loadax.core.spec import check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
+from loadax.core.spec import check_batch, flatten_spec, normalise_spec, own, own_all, spec_of, split_rows, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec
@@ -192,3 +193,45 @@ def test_an_example_of_ones_own_shares_no_memory() -> None:
 def test_rows_of_a_batch_are_its_examples() -> None:
     assert split_rows({"a": np.arange(2), "b": (np.arange(4).reshape(2, 2),)}, 2)[1]["b"][0].tolist() == [2, 3]
     assert split_rows({}, 3) == [{}, {}, {}]
+
+
+ROW = {"x": np.arange(3.0), "y": np.arange(4, dtype=np.int32)}
+LIKE_ROWS: dict[str, list[Any]] = {
+    "arrays": [ROW, ROW],
+    "scalars": [{"x": np.array(1.0)}, {"x": np.float32(2)}, {"x": 3}],
+    "arrays without dimensions": [{"x": np.arange(2)}, {"x": np.array(1)}],
+    "text and numbers": [{"x": "a", "y": 1}, {"x": b"b", "y": 2.5}],
+    "nested": [{"x": {"a": np.arange(2)}}, {"x": {"a": np.arange(2)}}],
+    "other keys": [{"x": np.arange(2)}, {"y": np.arange(2)}],
+    "more keys": [{"x": np.arange(2)}, {"x": np.arange(2), "y": np.arange(2)}],
+    "bare": [np.arange(2), np.arange(2)],
+    "other order": [{"x": 1, "y": np.arange(2)}, {"y": np.arange(2), "x": 1}],
+    "no leaves": [{}, {}],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("name", LIKE_ROWS)
+def test_own_all_is_own_of_each_row(name: str) -> None:
+    rows = LIKE_ROWS[name]
+    copies, expected = own_all(rows, range(len(rows))), [own(row) for row in rows]
+    assert len(copies) == len(expected)
+    for copied, other, row in zip(copies, expected, rows, strict=True):
+        (found, structure), (wanted, wanted_structure) = flatten(copied), flatten(other)
+        assert structure == wanted_structure
+        assert not isinstance(row, dict) or list(copied) == list(row)
+        for leaf, wanted_leaf, given in zip(found, wanted, flatten(row)[0], strict=True):
+            assert type(leaf) is type(wanted_leaf)
+            np.testing.assert_array_equal(leaf, wanted_leaf)
+            assert not np.shares_memory(leaf, given)
+
+
+def test_rows_of_arrays_are_copied_without_a_call_of_python_a_row() -> None:
+    count, called = 1000, list[str]()
+    rows = [ROW] * count
+    sys.setprofile(lambda _frame, event, _value: called.append(event))
+    try:
+        own_all(rows, range(count))
+    finally:
+        sys.setprofile(None)
+    assert called.count("call") < count / 10

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from loadax.core.buffers import align
 from loadax.errors import WorkerError
 from loadax.loader.workers.shared_memory import nameless_file
-from loadax.sources.passes.pickling import dump, extents_of
+from loadax.sources.passes.pickling import dump
 
 _unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 
@@ -35,19 +36,21 @@ def pack(
     Raises:
         Exception: Whatever pickling raises.
     """
-    message, buffers = dump(value, by_value, instead)
-    extents = extents_of(buffers)
-    size = max((first + length for first, length in extents), default=1)
-    descriptor = nameless_file()
+    descriptor, arrays = nameless_file(), list[tuple[int, int]]()
     try:
-        os.ftruncate(descriptor, size)
-        with mmap.mmap(descriptor, size) as memory:
-            for raw, (first, length) in zip(buffers, extents, strict=True):
-                memory[first : first + length] = raw
+        with open(descriptor, "wb", closefd=False) as file:
+
+            def write(raw: memoryview) -> None:
+                arrays.append((align(file.tell()), raw.nbytes))
+                file.seek(arrays[-1][0])
+                file.write(raw)
+
+            message = dump(value, write, by_value, instead)
+            file.write(b"\0")  # an empty file can't be mapped
     except BaseException:
         os.close(descriptor)
         raise
-    return PickledPayload(message, descriptor, tuple(extents))
+    return PickledPayload(message, descriptor, tuple(arrays))
 
 
 def unpack(payload: PickledPayload) -> Any:

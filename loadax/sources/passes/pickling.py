@@ -34,6 +34,7 @@ from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, map_of, mapped_extent
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
+Keep: TypeAlias = Callable[[memoryview], Any]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _registry = threading.RLock()
@@ -41,29 +42,29 @@ _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
 
-def dump(value: Any, by_value: Sequence[str] = (), instead: Instead = ()) -> tuple[bytes, list[memoryview]]:
+def dump(value: Any, keep: Keep, by_value: Sequence[str] = (), instead: Instead = ()) -> bytes:
     """Pickles `value`, with its large arrays apart.
 
     Args:
         value: Picklable object.
+        keep: Function that is called with the bytes of each large array, of which some exist only meanwhile.
         by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
         instead: Objects within it, and arguments of `restored`, which makes what to send instead of them.
 
     Raises:
-        Exception: Whatever pickling raises.
+        Exception: Whatever pickling raises, or `keep`.
     """
-    buffers: list[memoryview] = []
 
     def out_of_band(buffer: Any) -> bool:
         small = bool(buffer.raw().nbytes < _SMALL)
         if not small:
-            buffers.append(buffer.raw())
+            keep(buffer.raw())
         return small
 
     out = io.BytesIO()
     with _by_value(by_value):
         _Pickler(out, out_of_band, instead).dump(value)
-    return out.getvalue(), buffers
+    return out.getvalue()
 
 
 def extents_of(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:

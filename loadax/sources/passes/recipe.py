@@ -63,8 +63,9 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
         ArgumentError: When it can't be pickled.
         SourceError: When it can't be written.
     """
+    buffers: list[memoryview] = []
     try:
-        message, buffers = dump(work, by_value)
+        message = dump(work, buffers.append, by_value)
     except Exception as error:
         raise ArgumentError(
             f"{work.label} can't be sent to the workers of the executor: {type(error).__name__}: {error}; leave "
