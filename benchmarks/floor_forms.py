@@ -1,4 +1,4 @@
-"""The bare work of each workload, without a loader, each as a `prepare(workload, folder, sharding)` (see contestants.py)."""
+"""The bare work of each workload, without a loader: `prepare(workload, folder, sharding)` (see contestants.py)."""
 
 import os
 from collections import deque

@@ -8,12 +8,9 @@ round by round: CPU time that the floor takes for a row, divided by loadax's; an
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,6 +197,7 @@ def measure(names: list[str], options: argparse.Namespace, folder: Path) -> dict
         sides["before"] = {**environment(), "PYTHONPATH": str(options.package.resolve())}
     references = {_side(CASES[name]) for name in names}
     found: dict[str, Any] = {}
+    order = random.Random(0)
     with ExitStack() as stack:
         children: dict[str, Child] = {}
         for side in (*sides, *sorted(references)):
@@ -222,7 +220,7 @@ def measure(names: list[str], options: argparse.Namespace, folder: Path) -> dict
                 turn["whole"] = steps_per_epoch(workload)
             rounds: dict[str, list[Any]] = {side: [] for side in asked}
             for index in range(-1, 1 if options.quick else options.rounds):  # the first warms up
-                for side in asked if index % 2 else asked[::-1]:
+                for side in order.sample(asked, len(asked)):
                     taken = children[side].ask("round", **turn)
                     if index >= 0:
                         rounds[side].append(taken)

@@ -38,7 +38,7 @@ class Table:
         columns = self._columns()
         parquet.write_table(pa.table(columns), self.path(folder), row_group_size=GROUP, compression="none")
 
-    def data(self, folder: Path) -> Data:
+    def data(self, _folder: Path) -> Data:
         """The same rows in memory."""
         return Arrays(self._columns())
 
