@@ -8,6 +8,7 @@ round by round: CPU time that the floor takes for a row, divided by loadax's; an
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import tempfile
