@@ -4,9 +4,9 @@ An emulated accelerator takes a batch, waits until all of its bytes are there, a
 takes. Its utilisation is the time that it slept, divided by all of its time; MLPerf Storage asks for 90 %.
 Several accelerators share this machine, each with a loader of its own over its share of the files, as on a host with
 several. Models, as in MLPerf Storage: ResNet-50, records of 114,660 bytes, and 3D U-Net, files of 146,600,628 bytes, of
-which this measures a 32nd, at an eighth of the rate. All on CPU, from the page cache: bytes are read and stacked, not decoded, and no accelerator
-is used. Compute times are those of an A100, for a batch that is as much smaller. loadax, Grain and torch take turns,
-each in a process of its own; those that are not installed are left out.
+which this measures a 32nd, at an eighth of the rate. All on CPU, from the page cache: bytes are read and stacked, not
+decoded, and no accelerator is used. Compute times are those of an A100, for a batch that is as much smaller. loadax,
+Grain and torch take turns, each in a process of its own; those that are not installed are left out.
 """
 
 import argparse

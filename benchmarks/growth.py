@@ -122,8 +122,8 @@ def _parts(n: int) -> list[Any]:
 
 
 def _quarantine(n: int, _folder: Path) -> Measured:
-    data = loadax.from_arrays({"x": np.zeros(2_000_000, np.float32)}).shuffle(0)
-    bad = np.random.default_rng(0).choice(2_000_000, n, replace=False)
+    data = loadax.from_arrays({"x": np.zeros(10_000_000, np.float32)}).shuffle(0)
+    bad = np.random.default_rng(0).choice(10_000_000, n, replace=False)
     loader = loadax.Dataloader(data, _BATCH, quarantine=bad, on_error=loadax.MaskErrors(), num_workers=0)
     batches = iter(loader)
     for _ in range(3):
