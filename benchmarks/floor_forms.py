@@ -156,4 +156,6 @@ def _placed(tiles: list[NDArray[Any]], sharding: NamedSharding) -> jax.Array:
     """Places a batch by the public call that takes least."""
     rows = len(tiles[0])
     shape = (rows * len(tiles), *tiles[0].shape[1:])
-    return jax.make_array_from_callback(shape, sharding, lambda index: tiles[(index[0].start or 0) // rows])
+    return jax.make_array_from_callback(
+        shape, sharding, lambda index: tiles[((index or (slice(0),))[0].start or 0) // rows]
+    )
