@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TextIO, final
 
 _FEWEST = 3  # minimum number of batches in a lead-in and in a timed window
 _LONGEST = 8.0  # maximum number of seconds for first batches
@@ -221,15 +221,26 @@ def _memory() -> int:
     return total << 10
 
 
-def main() -> None:
-    """Executes commands until stdin ends."""
-    # Libraries may print: the replies get the real stdout, and prints go to stderr.
+def quieted() -> TextIO:
+    """Real stdout, for replies; what libraries print goes to stderr from now on."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # loadax would warn about slow reads, since the process is stopped between its turns
     logging.getLogger("loadax").setLevel(logging.ERROR)
     # torch forks by default, and its children leave JAX alone
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+    return answers
+
+
+def serve(answers: TextIO, answer: Callable[..., Any]) -> None:
+    """Answers commands from stdin until it ends."""
+    for line in sys.stdin:
+        print(json.dumps(answer(**json.loads(line))), file=answers, flush=True)
+
+
+def main() -> None:
+    """Executes commands until stdin ends."""
+    answers = quieted()
     import jax
     import numpy as np
     from contestants import CONTESTANTS
@@ -242,10 +253,7 @@ def main() -> None:
         NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data")),
     )
     measured = Measured(workload, Path(folder), CONTESTANTS[kind][name].prepare(workload, Path(folder), sharding))
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(measured, command.pop("do"))(**command)
-        print(json.dumps(answer), file=answers, flush=True)
+    serve(answers, lambda do, **arguments: getattr(measured, do)(**arguments))
     measured.end()
 
 

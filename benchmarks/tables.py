@@ -286,21 +286,94 @@ def setting(results: Results) -> list[str]:
     ]
 
 
-def stages(taken: dict[str, dict[str, float]]) -> list[str]:
-    """What micro.py measured of the pieces that a batch is made by."""
-    lines = ["| | a call | a row |", "|---|---:|---:|"]
-    for label, figures in taken.items():
-        if not label.startswith("permute 1 "):
-            lines.append(
-                f"| {label} | {figures['seconds'] * 1e6:,.0f} µs "
-                f"| {figures['seconds'] / figures['rows'] * 1e9:,.0f} ns |"
-            )
+def floors(found: dict[str, Any]) -> list[str]:
+    """What floors.py measured: medians of its runs; what misses its goal in bold."""
+    lines = [
+        "| loadax beside | goal | by CPU: before | after | by rows/s: before | after |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for case in found.values():
+        shares = case["kind"] == "share"
+        goal = "" if case["goal"] is None else f"{case['goal']:g}" if shares else f"at most {case['goal']:g}"
+        cells = [_floor(case, side) for side in ("before", "after")]
+        cells += [_median([run[side]["rate"] for run in case["runs"] if side in run]) for side in ("before", "after")]
+        lines.append(f"| {case['text']} | {goal} | {' | '.join(cells)} |")
     return lines
 
 
-def blocks(results: Results, taken: dict[str, dict[str, float]]) -> dict[str, list[str]]:
-    """All tables that these results make, by name."""
-    made = {"stages": stages(taken)} if taken else {}
+def _floor(case: dict[str, Any], side: str) -> str:
+    kinds: dict[str, Callable[[Any], float]] = {
+        "share": lambda figures: figures["cpu"],
+        "times": lambda figures: 1 / figures["cpu"],
+        "step": lambda figures: figures["step_us"],
+    }
+    figures = [kinds[case["kind"]](run[side]) for run in case["runs"] if side in run]
+    text = _median(figures)
+    if not figures or case["goal"] is None:
+        return text
+    figure = round(statistics.median(figures), 2)
+    met = figure >= case["goal"] if case["kind"] == "share" else figure <= case["goal"]
+    return text if met else f"**{text}**"
+
+
+def _median(figures: list[float]) -> str:
+    return times(statistics.median(figures)) if figures else ""
+
+
+def growth(found: dict[str, Any]) -> list[str]:
+    """What growth.py measured; what misses its goal in bold."""
+    lines = [
+        "| | n | before | after | asked | exponent: before | after | asked |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for cost in found.values():
+        unit = "" if cost["unit"] == "bytes" else f" {cost['unit']}"
+        sides = [cost.get(side) for side in ("before", "after")]
+        figures = [_held(side and side["figures"][-1], cost["most"], f"{{:,.3g}}{unit}") for side in sides]
+        exponents = [_held(side and side["exponent"], cost["exponent"], "{:.1f}") for side in sides]
+        most = "" if cost["most"] is None else f"{cost['most']:g}{unit}"
+        cells = [cost["text"], f"{cost['sizes'][-1]:,}", *figures, most, *exponents, f"{cost['exponent']:g}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _held(figure: float | None, most: float | None, text: str) -> str:
+    if figure is None:
+        return ""
+    return text.format(figure) if most is None or figure <= most else f"**{text.format(figure)}**"
+
+
+def accelerators(found: dict[str, Any]) -> list[str]:
+    """The most emulated accelerators that each loader keeps busy."""
+    loaders = list(dict.fromkeys(name for entry in found.values() for name in entry["loaders"]))
+    lines = [f"| accelerators at 90% | {' | '.join(loaders)} |", "|---|" + "---:|" * len(loaders)]
+    for model, entry in found.items():
+        cells = []
+        for name in loaders:
+            loader = entry["loaders"].get(name)
+            one = loader and loader["measured"].get("1")
+            cells.append(
+                ""
+                if not loader
+                else f"{loader['most']} (one: {one['utilisation']:.0%})"
+                if one
+                else f"{loader['most']}"
+            )
+        lines.append(f"| {model}, {entry['text']} | {' | '.join(cells)} |")
+    return lines
+
+
+_OF_SCRIPTS = {"floors": floors, "growth": growth, "accelerators": accelerators}
+
+
+def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
+    """All tables that these results make, by name.
+
+    Args:
+        results: Runs of run.py, by workload.
+        found: Results of floors.py, growth.py and accelerators.py.
+    """
+    made = {name: table(found[name]) for name, table in _OF_SCRIPTS.items() if name in found}
     if results:
         made |= {"setting": setting(results), "overview": overview(results), "shows": shows(results)}
     if any(name in _STORES for name in results):
@@ -326,7 +399,10 @@ def main() -> None:
     """Reads the results, writes the page and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "results", nargs="*", type=Path, help="files of run.py and micro.py (default: all of benchmarks/results)"
+        "results",
+        nargs="*",
+        type=Path,
+        help="files of run.py, floors.py, growth.py and accelerators.py (default: all of benchmarks/results)",
     )
     parser.add_argument(
         "--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)"
@@ -334,12 +410,13 @@ def main() -> None:
     options = parser.parse_args()
     files = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
     results: Results = {entry["workload"]: entry["runs"] for entry in files if "workload" in entry and entry["runs"]}
-    taken = {label: entry for measured in files for label, entry in measured.get("stages", {}).items()}
-    if not results and not taken:
+    found = {name: measured[name] for measured in files for name in _OF_SCRIPTS if name in measured}
+    if not results and not found:
         parser.error("there are no results; run benchmarks/run.py first")
-    options.page.write_text(rewritten(options.page.read_text(), blocks(results, taken)))
-    plots.draw(results, options.page.parent / "assets")
-    plots.summary(results, options.page.parent / "assets" / "benchmarks-summary.svg")
+    options.page.write_text(rewritten(options.page.read_text(), blocks(results, found)))
+    if results:
+        plots.draw(results, options.page.parent / "assets")
+        plots.summary(results, options.page.parent / "assets" / "benchmarks-summary.svg")
 
 
 def _compared(

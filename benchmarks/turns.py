@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,9 +86,16 @@ class Child:
 def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child]:
     """Starts the process of a contestant, and ends it afterwards."""
     command = [sys.executable, str(_HERE / "contestant.py"), name, workload, str(folder), "quick" if quick else "full"]
+    with started(name, command, environment()) as contestant:
+        yield contestant
+
+
+@contextmanager
+def started(name: str, command: Sequence[str], variables: dict[str, str]) -> Iterator[Child]:
+    """Starts a process that answers commands, and ends it afterwards."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     # Its own process group in this session: if this process is killed, the kernel ends stopped processes of the group.
-    process = subprocess.Popen(command, env=environment(), process_group=0, **pipes)
+    process = subprocess.Popen(command, env=variables, process_group=0, **pipes)
     contestant = Child(name, process)
     try:
         yield contestant
@@ -147,10 +154,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def machine() -> dict[str, str]:
-    """The machine, and the versions of relevant packages."""
+def machine(checkout: Path = _HERE) -> dict[str, str]:
+    """The machine, the versions of relevant packages, and the commit of a checkout."""
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"], cwd=checkout, capture_output=True, text=True, check=False
     )
     packages = (
         "jax",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.benchmarks.scripts import run
+from tests.scripts.benchmarks.scripts import FOLDER, load, run
 
 MOST_CALLS = 43
 
@@ -65,3 +65,53 @@ def test_packing_has_a_line_for_every_method(tmp_path: Path) -> None:
         beside, alone = (line for line in lines if line.startswith(method))
         assert f"{kept[f'{method} beside Grain']['grain_full']:.3%}" in beside
         assert f"{kept[method]['full']:.3%}" in alone
+
+
+def test_floors_keep_every_case_and_what_is_before(tmp_path: Path) -> None:
+    path, cases = (
+        tmp_path / "floors.json",
+        ["tokens-64", "function", "step"],
+    )
+    text = run("floors.py", *cases, "--quick", "--package", str(FOLDER.parent), "--json", str(path))
+    found = json.loads(path.read_text())["floors"]
+    assert list(found) == cases
+    for name, case in found.items():
+        assert name in text
+        [measured] = case["runs"]
+        assert all(measured[side]["cpu"] > 0 and measured[side]["rate"] > 0 for side in ("before", "after"))
+
+
+def test_unknown_floor_is_named() -> None:
+    with pytest.raises(AssertionError, match="no case is called 'token'; there are tokens-1024, "):
+        run("floors.py", "token")
+
+
+def test_floors_gather_the_rows_of_loadax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    floors = load("floors")
+    for name in ("tokens-64", "images", "windows", "parquet-1024", "loop-8"):
+        case = floors.CASES[name]
+        folder = tmp_path / name
+        folder.mkdir()
+        case.quick.write(folder)
+        for side in ("floor", "after"):
+            measured = case.prepared(side, folder, quick=True)
+            assert measured.check(batches=1)["rows"] == case.quick.batch_size, side
+
+
+def test_accelerators_keep_every_loader(tmp_path: Path) -> None:
+    path = tmp_path / "accelerators.json"
+    text = run("accelerators.py", "--quick", "--accelerators", "1", "--json", str(path))
+    found = json.loads(path.read_text())["accelerators"]
+    assert list(found) == ["resnet50", "unet3d"]
+    for model, entry in found.items():
+        assert {"loadax", "grain"} <= set(entry["loaders"])
+        for name, loader in entry["loaders"].items():
+            assert f"{model}, 1 accelerators, {name}" in text
+            assert 0 < loader["measured"]["1"]["utilisation"] <= 1
+
+
+def test_the_most_accelerators_are_those_at_nine_tenths() -> None:
+    most = load("accelerators").most
+    assert most({"1": {"utilisation": 0.95}, "2": {"utilisation": 0.91}, "4": {"utilisation": 0.5}}) == 2
+    assert most({"1": {"utilisation": 0.1}}) == 0

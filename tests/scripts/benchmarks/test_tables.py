@@ -120,17 +120,34 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     assert (tmp_path / "assets" / "benchmarks-tokens.svg").read_text() == picture
 
 
-def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
-    taken = {"permute 1 of 1,000": {"rows": 1, "seconds": 1e-5}, "place 256 tokens": {"rows": 256, "seconds": 2.56e-4}}
-    (tmp_path / "micro.json").write_text(json.dumps({"machine": {}, "stages": taken}))
+def test_floors_growth_and_accelerators_get_their_tables(tmp_path: Path) -> None:
+    def side(cpu: float) -> dict[str, float]:
+        return {"cpu": cpu, "rate": 1.5, "step_us": 80.0}
+
+    runs = [{"before": side(0.5), "after": side(cpu)} for cpu in (0.8, 0.9, 1.0)]
+    floors = {
+        "one": {"text": "a gather", "goal": 0.85, "kind": "share", "runs": runs},
+        "two": {"text": "a loop", "goal": 1.6, "kind": "times", "runs": runs},
+        "three": {"text": "a step", "goal": 60, "kind": "step", "runs": runs[:1]},
+    }
+    cost = {"text": "parts", "sizes": [1, 1000], "unit": "ms", "exponent": 0.2, "most": 0.05}
+    sides = {"before": {"figures": [1, 690.0], "exponent": 1.1}, "after": {"figures": [0.04, 0.04], "exponent": 0.0}}
+    loaders = {"loadax": {"measured": {"1": {"utilisation": 0.97}}, "most": 4}, "grain": {"measured": {}, "most": 0}}
+    (tmp_path / "floors.json").write_text(json.dumps({"floors": floors}))
+    (tmp_path / "growth.json").write_text(json.dumps({"growth": {"state": {**cost, **sides}}}))
+    entry = {"text": "small", "loaders": loaders}
+    (tmp_path / "accelerators.json").write_text(json.dumps({"accelerators": {"resnet50": entry}}))
     page = tmp_path / "page.md"
-    page.write_text("<!-- measured: stages -->\n<!-- end -->\n<!-- measured: shows -->\nkept\n<!-- end -->\n")
-    run("tables.py", str(tmp_path / "micro.json"), "--page", str(page))
-    assert page.read_text() == (
-        "<!-- measured: stages -->\n| | a call | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n"
-        "<!-- end -->\n"
-        "<!-- measured: shows -->\nkept\n<!-- end -->\n"
+    page.write_text(
+        "".join(f"<!-- measured: {name} -->\n<!-- end -->\n" for name in ("floors", "growth", "accelerators"))
     )
+    run("tables.py", *(str(path) for path in sorted(tmp_path.glob("*.json"))), "--page", str(page))
+    lines = page.read_text().splitlines()
+    assert "| a gather | 0.85 | **0.50** | 0.90 | 1.50 | 1.50 |" in lines
+    assert "| a loop | at most 1.6 | **2.00** | 1.11 | 1.50 | 1.50 |" in lines
+    assert "| a step | at most 60 | **80** | **80** | 1.50 | 1.50 |" in lines
+    assert "| parts | 1,000 | **690 ms** | 0.04 ms | 0.05 ms | **1.1** | 0.0 | 0.2 |" in lines
+    assert "| resnet50, small | 4 (one: 97%) | 0 |" in lines
 
 
 def test_without_results_it_says_what_to_run(tmp_path: Path) -> None:
@@ -144,5 +161,5 @@ def test_every_workload_of_the_page_is_one_that_can_be_run() -> None:
     page = (FOLDER.parent / "docs" / "benchmarks.md").read_text()
     blocks = {match[1] for match in tables._BLOCK.findall(page)}
     workloads = load("workloads").FULL.keys() - set(tables._STORES)
-    assert blocks == {"setting", "overview", "shows", "stores", "stages", *workloads}
+    assert blocks == {"setting", "overview", "shows", "stores", "floors", "growth", "accelerators", *workloads}
     assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()
