@@ -169,9 +169,9 @@ class Mixed(BaseOrder):
         if self.stop == "never":
             return ENDLESS
         # A part that is an endless mixture never finishes an epoch.
-        parts = np.flatnonzero(self._sizes < ENDLESS)
+        parts = np.flatnonzero(self._below.sizes < ENDLESS)
         ends = np.full(len(self.parts), -1)
-        ends[parts] = self.positions_of_draws(parts, self._sizes[parts] - (self.stop == "all"))
+        ends[parts] = self.positions_of_draws(parts, self._below.sizes[parts] - (self.stop == "all"))
         known = ends[ends >= 0]
         if self.stop == "first":
             return int(known.min()) if len(known) else ENDLESS
