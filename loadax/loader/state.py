@@ -111,9 +111,7 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
         return steps[0]
     if isinstance(start, Mapping):
         if LEASE in start:
-            raise StateError(
-                "start is the state of a lease, which has rows that are unfinished; pass it to loader.lease()"
-            )
+            raise StateError("start is the state of a lease, with unfinished rows; pass it to loader.lease()")
         return _checked(plan, _restored(plan, order, {key: plain(value) for key, value in start.items()}))
     return _checked(plan, plain_step(start))
 
