@@ -15,4 +15,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         prompts = trained(Path(folder), options.prompts, options.kills, options.seed)
     assert sorted(prompts) == list(range(options.prompts)), "a prompt was lost or repeated"
-    print(f"{options.prompts:,} prompts, {options.kills} kills: each acknowledged once")  # noqa: T201
+    print(f"{options.prompts:,} prompts, {options.kills} kills: each acknowledged once")

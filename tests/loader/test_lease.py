@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from loadax import Dataloader, from_arrays, from_stream
 from loadax.errors import ArgumentError, StateError, StreamError
@@ -19,7 +18,7 @@ def loader(rows: int = 10, batch_size: int = 4, host: int = 0, hosts: int = 1, *
     """A loader of shuffled prompts, for one of several hosts."""
     prompts = np.array([f"prompt {row}" for row in range(rows)])
     data = from_arrays({"prompt": prompts, "id": np.arange(rows)}).shuffle(seed=rows)
-    shard = {} if hosts == 1 else {"shard_index": host, "shard_count": hosts}
+    shard: dict[str, Any] = {} if hosts == 1 else {"shard_index": host, "shard_count": hosts}
     return Dataloader(data, batch_size, host_leaves="prompt", num_workers=0, **shard, **options)
 
 
@@ -167,12 +166,13 @@ def test_state_of_a_lease_is_refused_elsewhere() -> None:
         state = lease.get_state()
     with pytest.raises(StateError, match=r"the state of a lease, with unfinished rows; pass it to loader\.lease\(\)"):
         loader(batch_size=8).host_batches(state)
-    for broken in (
+    several: list[Any] = [
         {"end": 4},
         [],
         {"end": "x", "held": [], "unfinished": []},
         {"end": 1, "held": [1], "unfinished": []},
-    ):
+    ]
+    for broken in several:
         with pytest.raises(StateError, match=r"the state's 'lease' is .*; pass a state of lease\.get_state\(\)"):
             loader().lease(state | {"lease": broken})
     with pytest.raises(StateError, match="order"):
@@ -190,7 +190,9 @@ def test_lease_needs_one_batch_size_and_random_access() -> None:
 def test_waiting_consumer_does_not_hold_up_acknowledgements() -> None:
     """A thread that waits for a row leaves `ack` and `get_state` to others."""
     release = threading.Event()
-    data = from_arrays({"id": np.arange(8)}).map(lambda row: row if row["id"] < 2 or release.wait(60) else row)
+    data = from_arrays({"id": np.arange(8)}).map(
+        lambda row: {"id": row["id"], "waited": row["id"] < 2 or release.wait(60)}
+    )
     with Dataloader(data, 2, num_workers=1, prefetch=1).lease() as lease, ThreadPoolExecutor(1) as threads:
         leased = next(lease)
         waiting = threads.submit(next, lease)

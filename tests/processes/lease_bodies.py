@@ -2,13 +2,13 @@
 
 import heapq
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ IN_FLIGHT, SAVED_AFTER = 64, 16  # rollouts at once, and those after which a che
 def train(folder: Path, prompts: int) -> None:
     """Acknowledges all prompts, in the order in which their rollouts end; prompt p takes about p % 97 squared."""
     checkpoint = folder / "checkpoint.json"
-    saved = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"state": 0, "trained": []}
+    saved: dict[str, Any] = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"state": 0, "trained": []}
     data = from_arrays({"prompt": np.arange(prompts)}).shuffle(seed=1)
     durations = np.random.default_rng(2).permutation((np.arange(prompts) % 97.0) ** 2)
     running: list[tuple[float, int, int]] = []  # end, position, prompt
@@ -45,12 +45,12 @@ def train(folder: Path, prompts: int) -> None:
 def write(checkpoint: Path, saved: dict[str, object]) -> None:
     """Replaces the checkpoint at once."""
     checkpoint.with_suffix(".new").write_text(json.dumps(saved))
-    os.replace(checkpoint.with_suffix(".new"), checkpoint)
+    checkpoint.with_suffix(".new").replace(checkpoint)
 
 
 def trained(folder: Path, prompts: int, kills: int, seed: int) -> list[int]:
     """The prompts that a run has trained on which is killed that many times, once it trains."""
-    draw = random.Random(seed)  # noqa: S311 - moments
+    draw = random.Random(seed)
     command = [sys.executable, "-m", "tests.processes.lease_bodies", str(folder), str(prompts)]
     checkpoint = folder / "checkpoint.json"
     for _ in range(kills):
