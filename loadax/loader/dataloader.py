@@ -108,6 +108,10 @@ class Dataloader:
         remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
             a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
             objects with None. "error" raises now.
+        balance: Costs by which the rows of each step are arranged, so that cuts of the batch into 2, 4, 8, … parts cost
+            nearly the same, on any mesh: "attention" for packed rows, the sums of their squared segment lengths;
+            an array of the costs of all rows of the source; or a function of row ids, int64[n], that returns n numbers.
+            The rows of a step stay the same. Every host needs the costs of all rows of its steps.
         seq_len: Sequence length of batches, or a schedule by step, `{0: 512, 5_000: 2048}`. Every leaf whose first
             dimension after the rows is the longest one is cropped to it. None: not cropped.
         microbatches: Number k of microbatches. Leaves have shape (k, batch_size / k, …), for gradient accumulation, and
@@ -178,6 +182,7 @@ class Dataloader:
         host_leaves: Sequence[str] | str = (),
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
+        balance: Any = None,
         seq_len: int | Mapping[int, int] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
