@@ -110,6 +110,15 @@ class ConcatenatedSource(BaseSource):
         part, inner = self._part_of(row)
         return part.source.documents(inner)
 
+    def squared_lengths(self, rows: Integers) -> Array | None:
+        out = np.zeros(len(rows))
+        for part, positions, inner in self._owned(rows):
+            costs = part.source.squared_lengths(inner)
+            if costs is None:
+                return None
+            out[positions] = costs
+        return out
+
     def lengths(self, rows: Integers) -> Integers | None:
         out = np.empty(len(rows), np.int64)
         for part, positions, inner in self._owned(rows):

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import integer, shown, text
+from loadax.core.distributed import this_process
 from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
@@ -34,6 +35,7 @@ from loadax.loader.inspection.explain import explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
+from loadax.loader.lease import Lease
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.phases import Phases
@@ -106,6 +108,10 @@ class Dataloader:
         remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
             a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
             objects with None. "error" raises now.
+        balance: Costs by which the rows of each step are arranged, so that cuts of the batch into 2, 4, 8, … parts cost
+            nearly the same, on any mesh: "attention" for packed rows, the sums of their squared segment lengths;
+            an array of the costs of all rows of the source; or a function of row ids, int64[n], that returns n numbers.
+            The rows of a step stay the same. Every host needs the costs of all rows of its steps.
         seq_len: Sequence length of batches, or a schedule by step, `{0: 512, 5_000: 2048}`. Every leaf whose first
             dimension after the rows is the longest one is cropped to it. None: not cropped.
         microbatches: Number k of microbatches. Leaves have shape (k, batch_size / k, …), for gradient accumulation, and
@@ -176,6 +182,7 @@ class Dataloader:
         host_leaves: Sequence[str] | str = (),
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
+        balance: Any = None,
         seq_len: int | Mapping[int, int] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
@@ -314,6 +321,50 @@ class Dataloader:
         batches = DataIterator([self._host_target()], self._phases, self._used_up, 0 if start is None else start)
         self._ledger = batches.ledger
         return batches
+
+    def lease(self, start: Any = 0) -> Lease:
+        """Hands out rows as NumPy arrays, `batch_size` or fewer at once, that may be finished in any order.
+
+        For reinforcement learning: prompts are handed out in the order of the run, rollouts take longer or shorter, and
+        those that were trained on are acknowledged. A run that is killed and resumed serves each row until it is
+        acknowledged or dropped, in order: exactly once a row, not once a rollout. The last, partial batch of an epoch
+        is served whatever `remainder` says.
+
+        Each process has the rows of `local_rows`, and its own state; a resume takes the states of all of them, on any
+        number of hosts.
+
+        Args:
+            start: State of `lease.get_state()`, or a list of those of all processes; also a step, or a state of an
+                iterator, before which all rows are finished.
+
+        Raises:
+            ArgumentError: If the batch size is scheduled.
+            StateError: If a state belongs to other data, or one of a process is missing.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader
+            >>> loader = Dataloader({"prompt": np.arange(10)}, batch_size=4)
+            >>> with loader.lease() as lease:
+            ...     first, second = next(lease), next(lease)
+            ...     lease.ack(second.positions)  # a rollout may end earlier than the one before it
+            ...     state = lease.get_state()
+            >>> with loader.lease(state) as lease:
+            ...     [leased.examples["prompt"].tolist() for leased in lease]
+            [[0, 1, 2, 3], [8, 9]]
+        """
+        self._refuse_stream("lease()")
+        if not isinstance(self._plan.batch_size, int):
+            raise ArgumentError("lease() hands out rows in equal groups; pass one batch_size, not a schedule")
+        alone = self._pipeline.options.shard is None and this_process().count == 1  # nothing is placed
+        positions = np.arange(self._plan.batch_size) if alone else self._positions(0)
+
+        def target(plan: BatchPlan) -> Target:
+            pipeline = replace(self._pipeline.on_host(), plan=plan)
+            shard = pipeline.host_shard(positions, 0, pipeline.form(0).host_batch)
+            return Target(pipeline, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
+
+        return Lease(target, replace(self._plan, remainder="pad"), self._order, 0 if start is None else start)
 
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()

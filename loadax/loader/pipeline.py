@@ -39,6 +39,7 @@ from loadax.loader.options import (
     value_at,
     with_streams,
 )
+from loadax.loader.row_costs import costs_of
 from loadax.loader.streams.run import LaneStates, StreamRun
 from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
@@ -258,7 +259,8 @@ def make_pipeline(given: Any) -> BatchPipeline:
         options = with_streams(options, dataset, epochs, remainder, min(batch_sizes))
         if dataset.order.size >= ENDLESS:
             epochs, remainder = None, "drop"
-    plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder)
+    costs = costs_of(given.balance, dataset)
+    plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder, costs=costs)
     host_leaves = host_leaf_names(given.host_leaves, dataset.spec, options)
     if options.keep_on_device:
         check_fixed(dataset, options)

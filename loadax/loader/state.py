@@ -14,6 +14,7 @@ from loadax.plan.mix import Mixed
 from loadax.protocols import Order
 
 VERSION = 1
+LEASE = "lease"  # field of what a lease adds
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 
@@ -109,7 +110,9 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
             raise StateError(f"start has states of the steps {sorted({*steps})}; pass those saved at one step")
         return steps[0]
     if isinstance(start, Mapping):
-        return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
+        if LEASE in start:
+            raise StateError("start is the state of a lease, with unfinished rows; pass it to loader.lease()")
+        return _checked(plan, _restored(plan, order, {key: plain(value) for key, value in start.items()}))
     return _checked(plan, plain_step(start))
 
 
@@ -126,10 +129,10 @@ def plain_step(start: Any) -> int:
         raise StateError(f"start={shown(start)}: pass a step (an int), or a state of get_state(){hint}") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A field as in `get_state`: checkpoint libraries restore ints as 0-d arrays, and lists as tuples or arrays."""
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from loadax.packing.documents import Documents
 from loadax.packing.rows import PackedRows
 from loadax.plan.pack import ALL, DOCUMENTS, Packed
-from loadax.protocols import Columns, Integers, Order, Outputs, Segments, Tree
+from loadax.protocols import Array, Columns, Integers, Order, Outputs, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
 
@@ -134,6 +134,10 @@ class PackedSource(BaseSource):
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         segments = self._plan.segments(check_rows(rows, len(self)))
         return segments.rows, self._documents.row_of(segments.documents)
+
+    def squared_lengths(self, rows: Integers) -> Array:
+        segments = self._plan.segments(check_rows(rows, len(self)))
+        return np.bincount(segments.rows, segments.lengths**2.0, len(rows))
 
     def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
         segments = self._segments(np.array([row]))

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
 from loadax.errors import ArgumentError, RowIndexError
+from loadax.plan.balance import Costs, arrangement
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
 from loadax.protocols import Integers, LaneAssignment, Order, Visits
@@ -53,6 +54,8 @@ class BatchPlan:
         remainder: Handling of an epoch's last, partial batch: "drop" it, "pad" it, or raise an "error".
         skips: Skipped steps. A `step` counts only the remaining steps, from 0; a `whole_step`, and the steps in
             `schedule` and `segments`, count all.
+        costs: Costs of the rows that the rows of each step are balanced by; None: they stay where they are. Not for
+            orders with lanes.
 
     Raises:
         ArgumentError: When a value is invalid, or the rows don't fill a batch.
@@ -72,6 +75,7 @@ class BatchPlan:
     num_epochs: int | None = 1
     remainder: Remainder = "drop"
     skips: Skips = field(default=Skips())
+    costs: Costs | None = None
 
     def __post_init__(self) -> None:
         if self.num_epochs is not None and self.num_epochs < 1:
@@ -212,6 +216,20 @@ class BatchPlan:
         """Number of the step's positions that hold a row; the rest, at its end, are padding."""
         return min(self.segment_of(step)[0].batch_size, self.order.size - self.position_of_step(step)[1])
 
+    def arranged(self, epochs: Integers, starts: Integers, valid: Integers) -> list[Integers]:
+        """Offsets of the rows of balanced steps from their first positions, in batch order.
+
+        Args:
+            epochs: Epochs of the steps.
+            starts: Positions in these epochs at which they begin.
+            valid: Numbers of their positions that hold a row.
+        """
+        assert self.costs is not None
+        bounds = np.cumsum(valid)[:-1]
+        in_epoch = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, valid, strict=True)])
+        costs = self.costs(self.order.visits(np.repeat(epochs, valid), in_epoch))
+        return [arrangement(step) for step in np.split(costs, bounds)]
+
     def visits(self, step: int, positions: Integers | None = None) -> Visits:
         """Visits at `positions` of the batch (None: all), in that order; padding has row -1."""
         if positions is None:
@@ -228,9 +246,13 @@ class BatchPlan:
         epochs, starts = _epoch_positions(segment, whole_steps)
         valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
+        arranged = None if self.costs is None else self.arranged(epochs, starts, valid)
         before: tuple[list[LaneAssignment], int, int] = [], 0, 0
         steps_begin = zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         for index, (epoch, start, count) in enumerate(steps_begin):
+            if arranged is not None:  # padding stays behind
+                offsets[index] = np.append(arranged[index], np.arange(count, segment.batch_size))[positions]
+                continue
             assignments = self.order.lane_assignments(epoch, start, start + count)
             if index and _sorted_alike(assignments, start, count, before):
                 offsets[index] = offsets[index - 1]

@@ -49,6 +49,9 @@ def _step_position(plan: BatchPlan, epoch: int, position: int) -> StepPosition |
         return None
     start = position - offset
     count = min(plan.batch_size_of(whole_step), plan.order.size - start)
+    if plan.costs is not None:
+        (arranged,) = plan.arranged(*(np.array([value], np.int64) for value in (epoch, start, count)))
+        return StepPosition(plan.skips.left(whole_step), int(np.flatnonzero(arranged == offset)[0]))
     assignments = plan.order.lane_assignments(epoch, start, start + count)
     if assignments:
         offset = int(in_step(start, count, assignments, np.array([offset], np.int64))[0])

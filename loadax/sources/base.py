@@ -180,6 +180,10 @@ class BaseSource(ABC):
         """Lengths of the documents `rows` as int64[n], without reading any; None if unknown."""
         return None
 
+    def squared_lengths(self, rows: Integers) -> Array | None:  # noqa: ARG002
+        """Sums of the squared lengths of the segments of packed rows, float64[n]; None if rows are not packed."""
+        return None
+
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:  # noqa: ARG002
         """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
         raise SourceError(f"{self.type_name} can't read parts of its documents; read whole documents")
@@ -299,6 +303,9 @@ class WrapperSource(BaseSource):
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._source.lengths(rows)
+
+    def squared_lengths(self, rows: Integers) -> Array | None:
+        return self._source.squared_lengths(rows)
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)

@@ -296,10 +296,10 @@ def test_exception_of_a_function_without_python_code_names_the_row(
 
 
 def test_exceptions_of_loadax_itself_keep_their_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.cli.doctor.measure", lambda: [1].index(0))
+    monkeypatch.setattr("loadax.cli.verify.verify", lambda *_: [1].index(0))
     monkeypatch.setattr("loadax.cli.functions._LIBRARIES", (str(Path(__file__).parents[2]),))
     with pytest.raises(ValueError, match="not in list"):
-        main(["doctor"])
+        main(["verify", "store.zarr"])
 
 
 def test_an_exception_that_an_interrupt_caused_is_an_interrupt(
@@ -307,14 +307,14 @@ def test_an_exception_that_an_interrupt_caused_is_an_interrupt(
 ) -> None:
     """Where a Ctrl-C strikes between the lines of `threading`, its locks raise errors of their own."""
 
-    def measure() -> None:
+    def measure(*_: object) -> None:
         try:
             raise KeyboardInterrupt
         finally:
             threading.Lock().release()
 
-    monkeypatch.setattr("loadax.cli.doctor.measure", measure)
-    assert main(["doctor"]) == 130
+    monkeypatch.setattr("loadax.cli.verify.verify", measure)
+    assert main(["verify", "store.zarr"]) == 130
     assert capfd.readouterr().err == "loadax: interrupted\n"
 
 
@@ -372,7 +372,6 @@ def test_control_characters_are_escaped_wherever_names_are_shown(
         ("plan", f"{NAME}.parquet", "--mesh", "data=1", "--batch-size", "1"),
         ("convert", f"{NAME}.zarr", f"{NAME}.out"),
         ("audit", "certificate.json"),
-        ("new", f"{NAME}.zarr", f"{NAME}.py"),
     ):
         main(arguments)
         shown = "".join(capfd.readouterr())

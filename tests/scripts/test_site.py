@@ -136,7 +136,7 @@ TERMS = {
     "cookbook/launch/": ["SLURM", "kubernetes", "tpu", "gpu", "deadlock"],
     "cookbook/loss-spike/": ["loss spike"],
     "cookbook/nnx/": ["flax", "nnx"],
-    "guides/command_line/": ["command line", "doctor"],
+    "guides/command_line/": ["command line", "verify"],
     "guides/clusters/": ["dask", "executorlib"],
     "guides/device/": ["device_map", "keep_on_device", "augmentation", "bfloat16"],
     "guides/hosts/": ["straggler", "stall", "hang"],

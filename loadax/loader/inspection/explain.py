@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +38,8 @@ def explain(
     hosts = AllHosts(shard, batches.batch_size)
     opened = open_on_hosts(dataset.reader, plan, hosts)
     end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
-    reading = _reading(dataset, plan, hosts, opened, spaced(range(batches.first, end), steps))
+    sampled = spaced(range(batches.first, end), steps)
+    reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
     leaves = shard.batch.leaves
     largest = max(range(len(leaves)), key=lambda index: leaves[index].spec.nbytes)
@@ -57,6 +59,7 @@ def explain(
         leaves=plans,
         host_leaves=tuple(f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in shard.host.leaves),
         reading=reading,
+        balance=None if plan.costs is None else _balance(plan, shard, sampled),
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
         partition_picture=PartitionPicture(str(plans[largest]), hosts.leaves[largest]),
@@ -104,6 +107,19 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
         steps=len(steps),
         hosts=0 if reads is None else len(reads[0]),
     )
+
+
+def _balance(plan: BatchPlan, shard: HostShard, steps: Sequence[int]) -> tuple[int, float, float]:
+    """Number of parts that the mesh cuts the rows into, and the largest over the mean cost of one: before, and now."""
+    parts = max((size // (box[0][1] - box[0][0]) for (size, *_), (box, *_), *_ in shard.layouts), default=1)
+    ratios = []
+    for made in (replace(plan, costs=None), plan):
+        assert plan.costs is not None
+        costs = [plan.costs(made.visits(step, np.arange(made.valid(step)))) for step in steps]
+        shares = [np.array([part.sum() for part in np.array_split(step, parts)]) for step in costs]
+        ratios.append(float(np.mean([share.max() / max(share.mean(), 1e-300) for share in shares])))
+    before, now = ratios
+    return parts, before, now
 
 
 def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:

@@ -142,6 +142,8 @@ class Explanation:
         leaves: Leaves of the batch and their partition.
         host_leaves: Leaves that stay on the host, with dtype and the shape of a row.
         reading: What every host reads per step.
+        balance: Number of parts that the mesh cuts the rows of a batch into, and how many times the mean cost the
+            dearest part costs, averaged over sampled steps: without `balance=`, and with it. None: there is none.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
         partition_picture: Picture of the hosts that hold each part of the largest leaf.
@@ -156,6 +158,7 @@ class Explanation:
     leaves: tuple[LeafPlan, ...]
     host_leaves: tuple[str, ...]
     reading: Reading
+    balance: tuple[int, float, float] | None
     memory: Memory
     warnings: tuple[str, ...]
     partition_picture: PartitionPicture
@@ -198,6 +201,12 @@ class Explanation:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         yield "mesh", [f"{axes}: {count_text(self.devices, 'device')} on {count_text(self.hosts, 'host')}"]
         yield "leaves", list(map(str, self.leaves))
+        if self.balance is not None:
+            parts, before, now = self.balance
+            yield (
+                "balance",
+                [f"the dearest of {parts} parts costs {now:.3f} times their mean, {before:.3f} without balance="],
+            )
         if self.host_leaves:
             yield "host leaves", list(self.host_leaves)
         least, most = int(reading.copies.least), int(reading.copies.most)

@@ -1,0 +1,266 @@
+"""Lease: hands out rows in the order of the run, in groups that may be finished in any order."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from loadax.core.arguments import shown
+from loadax.core.intervals import merge
+from loadax.core.tree import map_leaves
+from loadax.errors import ArgumentError, StateError
+from loadax.loader.iterator import DataIterator
+from loadax.loader.phases import Phases
+from loadax.loader.state import LEASE, OrderHash, make_state, plain, step_of
+from loadax.loader.stretch import Target
+from loadax.plan.batches import BatchPlan
+from loadax.protocols import Array, Integers, Interval, Tree
+
+
+class Leased(NamedTuple):
+    """Rows that are handed out together.
+
+    Args:
+        positions: int64[n]: their positions in the run, `epoch * len(dataset) + position in the epoch`, ascending.
+        examples: The rows as NumPy arrays of shape (n, …).
+    """
+
+    positions: Integers
+    examples: Tree
+
+
+class _Progress(NamedTuple):
+    """What a process has finished of the rows that it is responsible for.
+
+    Args:
+        batch_size: Rows of a global batch.
+        held: Ranges of batch positions that the process is responsible for.
+        end: Position before which it has handed out all of these rows.
+        unfinished: Ranges of positions before `end` that it has not finished.
+    """
+
+    batch_size: int
+    held: tuple[Interval, ...]
+    end: int
+    unfinished: tuple[Interval, ...] = ()
+
+    def finished(self, positions: Integers, size: int) -> Array:
+        """bool[n]: which of these positions it has finished, in epochs of `size` rows."""
+        responsible = _inside(positions % size % self.batch_size, self.held)
+        return responsible & (positions < self.end) & ~_inside(positions, self.unfinished)
+
+
+def _inside(values: Integers, ranges: Iterable[Interval]) -> Array:
+    """bool[n]: which values are in one of the ranges."""
+    starts, stops = np.array([(-1, -1), *ranges], np.int64).T
+    inside: Array = values < stops[np.searchsorted(starts, values, side="right") - 1]
+    return inside
+
+
+def _rows(chosen: Array, leaf: Array) -> Array:
+    rows: Array = leaf[chosen]
+    return rows
+
+
+@final
+class Lease:
+    """Hands out the rows of a `Dataloader`, and remembers which of them were finished.
+
+    Rows come in the order of the run, `batch_size` or fewer at once, and each stays unfinished until it is acknowledged
+    or dropped. A lease that begins from the state of another one serves what was unfinished, in order, and then the
+    rest; of the last, partial batch of an epoch too. Threads may share a lease. See `Dataloader.lease`.
+
+    Args:
+        target: Function of a plan: where its rows go.
+        plan: Plan of the run, whose epochs are not cut.
+        order: Hash of its order.
+        start: Step, state of an iterator or a lease, or the states of all processes of a lease.
+
+    Attributes:
+        acknowledged: Number of rows that were acknowledged.
+        dropped: Number of rows that were dropped.
+    """
+
+    def __init__(self, target: Callable[[BatchPlan], Target], plan: BatchPlan, order: OrderHash, start: Any):
+        self._plan, self._order, self._size = plan, order, plan.order.size
+        self._batch_size, self._held = plan.schedule[0][1], merge(target(plan).shard(0).rows or ())
+        progress = _progress(plan, order, start)
+        # Position before which all rows of this process were handed out, by this lease or earlier ones.
+        self._end = max(process.end for process in progress)
+        # Those of them that are unfinished, in order, and whether this lease has handed them out.
+        self._unfinished: dict[int, bool] = dict.fromkeys(self._unserved(progress), False)
+        self.acknowledged, self.dropped = 0, 0
+        self._reading = replace(plan, skips=plan.skips.and_also(self._finished_steps()))
+        self._batches = DataIterator([target(self._reading)], Phases([(self._reading, order)]), threading.Event(), 0)
+        self._next_step = 0  # of `_reading`
+        self._serving, self._counting = threading.RLock(), threading.RLock()  # reentrant: of a Ctrl-C's handler too
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Leased]:
+        return self
+
+    def __next__(self) -> Leased:
+        """The next rows of this process; threads get different ones.
+
+        Raises:
+            StopIteration: When all rows were handed out. Some may still be unfinished.
+            Exception: Whatever reading the rows raised.
+        """
+        with self._serving:
+            while True:
+                if self._batches.step != self._next_step:  # a Ctrl-C came before the rows were noted
+                    self._batches.set_state(self._next_step)
+                batch = next(self._batches)
+                positions = self._positions_of(self._reading.skips.whole_step(self._next_step))
+                with self._counting:
+                    waiting = (self._unfinished.get(position) for position in positions.tolist())
+                    served = (positions >= self._end) | np.array([handed_out is False for handed_out in waiting], bool)
+                    self._unfinished |= dict.fromkeys(positions[served].tolist(), True)
+                    self._end = max(self._end, self._start_of(self._reading.skips.whole_step(self._next_step) + 1))
+                    self._next_step += 1
+                if served.any():
+                    return Leased(
+                        positions[served], batch if served.all() else map_leaves(partial(_rows, served), batch)
+                    )
+
+    def ack(self, positions: Any) -> None:
+        """Acknowledges rows: they are never served again from a state that is saved after this.
+
+        Args:
+            positions: Positions that this lease has handed out: an int, or ints of any shape, such as
+                `leased.positions`.
+
+        Raises:
+            ArgumentError: If one was not handed out by this lease, or is finished. None of them is acknowledged then.
+        """
+        with self._counting:
+            self.acknowledged += self._finish(positions)
+
+    def drop(self, positions: Any) -> None:
+        """Gives rows up: they are not served again either, but counted apart.
+
+        Args:
+            positions: Positions, as for `ack`.
+
+        Raises:
+            ArgumentError: As for `ack`.
+        """
+        with self._counting:
+            self.dropped += self._finish(positions)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of rows that this lease has handed out and that are not finished."""
+        with self._counting:
+            return sum(self._unfinished.values())
+
+    def get_state(self) -> dict[str, Any]:
+        """JSON-serialisable state: which rows of this process were finished.
+
+        It has the first position that was not handed out, and the earlier positions that are unfinished. Several
+        processes have different states, and a resume needs those of all.
+        """
+        with self._counting:
+            end, unfinished = self._end, sorted(self._unfinished)
+        epoch = min([end, *unfinished[:1]]) // self._size
+        whole_step = self._plan.step_at(epoch, 0)[0]
+        ranges = merge((position, position + 1) for position in unfinished)
+        lease = {"end": end, "unfinished": list(map(list, ranges)), "held": list(map(list, self._held))}
+        return make_state(self._plan, self._order, whole_step) | {LEASE: lease}
+
+    def close(self) -> None:
+        """Stops reading ahead. Rows that were handed out can still be acknowledged. Idempotent."""
+        self._batches.close()
+
+    def __repr__(self) -> str:
+        return f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} dropped, {self.in_flight:,} in flight)"
+
+    @property
+    def _held_rows(self) -> Integers:
+        return np.concatenate([np.arange(start, stop) for start, stop in self._held])
+
+    def _start_of(self, whole_step: int) -> int:
+        """Position at which a step begins."""
+        epoch, position = self._plan.position_of_whole_step(whole_step)
+        return epoch * self._size + position
+
+    def _positions_of(self, whole_step: int) -> Integers:
+        """Positions of this process's rows in a step; -1 for padding."""
+        epoch, position = self._plan.position_of_whole_step(whole_step)
+        in_epoch = position + self._held_rows
+        return np.where(in_epoch < self._size, epoch * self._size + in_epoch, -1)
+
+    def _unserved(self, progress: list[_Progress]) -> list[int]:
+        """This process's rows before `_end` that no process has finished."""
+        first = min(process.end for process in progress)
+        ranges = merge([(first, self._end), *(each for process in progress for each in process.unfinished)])
+        positions = np.concatenate([np.arange(0), *(np.arange(start, min(stop, self._end)) for start, stop in ranges)])
+        waiting = _inside(positions % self._size % self._batch_size, self._held)
+        for process in progress:
+            waiting &= ~process.finished(positions, self._size)
+        return [int(position) for position in positions[waiting]]
+
+    def _finished_steps(self) -> list[Interval]:
+        """Ranges of steps whose rows were all finished: they are not read. The last step of the run always is."""
+        epochs, in_epoch = np.divmod([*self._unfinished, self._end], self._size)
+        steps = epochs * self._plan.steps_per_epoch + in_epoch // self._batch_size
+        steps = np.unique(steps if self._plan.num_steps is None else np.minimum(steps, self._plan.num_steps - 1))
+        return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
+
+    def _finish(self, positions: Any) -> int:
+        finished = np.asarray(positions).reshape(-1)
+        repeated = len({*finished.tolist()}) < len(finished)
+        for position in finished.tolist():
+            if repeated or finished.dtype.kind not in "iu" or not self._unfinished.get(position):
+                raise ArgumentError(
+                    f"positions={shown(positions)}: {shown(position)} was not handed out by this lease, or is "
+                    "finished already; pass the positions of what next(lease) returned, each once"
+                )
+        for position in finished.tolist():
+            del self._unfinished[position]
+        return len(finished)
+
+
+def _ranges(saved: Any) -> tuple[Interval, ...]:
+    return tuple((int(start), int(stop)) for start, stop in saved)
+
+
+def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
+    """What the processes that saved these states have finished, together.
+
+    Raises:
+        StateError: If a state belongs to other data, or they are not those of all processes.
+    """
+    states = start if isinstance(start, list | tuple) else [start]
+    progress = [_progress_of(plan, order, state) for state in states]
+    batch_size, held = progress[0].batch_size, merge(each for process in progress for each in process.held)
+    if held != ((0, batch_size),) or any(process.batch_size != batch_size for process in progress):
+        raise StateError(
+            f"start has the states of processes that are responsible for the rows {[list(each) for each in held]} of "
+            f"each {batch_size}; pass a list of the states of all processes of that run"
+        )
+    return progress
+
+
+def _progress_of(plan: BatchPlan, order: OrderHash, start: Any) -> _Progress:
+    state = dict(start) if isinstance(start, Mapping) else start
+    lease = plain(state.pop(LEASE, None)) if isinstance(state, dict) else None
+    step = step_of(plan, order, state)
+    epoch, position = plan.position_of_step(step)
+    if lease is None:
+        size = plan.schedule[0][1]
+        return _Progress(size, ((0, size),), epoch * plan.order.size + position)
+    try:
+        held, unfinished = (_ranges(lease[name]) for name in ("held", "unfinished"))
+        end = int(lease["end"])
+    except (KeyError, TypeError, ValueError):
+        raise StateError(f"the state's {LEASE!r} is {shown(lease)}; pass a state of lease.get_state()") from None
+    return _Progress(int(plain(state["batch_size"])), held, end, unfinished)

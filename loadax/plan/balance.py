@@ -1,0 +1,81 @@
+"""Balances a step: arranges its rows so that equal cuts of the batch cost nearly the same.
+
+Rows are sorted by cost and dealt to blocks of equal counts, the dearest to the cheapest block (longest processing time
+first; Graham, 1969), and blocks swap rows. Then the dearest block is put beside the cheapest one, and so on, and the
+pairs likewise, up to the whole batch. So every cut into 2, 4, 8, … contiguous parts is balanced at once, and the
+arrangement knows no mesh.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from loadax.protocols import Array, Integers, Visits
+
+_BLOCK = 8  # smallest number of rows of a block; fewer leave no choice
+_ROUNDS = 8  # of swaps; more gain nothing
+
+# Costs of visits: numbers of 0 or more, of shape (n,).
+Costs = Callable[[Visits], Array]
+
+
+def arrangement(costs: Array) -> Integers:
+    """Indices of the rows in their new order, int64[n].
+
+    Args:
+        costs: Costs of the rows of a step, of shape (n,).
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax.plan.balance import arrangement
+        >>> costs = np.array([9, 1, 1, 1, 8, 1, 1, 2])
+        >>> costs[arrangement(costs)].reshape(2, 4).sum(axis=1)
+        array([12, 12])
+    """
+    blocks = 1
+    while len(costs) % (2 * blocks) == 0 and len(costs) >= 2 * blocks * _BLOCK:
+        blocks *= 2
+    groups = _swapped(costs, _dealt(costs, blocks))
+    groups = np.take_along_axis(groups, _folded(costs[groups]), axis=1)
+    return groups[_folded(costs[groups].sum(axis=1, keepdims=True).T)[0]].reshape(-1)
+
+
+def _dealt(costs: Array, blocks: int) -> Integers:
+    """Rows of each block, int64[blocks, n / blocks]: in every round the cheapest block gets the dearest row."""
+    rounds = np.argsort(-costs, kind="stable").reshape(-1, blocks)
+    dealt, load = np.empty_like(rounds), np.zeros(blocks, costs.dtype)
+    for index, rows in enumerate(rounds):
+        dealt[index, np.argsort(load, kind="stable")] = rows
+        load += costs[dealt[index]]
+    return dealt.T.copy()
+
+
+def _swapped(costs: Array, groups: Integers) -> Integers:
+    """Blocks after some rounds in which the dearest ones swap a row with the cheapest ones, side by side."""
+    half = len(groups) // 2
+    for _ in range(_ROUNDS if half else 0):
+        load = costs[groups].sum(axis=1)
+        ascending = np.argsort(load, kind="stable")
+        cheap, dear = ascending[:half], ascending[::-1][:half]
+        wanted = (load[dear] - load[cheap]) / 2  # what the dear block should lose
+        lost = costs[groups[dear]][:, :, None] - costs[groups[cheap]][:, None, :]
+        off = np.abs(lost - wanted[:, None, None]).reshape(half, -1)
+        best = off.argmin(axis=1)
+        gains = off[np.arange(half), best] < wanted
+        if not gains.any():
+            break
+        cheap, dear, (out, back) = cheap[gains], dear[gains], np.divmod(best[gains], groups.shape[1])
+        groups[dear, out], groups[cheap, back] = groups[cheap, back], groups[dear, out]
+    return groups
+
+
+def _folded(costs: Array) -> Integers:
+    """Order of each row of costs that balances every cut into halves, as far as their number is even: int64[m, n]."""
+    order = np.arange(costs.size).reshape(*costs.shape, 1) % costs.shape[1]
+    while costs.shape[1] > 1 and costs.shape[1] % 2 == 0:
+        ascending, half = np.argsort(costs, axis=1, kind="stable"), costs.shape[1] // 2
+        sides = ascending[:, ::-1][:, :half], ascending[:, :half]  # the dearest beside the cheapest
+        order = np.concatenate([np.take_along_axis(order, side[..., None], axis=1) for side in sides], axis=2)
+        dear, cheap = (np.take_along_axis(costs, side, axis=1) for side in sides)
+        costs = dear + cheap
+    return order.reshape(len(order), -1)

@@ -1,0 +1,204 @@
+"""`lease`: every row is served, in order, until it is acknowledged, on any number of hosts, whatever is killed when."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from loadax import Dataloader, from_arrays, from_stream
+from loadax.errors import ArgumentError, StateError, StreamError
+from loadax.loader.lease import Lease
+
+
+def loader(rows: int = 10, batch_size: int = 4, host: int = 0, hosts: int = 1, **options: Any) -> Dataloader:
+    """A loader of shuffled prompts, for one of several hosts."""
+    prompts = np.array([f"prompt {row}" for row in range(rows)])
+    data = from_arrays({"prompt": prompts, "id": np.arange(rows)}).shuffle(seed=rows)
+    shard: dict[str, Any] = {} if hosts == 1 else {"shard_index": host, "shard_count": hosts}
+    return Dataloader(data, batch_size, host_leaves="prompt", num_workers=0, **shard, **options)
+
+
+def expected_row(whole: Dataloader, position: int) -> int:
+    """The row at a position of the run, without leases."""
+    epoch, in_epoch = divmod(position, len(whole.dataset))
+    return int(whole.dataset.order.visits(np.array([epoch]), np.array([in_epoch])).rows[0])
+
+
+@given(
+    rows=st.integers(1, 40),
+    batch_sizes=st.lists(st.sampled_from([1, 2, 4, 6, 12]), min_size=1, max_size=4),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_each_row_is_served_until_it_is_acknowledged(rows: int, batch_sizes: list[int], epochs: int, seed: int) -> None:
+    """Runs that are killed again and again, on other numbers of hosts and other batch sizes, against a set."""
+    draw = np.random.default_rng(seed)
+    finished: set[int] = set()
+    states: Any = 0
+    for number, batch_size in enumerate([*batch_sizes, 12]):
+        last = number == len(batch_sizes)
+        hosts = int(draw.choice([hosts for hosts in (1, 2, 3) if batch_size % hosts == 0]))
+        saved = []
+        for host in range(hosts):
+            this = loader(rows, batch_size, host, hosts, num_epochs=epochs, remainder="drop" if rows >= 12 else "pad")
+            share = batch_size // hosts
+            mine = [p for p in range(rows * epochs) if p % rows % batch_size // share == host and p not in finished]
+            with this.lease(json.loads(json.dumps(states))) as lease:
+                served = []
+                for leased in lease:
+                    served += leased.positions.tolist()
+                    assert [expected_row(this, p) for p in leased.positions.tolist()] == leased.examples["id"].tolist()
+                    for position in draw.permutation(served):
+                        if position not in finished and (last or draw.random() < 0.3):
+                            (lease.ack if draw.random() < 0.8 else lease.drop)(position)
+                            finished.add(int(position))
+                    if not last and draw.random() < 0.2:
+                        break
+                else:
+                    assert served == mine
+                assert served == mine[: len(served)]
+                saved.append(lease.get_state())
+        states = saved if hosts > 1 or draw.random() < 0.5 else saved[0]
+    assert finished == set(range(rows * epochs))
+    with loader(rows, 1, num_epochs=epochs).lease(states) as lease:
+        assert list(lease) == []
+
+
+def test_threads_get_each_row_once() -> None:
+    with loader(1_000, 3, remainder="pad").lease() as lease:
+
+        def consume(_: int) -> list[int]:
+            positions = []
+            for leased in lease:
+                positions += leased.positions.tolist()
+                lease.ack(leased.positions)
+            return positions
+
+        with ThreadPoolExecutor(8) as threads:
+            served = [position for positions in threads.map(consume, range(8)) for position in positions]
+        assert sorted(served) == list(range(1_000))
+        assert (lease.acknowledged, lease.dropped, lease.in_flight) == (1_000, 0, 0)
+
+
+def test_64_in_flight_take_less_than_a_kilobyte_of_state() -> None:
+    draw = np.random.default_rng(0)
+    with loader(2_000, 1).lease() as lease:
+        flying: list[int] = []
+        longest = 0
+        for leased in lease:
+            flying += leased.positions.tolist()
+            if len(flying) == 64:
+                flying.remove(done := draw.choice(flying, p=(weights := np.arange(64) ** 2) / weights.sum()))
+                lease.ack(done)
+                if done % 20 == 0:
+                    longest = max(longest, len(json.dumps(lease.get_state())))
+    assert 300 < longest < 1_000
+
+
+def test_finished_steps_are_not_read_again() -> None:
+    """One row that takes long does not make a resume read all that came after it."""
+    with (whole := loader(1_000, 2)).lease() as lease:
+        leased = [next(lease) for _ in range(400)]
+        lease.ack(np.concatenate([each.positions for each in leased[1:]]))
+        state = lease.get_state()
+    with whole.lease(state) as lease:
+        assert [next(lease).positions.tolist() for _ in range(2)] == [[0, 1], [800, 801]]
+        assert lease._batches.step == 2
+
+
+def test_interrupt_after_reading_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    with loader().lease() as lease:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "_positions_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                next(lease)
+        assert next(lease).positions.tolist() == [0, 1, 2, 3]
+
+
+def test_acknowledging_after_close_counts() -> None:
+    with (whole := loader()).lease() as lease:
+        leased = next(lease)
+    lease.ack(leased.positions)
+    assert whole.lease(lease.get_state()).__next__().positions.tolist() == [4, 5, 6, 7]
+    assert repr(lease) == "Lease(4 rows acknowledged, 0 dropped, 0 in flight)"
+
+
+def test_state_of_an_iterator_starts_a_lease() -> None:
+    with loader(20, 8).host_batches() as batches:
+        next(batches)
+        state = batches.get_state()
+    with loader(20, 8).lease(state) as lease:
+        assert next(lease).positions.tolist() == list(range(8, 16))
+
+
+@pytest.mark.parametrize("positions", [4, [0, 4], [0, 0], [0.0], ["0"], -1, None])
+def test_positions_that_were_not_handed_out_are_refused(positions: Any) -> None:
+    with loader().lease() as lease:
+        leased = next(lease)
+        for finish in (lease.ack, lease.drop):
+            with pytest.raises(ArgumentError, match=r"positions=.* was not handed out by this lease, or is finished"):
+                finish(positions)
+        assert lease.in_flight == 4
+        lease.ack(leased.positions)
+        with pytest.raises(ArgumentError, match="finished already; pass the positions of what next"):
+            lease.ack(leased.positions)
+
+
+def test_states_of_some_processes_are_refused() -> None:
+    states = []
+    for host in range(2):
+        with loader(host=host, hosts=2).lease() as lease:
+            lease.ack(next(lease).positions)
+            states.append(lease.get_state())
+    for some in (states[0], [states[1]]):
+        with pytest.raises(StateError, match=r"rows \[\[[02], [24]\]\] of each 4; pass a list of the states of all"):
+            loader().lease(some)
+    with loader().lease(states) as lease:
+        assert next(lease).positions.tolist() == [4, 5, 6, 7]
+
+
+def test_state_of_a_lease_is_refused_elsewhere() -> None:
+    with loader().lease() as lease:
+        state = lease.get_state()
+    with pytest.raises(StateError, match=r"the state of a lease, with unfinished rows; pass it to loader\.lease\(\)"):
+        loader(batch_size=8).host_batches(state)
+    several: list[Any] = [
+        {"end": 4},
+        [],
+        {"end": "x", "held": [], "unfinished": []},
+        {"end": 1, "held": [1], "unfinished": []},
+    ]
+    for broken in several:
+        with pytest.raises(StateError, match=r"the state's 'lease' is .*; pass a state of lease\.get_state\(\)"):
+            loader().lease(state | {"lease": broken})
+    with pytest.raises(StateError, match="order"):
+        loader(rows=11).lease(state)
+
+
+def test_lease_needs_one_batch_size_and_random_access() -> None:
+    with pytest.raises(ArgumentError, match="pass one batch_size, not a schedule"):
+        loader(batch_size={0: 2, 1: 4}).lease()  # type: ignore[arg-type]
+    stream = from_stream(lambda lane, lanes: iter([{"x": np.zeros(2)}] * 9), lanes=2)
+    with pytest.raises(StreamError, match=r"lease\(\)"):
+        Dataloader(stream, 2).lease()
+
+
+def test_waiting_consumer_does_not_hold_up_acknowledgements() -> None:
+    """A thread that waits for a row leaves `ack` and `get_state` to others."""
+    release = threading.Event()
+    data = from_arrays({"id": np.arange(8)}).map(
+        lambda row: {"id": row["id"], "waited": row["id"] < 2 or release.wait(60)}
+    )
+    with Dataloader(data, 2, num_workers=1, prefetch=1).lease() as lease, ThreadPoolExecutor(1) as threads:
+        leased = next(lease)
+        waiting = threads.submit(next, lease)
+        try:
+            lease.ack(leased.positions)
+            assert lease.get_state()["lease"]["unfinished"] == []
+        finally:
+            release.set()
+        assert waiting.result().positions.tolist() == [2, 3]
