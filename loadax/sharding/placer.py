@@ -72,9 +72,8 @@ class Placer:
         local_data = self._zeros or (
             buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
         )
-        # The user's transfer guard is meant for implicit transfers; this one is explicit. The x64 flag is thread-local,
-        # and the dtype may have been chosen on another thread.
-        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._is_64_bit else nullcontext():
+        # The user's transfer guard is meant for implicit transfers; this one is explicit.
+        with jax.transfer_guard_host_to_device("allow"):
             if self._make is None:
                 array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
                 self._make = self._fast_maker() or self._make_by_callback
@@ -82,9 +81,11 @@ class Placer:
             return self._make(local_data)
 
     def _make_by_callback(self, local_data: Sequence[NDArray[Any]]) -> jax.Array:
-        return jax.make_array_from_callback(
-            self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
-        )
+        # The x64 flag is thread-local, and the dtype may have been chosen on another thread.
+        with jax.enable_x64(True) if self._is_64_bit else nullcontext():
+            return jax.make_array_from_callback(
+                self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
+            )
 
     def _fast_maker(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
         """A function that does the same in less than half the time, or None without it or without local devices."""
@@ -92,7 +93,7 @@ class Placer:
         if make is None:
             return None
         boxes = [self._box_index(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
-        return lambda local_data: make([local_data[box] for box in boxes])
+        return make if boxes == [*range(len(boxes))] else lambda local_data: make([local_data[box] for box in boxes])
 
     def _box_index(self, index: Any) -> int:
         """Index of the box that an index of the array refers to."""

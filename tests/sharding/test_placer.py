@@ -1,5 +1,6 @@
 """Many arrays alike: JAX's public way places the first one, a shortcut places the others, with the same result."""
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -52,11 +53,12 @@ def test_only_the_first_is_made_in_the_public_way(monkeypatch: pytest.MonkeyPatc
     assert asked(*placer_and_boxes(P("data"), np.arange(32).reshape(16, 2)), monkeypatch) == 1
 
 
-def other_signature(_aval: Any, _sharding: Any) -> None: ...
+def other_signature(_aval: Any, _sharding: Any) -> None:
+    """other_signature(aval: object, sharding: object) -> object"""
 
 
 @pytest.mark.parametrize(
-    "newer", [None, type("pxla", (), {}), type("pxla", (), {"batched_device_put": other_signature})]
+    "newer", [None, SimpleNamespace(), SimpleNamespace(xc=SimpleNamespace(batched_device_put=other_signature))]
 )
 def test_all_are_made_in_the_public_way_where_jax_has_no_other(newer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "_pxla", newer)
