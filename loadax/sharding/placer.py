@@ -6,7 +6,7 @@ it hangs when a prefetch thread runs it.)
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import jax
@@ -72,8 +72,7 @@ class Placer:
         local_data = self._zeros or (
             buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
         )
-        # The user's transfer guard is meant for implicit transfers; this one is explicit.
-        with jax.transfer_guard_host_to_device("allow"):
+        with _explicit_transfer():
             if self._make is None:
                 array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
                 self._make = self._fast_maker() or self._make_by_callback
@@ -103,3 +102,9 @@ class Placer:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
         rows = len(buffer) // self._microbatches
         return np.ascontiguousarray(buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
+
+
+def _explicit_transfer() -> AbstractContextManager[None]:
+    """Allows a transfer: the user's transfer guard is meant for implicit ones. Entering JAX's own context is slow."""
+    guards = jax.config.jax_transfer_guard, jax.config.jax_transfer_guard_host_to_device
+    return nullcontext() if guards == (None, None) else jax.transfer_guard_host_to_device("allow")

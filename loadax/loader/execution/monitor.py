@@ -81,8 +81,8 @@ class RunMonitor:
         """A piece was read: `rows` rows including padding, the first one of `step`."""
         self._stats.add(timing)
         self._recorder.piece(timing, perf_counter(), step)
+        self.piece_sizes.measured(rows, timing)
         if self._concurrency:
-            self.piece_sizes.measured(rows, timing)
             self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:
