@@ -54,7 +54,7 @@ def test_only_the_first_is_made_in_the_public_way(monkeypatch: pytest.MonkeyPatc
 
 
 def other_signature(_aval: Any, _sharding: Any) -> None:
-    """other_signature(aval: object, sharding: object) -> object"""
+    """Lacks `devices:`, `committed:` and `enable_x64:` in its signature, aval: and sharding: alone."""
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,14 @@ def test_what_does_not_fit_is_an_error_of_the_first() -> None:
     place, boxes = placer_and_boxes(P("data"), np.arange(32, dtype=np.int32).reshape(16, 2))
     with pytest.raises(ValueError, match="shape"):
         place([box[:3] for box in boxes])
+
+
+@pytest.mark.parametrize("guard", [jax.transfer_guard, jax.transfer_guard_host_to_device])
+def test_no_transfer_guard_stops_it(guard: Any) -> None:
+    rows = np.arange(32, dtype=np.int64).reshape(16, 2)
+    place, boxes = placer_and_boxes(P("data"), rows)
+    for _ in range(3):
+        with guard("disallow_explicit"):
+            array = place(boxes)
+        np.testing.assert_array_equal(np.asarray(array), rows)
+        np.testing.assert_array_equal(np.asarray(place(boxes)), rows)  # without a guard too

@@ -6,7 +6,7 @@ from loadax.loader.metrics.stats import Timing
 
 # Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
 _TARGET = 0.002
-_ALONE_TARGET = 0.0005  # without workers: the batch before which a group is read waits for all of it
+_ALONE_TARGET = 0.001  # without workers: the batch before which a group is read waits for all of it
 _ISOLATED_TARGET = 0.012  # CPU seconds: each piece costs the training process 0.25 ms
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
