@@ -106,5 +106,6 @@ class Placer:
 
 def _explicit_transfer() -> AbstractContextManager[None]:
     """Allows a transfer: the user's transfer guard is meant for implicit ones. Entering JAX's own context is slow."""
-    guards = jax.config.jax_transfer_guard, jax.config.jax_transfer_guard_host_to_device
-    return nullcontext() if guards == (None, None) else jax.transfer_guard_host_to_device("allow")
+    config: Any = jax.config  # its attributes are made at run time
+    unguarded = config.jax_transfer_guard is None and config.jax_transfer_guard_host_to_device is None
+    return nullcontext() if unguarded else jax.transfer_guard_host_to_device("allow")
