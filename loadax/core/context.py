@@ -51,8 +51,11 @@ class Caller:
 
     def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """Calls a function in this context, on any thread: several may do so at once."""
+        variables, present = self._variables.copy(), _settings()
+        if present == self._settings:
+            return variables.run(function, *args)
         with ExitStack() as entered:
-            for name, wanted, value in zip(_SETTINGS, self._settings, _settings(), strict=False):
+            for name, wanted, value in zip(_SETTINGS, self._settings, present, strict=False):
                 if wanted != value:
                     entered.enter_context(getattr(sys.modules["jax"], name)(wanted))
-            return self._variables.copy().run(function, *args)
+            return variables.run(function, *args)

@@ -130,7 +130,8 @@ class Dataloader:
             bytes. Not available for maps with rng=True.
         num_workers: Number of threads or processes that read ahead. None: autotuned. It starts with one, or as many as
             the source wants reads in flight, and adds workers while training waits for data and they raise throughput,
-            up to one process or two threads per core. 0: everything runs on the caller's thread.
+            up to one process or two threads per core. 0: everything runs on the caller's thread, which reads several
+            steps at once if that takes it at most a millisecond.
         worker_type: "thread": threads of this process, the fastest choice if reads and maps release the GIL. "process":
             new Python interpreters, for maps in pure Python; they write into shared memory. Functions of scripts and
             notebooks, lambdas and closures are supported; objects that they refer to are copied to each worker once.

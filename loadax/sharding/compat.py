@@ -3,9 +3,7 @@
 The rest of loadax uses only the public API of JAX 0.10 and newer.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +23,8 @@ def _private(name: str) -> Any:
 # The public path to the same module (`jax.interpreters.pxla.thread_resources`) raises a DeprecationWarning.
 _mesh = _private("mesh")
 _core, _pxla, _distributed = _private("core"), _private("interpreters.pxla"), _private("distributed")
+# Parameters of `batched_device_put` that `array_maker` passes.
+_PUT = ("aval:", "sharding:", "xs:", "devices:", "committed:", "enable_x64:")
 _KEY_VALUE_METHODS = ("key_value_delete", "key_value_dir_get", "key_value_set")
 
 
@@ -57,7 +57,7 @@ def array_maker(
 
     Args:
         shape: Global shape.
-        dtype: Dtype of the arrays. The x64 flag must allow it, here and in each call.
+        dtype: Dtype of the arrays. It may be 64-bit, whatever the x64 flag is.
         sharding: Sharding of the arrays. It must include devices of this process.
 
     Returns:
@@ -74,13 +74,14 @@ def array_maker(
         [0, 1, 2]
     """
     try:
-        put = _pxla.batched_device_put
+        put = _pxla.xc.batched_device_put
         aval = _core.update_aval_with_sharding(_core.ShapedArray(shape, dtype), sharding)
         devices = list(sharding.addressable_devices_indices_map(shape))
-        inspect.signature(put).bind(aval, sharding, [], devices=devices)
+        if not all(name in put.__doc__ for name in _PUT):
+            return None
     except (AttributeError, TypeError):
         return None
-    return partial(put, aval, sharding, devices=devices)
+    return lambda arrays: put(aval, sharding, arrays, devices, True, enable_x64=True)
 
 
 def coordination_client() -> Any | None:

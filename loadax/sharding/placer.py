@@ -6,7 +6,7 @@ it hangs when a prefetch thread runs it.)
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import jax
@@ -72,9 +72,7 @@ class Placer:
         local_data = self._zeros or (
             buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
         )
-        # The user's transfer guard is meant for implicit transfers; this one is explicit. The x64 flag is thread-local,
-        # and the dtype may have been chosen on another thread.
-        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._is_64_bit else nullcontext():
+        with _explicit_transfer():
             if self._make is None:
                 array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
                 self._make = self._fast_maker() or self._make_by_callback
@@ -82,9 +80,11 @@ class Placer:
             return self._make(local_data)
 
     def _make_by_callback(self, local_data: Sequence[NDArray[Any]]) -> jax.Array:
-        return jax.make_array_from_callback(
-            self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
-        )
+        # The x64 flag is thread-local, and the dtype may have been chosen on another thread.
+        with jax.enable_x64(True) if self._is_64_bit else nullcontext():
+            return jax.make_array_from_callback(
+                self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
+            )
 
     def _fast_maker(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
         """A function that does the same in less than half the time, or None without it or without local devices."""
@@ -92,7 +92,7 @@ class Placer:
         if make is None:
             return None
         boxes = [self._box_index(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
-        return lambda local_data: make([local_data[box] for box in boxes])
+        return make if boxes == [*range(len(boxes))] else lambda local_data: make([local_data[box] for box in boxes])
 
     def _box_index(self, index: Any) -> int:
         """Index of the box that an index of the array refers to."""
@@ -102,3 +102,10 @@ class Placer:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
         rows = len(buffer) // self._microbatches
         return np.ascontiguousarray(buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
+
+
+def _explicit_transfer() -> AbstractContextManager[None]:
+    """Allows a transfer: the user's transfer guard is meant for implicit ones. Entering JAX's own context is slow."""
+    config: Any = jax.config  # its attributes are made at run time
+    unguarded = config.jax_transfer_guard is None and config.jax_transfer_guard_host_to_device is None
+    return nullcontext() if unguarded else jax.transfer_guard_host_to_device("allow")

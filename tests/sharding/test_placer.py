@@ -1,5 +1,6 @@
 """Many arrays alike: JAX's public way places the first one, a shortcut places the others, with the same result."""
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -52,11 +53,12 @@ def test_only_the_first_is_made_in_the_public_way(monkeypatch: pytest.MonkeyPatc
     assert asked(*placer_and_boxes(P("data"), np.arange(32).reshape(16, 2)), monkeypatch) == 1
 
 
-def other_signature(_aval: Any, _sharding: Any) -> None: ...
+def other_signature(_aval: Any, _sharding: Any) -> None:
+    """Lacks `devices:`, `committed:` and `enable_x64:` in its signature, aval: and sharding: alone."""
 
 
 @pytest.mark.parametrize(
-    "newer", [None, type("pxla", (), {}), type("pxla", (), {"batched_device_put": other_signature})]
+    "newer", [None, SimpleNamespace(), SimpleNamespace(xc=SimpleNamespace(batched_device_put=other_signature))]
 )
 def test_all_are_made_in_the_public_way_where_jax_has_no_other(newer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "_pxla", newer)
@@ -67,3 +69,14 @@ def test_what_does_not_fit_is_an_error_of_the_first() -> None:
     place, boxes = placer_and_boxes(P("data"), np.arange(32, dtype=np.int32).reshape(16, 2))
     with pytest.raises(ValueError, match="shape"):
         place([box[:3] for box in boxes])
+
+
+@pytest.mark.parametrize("guard", [jax.transfer_guard, jax.transfer_guard_host_to_device])
+def test_no_transfer_guard_stops_it(guard: Any) -> None:
+    rows = np.arange(32, dtype=np.int64).reshape(16, 2)
+    place, boxes = placer_and_boxes(P("data"), rows)
+    for _ in range(3):
+        with guard("disallow_explicit"):
+            array = place(boxes)
+        np.testing.assert_array_equal(np.asarray(array), rows)
+        np.testing.assert_array_equal(np.asarray(place(boxes)), rows)  # without a guard too

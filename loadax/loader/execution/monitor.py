@@ -81,17 +81,15 @@ class RunMonitor:
         """A piece was read: `rows` rows including padding, the first one of `step`."""
         self._stats.add(timing)
         self._recorder.piece(timing, perf_counter(), step)
-        if self._concurrency:
-            self.piece_sizes.measured(rows, timing)
-            self.autotuner.worked(timing.processor_seconds)
+        self.piece_sizes.measured(rows, timing)
+        self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:
         """The batch of a step was placed."""
         self._ready += 1
         self._stats.place += timing.place
         self._recorder.placed(timing, step)
-        if self._concurrency:
-            self.pace.placed(timing.place)
+        self.pace.placed(timing.place)
 
     def taken(self, step: int, began: float, away: float, starved: float) -> bool:
         """The consumer got the batch of a step. Returns whether the number of active threads has increased.
@@ -109,8 +107,6 @@ class RunMonitor:
         self.left = now
         if self._stats.steps == UNMEASURED:
             self._stats.early = self._snapshot()
-        if not self._concurrency:
-            return False
         self.pace.delivered(starved)
         return self.autotuner.on_batch(now, self.pace.starving, away)
 

@@ -6,6 +6,7 @@ from loadax.loader.metrics.stats import Timing
 
 # Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
 _TARGET = 0.002
+_ALONE_TARGET = 0.001  # without workers: the batch before which a group is read waits for all of it
 _ISOLATED_TARGET = 0.012  # CPU seconds: each piece costs the training process 0.25 ms
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
@@ -23,14 +24,14 @@ class PieceSizes:
 
     Args:
         rows_per_step: Rows that this process reads per step.
-        workers: Number of threads that read pieces.
+        workers: Number of threads that read pieces; 0: the consumer's own.
         isolated: Whether pieces are read outside this process.
     """
 
     def __init__(self, rows_per_step: int, workers: int, isolated: bool = False):
         self._rows = max(1, rows_per_step)
         self._isolated = isolated
-        self._target = _ISOLATED_TARGET if isolated else _TARGET
+        self._target = _ISOLATED_TARGET if isolated else _TARGET if workers else _ALONE_TARGET
         self._splits = workers > 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
         self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured

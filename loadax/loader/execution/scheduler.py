@@ -160,7 +160,9 @@ class PrefetchScheduler:
                     if self._over():
                         self._arrived.notify_all()  # other threads may wait for a batch that does not exist
                     grown = self._monitor.taken(taken[0], began, away, starved)
-                    if self._idle and (grown or (self._idle == self._workers and not self._pace.ahead)):
+                    # A group that is gone leaves room for another one.
+                    left = not self._groups or not self._groups[0].placed
+                    if self._idle and (grown or (left and self._idle == self._workers and not self._pace.ahead)):
                         self._wake_worker()
                     return taken
                 if self._closed:
@@ -310,8 +312,6 @@ class PrefetchScheduler:
     def _count(self) -> int:
         """Number of steps of the next group."""
         assert self._producer is not None
-        if self._workers == 0:
-            return 1  # without workers, nothing is read ahead
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
         budget = self._options.prefetch_bytes // _GROUPS_IN_BUDGET
         count = min(self._piece_sizes.steps, self._producer.most_steps, max(1, budget // max(1, self._bytes_per_step)))

@@ -61,7 +61,8 @@ class Recorder:
 
     def __init__(self, kept: int = _KEPT):
         self._began = perf_counter()
-        self._bars: deque[tuple[str, Bar]] = deque(maxlen=kept)
+        # Lanes and bars, as plain tuples: they are made at every step, and most are never looked at.
+        self._bars: deque[tuple[str, tuple[float, float, str, int, int]]] = deque(maxlen=kept)
         self._ready: deque[tuple[float, int]] = deque(maxlen=kept)
         self._count = 0
         self._lanes: dict[int, str] = {}  # by thread identifier or negative process id
@@ -73,30 +74,30 @@ class Recorder:
         lane, began = self._lane(timing.worker), (timing.began or ended - timing.seconds) - self._began
         for stage, seconds in zip(_STAGES, timing[:3], strict=True):
             if seconds:
-                self._keep(lane, Bar(began, seconds, stage, step, timing.rows))
+                self._count += 1
+                self._bars.append((lane, (began, seconds, stage, step, timing.rows)))
             began += seconds
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
-        self._keep(self._lane(0), Bar(timing.began - self._began, timing.place, "place", step, 0))
+        self._count += 1
+        self._bars.append((self._lane(0), (timing.began - self._began, timing.place, "place", step, 0)))
 
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
         began -= self._began
         if self._left is not None:
-            self._keep("training", Bar(self._left, began - self._left, "training", step - 1, 0))
-        self._keep("training", Bar(began, waited, "waiting", step, 0))
+            self._count += 1
+            self._bars.append(("training", (self._left, began - self._left, "training", step - 1, 0)))
+        self._count += 1
+        self._bars.append(("training", (began, waited, "waiting", step, 0)))
         self._left = began + waited
         self._ready.append((self._left, ready))
 
     def timeline(self) -> Timeline:
         """Timeline of the recorded events."""
-        forgotten = self._count - len(self._bars)
-        return Timeline(tuple(self._bars), tuple(self._ready), forgotten, perf_counter() - self._began)
-
-    def _keep(self, lane: str, bar: Bar) -> None:
-        self._bars.append((lane, bar))
-        self._count += 1
+        kept = tuple((lane, Bar._make(bar)) for lane, bar in self._bars)
+        return Timeline(kept, tuple(self._ready), self._count - len(kept), perf_counter() - self._began)
 
     def _lane(self, worker: int) -> str:
         """The lane of a worker process, or of this thread for worker 0."""

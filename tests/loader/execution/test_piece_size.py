@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -11,7 +12,9 @@ from loadax import Dataloader, from_arrays
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.metrics.stages import StageClock
 from loadax.loader.metrics.stats import Timing
+from loadax.sharding import data_parallel
 from tests.clocks import Machine
+from tests.work import lines_of
 
 Spend = Callable[[int], None]
 """Spends the time that so many rows take."""
@@ -150,3 +153,27 @@ def test_a_loader_with_worker_processes_has_their_target(
         pieces = [bar for _, bar in batches._stretch.monitor.timeline().kept if bar.stage == "read"]
     assert sum(piece.rows for piece in pieces) == 64
     assert (len(pieces) > 8) == cut
+
+
+@pytest.mark.parametrize(("target", "reads"), [(1e9, 1 + 256 // 16), (1e-9, 256)])
+def test_small_steps_are_read_together_without_workers(
+    target: float, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most a millisecond's worth: reading them one by one took twice as long as all the rest of a step."""
+    monkeypatch.setattr("loadax.loader.execution.piece_size._ALONE_TARGET", target)
+    mesh = data_parallel(jax.devices()[:4])
+    with iter(Dataloader(from_arrays({"x": np.arange(4 * 256)}), 4, num_workers=0, mesh=mesh)) as batches:
+        assert [batch["x"].tolist() for batch in batches] == np.arange(4 * 256).reshape(-1, 4).tolist()
+        pieces = [bar for _, bar in batches._stretch.monitor.timeline().kept if bar.stage == "read"]
+    assert len(pieces) == pytest.approx(reads, abs=4)  # the last groups are smaller
+
+
+def test_lines_of_a_small_step() -> None:
+    """A step of a few rows runs a bounded number of lines of Python."""
+    loader = Dataloader(from_arrays(np.arange(10**5)).shuffle(seed=0), 64, num_epochs=None, num_workers=0)
+    with iter(loader) as batches, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches._stretch.monitor.piece_sizes, "_target", 1e9)
+        for _ in range(64):
+            next(batches)
+        lines = lines_of(lambda: [next(batches) for _ in range(160)])
+    assert lines < 160 * 400  # about 285 a step; 755 when every step was read by itself
