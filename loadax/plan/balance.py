@@ -35,9 +35,10 @@ def arrangement(costs: Array) -> Integers:
     blocks = 1
     while len(costs) % (2 * blocks) == 0 and len(costs) >= 2 * blocks * _BLOCK:
         blocks *= 2
-    groups = _swapped(costs, _dealt(costs, blocks))
-    groups = np.take_along_axis(groups, _folded(costs[groups]), axis=1)
-    return groups[_folded(costs[groups].sum(axis=1, keepdims=True).T)[0]].reshape(-1)
+    groups = _dealt(costs, blocks)
+    groups = groups[_folded(costs[groups].sum(axis=1, keepdims=True).T)[0]]
+    groups = _swapped(costs, groups, _targets(costs, groups))
+    return np.take_along_axis(groups, _folded(costs[groups]), axis=1).reshape(-1)
 
 
 def _dealt(costs: Array, blocks: int) -> Integers:
@@ -50,14 +51,30 @@ def _dealt(costs: Array, blocks: int) -> Integers:
     return dealt.T.copy()
 
 
-def _swapped(costs: Array, groups: Integers) -> Integers:
-    """Blocks after some rounds in which the dearest ones swap a row with the cheapest ones, side by side."""
+def _targets(costs: Array, groups: Integers) -> Array:
+    """Costs that the blocks should have: half of each pair's, unless one has a dearer row. Then its neighbour has less."""
+    least = np.sort(costs)[: groups.shape[1] - 1].sum() + costs[groups].max(
+        axis=1
+    )  # that a block with this row can cost
+    levels = [least]
+    while len(levels[-1]) > 1:
+        levels.append(levels[-1].reshape(-1, 2).sum(axis=1))
+    targets = costs.sum(keepdims=True)
+    for least in levels[-2::-1]:
+        left, right = least.reshape(-1, 2).T
+        first = np.minimum(np.maximum(targets / 2, left), targets - right)
+        targets = np.stack([first, targets - first], axis=1).reshape(-1)
+    return targets
+
+
+def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
+    """Blocks after some rounds in which those above their targets swap a row with those below, side by side."""
     half = len(groups) // 2
     for _ in range(_ROUNDS if half else 0):
-        load = costs[groups].sum(axis=1)
-        ascending = np.argsort(load, kind="stable")
+        excess = costs[groups].sum(axis=1) - targets
+        ascending = np.argsort(excess, kind="stable")
         cheap, dear = ascending[:half], ascending[::-1][:half]
-        wanted = (load[dear] - load[cheap]) / 2  # what the dear block should lose
+        wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
         lost = costs[groups[dear]][:, :, None] - costs[groups[cheap]][:, None, :]
         off = np.abs(lost - wanted[:, None, None]).reshape(half, -1)
         best = off.argmin(axis=1)
