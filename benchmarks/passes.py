@@ -206,8 +206,12 @@ def recipes(folder: Path) -> list[tuple[str, int]]:
         "100,000 JSON lines": loadax.from_jsonl(folder / "x.jsonl", progress=False),
         "10,000 examples of a tar file": loadax.from_webdataset(folder / "x.tar", progress=False),
     }
-    dumped = {kind: dump(data) for kind, data in opened.items()}
-    return [(kind, len(message) + sum(raw.nbytes for raw in buffers)) for kind, (message, buffers) in dumped.items()]
+    sizes = []
+    for kind, data in opened.items():
+        arrays: list[int] = []
+        message = dump(data, lambda raw, arrays=arrays: arrays.append(raw.nbytes))
+        sizes.append((kind, len(message) + sum(arrays)))
+    return sizes
 
 
 if __name__ == "__main__":
