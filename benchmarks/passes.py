@@ -208,9 +208,9 @@ def recipes(folder: Path) -> list[tuple[str, int]]:
     }
     sizes = []
     for kind, data in opened.items():
-        arrays: list[int] = []
-        message = dump(data, lambda raw, arrays=arrays: arrays.append(raw.nbytes))
-        sizes.append((kind, len(message) + sum(arrays)))
+        arrays: list[memoryview] = []
+        message = dump(data, arrays.append)
+        sizes.append((kind, len(message) + sum(raw.nbytes for raw in arrays)))
     return sizes
 
 
