@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from loadax.loader.epoch import Epoch
     from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.host_rows import HostRows
-    from loadax.loader.inspection.certificate import Certificate
     from loadax.loader.iterator import DataIterator
     from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.metrics.stats import Stats
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {  # of names that are not in `loadax.io`
-    "Certificate": "loadax.loader.inspection.certificate",
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
@@ -75,7 +73,6 @@ _HOME = {  # of names that are not in `loadax.io`
 _MODULES = ("errors", "plots", "seeds", "sharding", "testing")
 
 __all__ = [
-    "Certificate",
     "DataIterator",
     "Dataloader",
     "Dataset",

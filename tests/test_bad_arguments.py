@@ -159,11 +159,8 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
         (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
         (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is not a part"),
-        (
-            lambda: loader().certificate(positions=3),
-            "positions=3: pass a list of ascending ints of at least 0 and below 8",
-        ),
-        (lambda: loader().certificate(run=object()), "run=<object .*: pass a name for the run"),
+        (lambda: loader().digest(3), "steps=3: pass a range of consecutive steps"),
+        (lambda: loader().trace(0, [0.5]), r"positions=\[0.5\]: pass ints of 0 or more, below 8, the batch size"),
         (lambda: SERVE(loader(), host=3), "host=3: pass the address to listen on"),
         (lambda: SERVE(loader(), port=None), "port=None: pass an int"),
         (lambda: SERVE(loader(), port=70000), "port=70000: pass 65535 or less"),

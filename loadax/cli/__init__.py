@@ -1,4 +1,4 @@
-"""The command line: `loadax inspect`, `new`, `convert`, `verify`, `index`, `plan`, `audit`, `bench`, …."""
+"""The command line: `loadax inspect`, `convert`, `verify`, `index`, `plan`, `bench`."""
 
 from loadax.cli.program import main
 

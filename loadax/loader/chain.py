@@ -78,7 +78,7 @@ class LoaderChain:
     first phase, it is the state of that loader alone.
 
     Attributes:
-        loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `certificate()`, ….
+        loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `digest()`, ….
     """
 
     def __init__(self, loaders: tuple[Dataloader, ...]):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import integer, shown, text
+from loadax.core.arguments import integer, shown
 from loadax.core.distributed import this_process
 from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
@@ -29,8 +29,8 @@ from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
-from loadax.loader.inspection.certificate import Certificate, alike_steps, certify
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
+from loadax.loader.inspection.digest import digest_of
 from loadax.loader.inspection.explain import explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
@@ -46,10 +46,9 @@ from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import Skips, step_ranges
-from loadax.protocols import Array, Integers, Tree
+from loadax.protocols import Integers, Tree
 from loadax.sharding.key_value import LoaderRuns
-from loadax.sharding.layout import position_ranges
-from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
+from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 
 
 def _refuse(unknown: Mapping[str, Any]) -> None:
@@ -67,11 +66,6 @@ def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     """Reads a single step, without reading ahead."""
     producer = pipeline.one_step(shard, step)
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
-
-
-def _inside(positions: Array, size: int) -> bool:
-    """Whether all are positions in a batch of this size."""
-    return positions.dtype.kind in "iu" and positions.min() >= 0 and positions.max() < size
 
 
 def _restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
@@ -576,7 +570,7 @@ class Dataloader:
         """
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
-        if chosen.size and not _inside(chosen, size):
+        if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
             raise RowIndexError(f"positions={shown(positions)}: pass ints of 0 or more, below {size}, the batch size")
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
@@ -634,23 +628,26 @@ class Dataloader:
         made._begin_runs()
         return made
 
-    def certificate(self, steps: Any = None, *, positions: Any = None, run: str | None = None) -> Certificate:
-        """Certifies which rows this process reads at which steps and positions, without those in quarantine.
+    def digest(self, steps: range | None = None) -> str:
+        """Hash of the rows at each step and position, as 32 hexadecimal digits. Reads no data.
 
-        All hosts together give the same certificate as one process alone. Save the certificates of all hosts, and
-        `loadax audit` checks that they form one whole run, and whether two runs read the same rows.
+        Two runs with equal digests read the same rows in the same batches, whatever their meshes and hosts. It covers
+        row ids and epochs, not the content of rows. Rows in quarantine count as padding.
 
         Args:
             steps: Range of consecutive steps. None: all.
-            positions: Positions in the batch. None: those that this process holds.
-            run: Name of the run. None: "8 processes", with the number of processes of the mesh.
 
         Raises:
-            ArgumentError: If the run is infinite and no steps are given, or the positions don't ascend.
+            ArgumentError: If the run is infinite and no steps are given.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_arrays
+            >>> data = from_arrays(np.arange(64)).shuffle(seed=0)
+            >>> Dataloader(data, 8).digest() == Dataloader(data, 8, shard_index=1, shard_count=2).digest()
+            True
         """
-        self._refuse_stream("certificate()")
-        if run is not None:
-            text("run", run, "a name for the run, as a str")
+        self._refuse_stream("digest()")
         if steps is None and self._plan.num_steps is None:
             raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
         chosen = range(self._plan.num_steps or 0) if steps is None else steps
@@ -658,30 +655,7 @@ class Dataloader:
             raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
         self._checked(chosen[0])
         self._checked(chosen[-1])
-        ranges: list[tuple[int, int]] | None = None
-        if positions is not None:
-            chosen_positions = np.asarray(positions)
-            sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
-            listed = chosen_positions.ndim == 1 and chosen_positions.size > 0
-            if not listed or not _inside(chosen_positions, min(sizes)) or (np.diff(chosen_positions) < 1).any():
-                raise ArgumentError(
-                    f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
-                    f"{min(sizes)}, the batch size"
-                )
-            ranges = position_ranges(chosen_positions.astype(np.int64))
-        alike = alike_steps(self._plan, chosen)
-        pieces = {part: self._position_ranges(part.start) if ranges is None else ranges for part in alike}
-        if run is None:
-            shard = self._pipeline.options.shard
-            count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
-            run = "1 process" if count == 1 else f"{count} processes"
-        return certify(self._plan, self._order, run, pieces, self._pipeline.options.quarantine)
-
-    def _position_ranges(self, step: int) -> list[tuple[int, int]]:
-        """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
-        layouts = self._shard(step).layouts if self._pipeline.options.shard is None else ()
-        heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
-        return position_ranges(self._positions(step), heights)
+        return digest_of(self._plan, chosen, self._pipeline.options.quarantine)
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"

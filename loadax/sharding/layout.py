@@ -167,21 +167,18 @@ def positions(intervals: Iterable[Interval]) -> Integers:
     return np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in intervals)])
 
 
-def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[Interval]:
-    """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
+def position_ranges(positions: Integers) -> list[Interval]:
+    """Converts ascending positions to `(start, stop)` ranges.
 
     Examples:
         >>> import numpy as np
         >>> from loadax.sharding.layout import position_ranges
-        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
-        [(0, 2), (2, 4), (6, 8)]
+        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]))
+        [(0, 4), (6, 8)]
     """
     if not len(positions):
         return []
-    begins = np.diff(positions, prepend=positions[0]) != 1
-    for height in heights:
-        begins |= positions % height == 0
-    bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
+    bounds = [*np.flatnonzero(np.diff(positions, prepend=positions[0]) != 1).tolist(), len(positions)]
     return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
 
 

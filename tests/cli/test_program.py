@@ -332,8 +332,6 @@ SECRET = "http://me:SECRET@host/x"
         ("convert", "x.npy", "out", "--shards", SECRET),
         ("index", "x.npy", "--filter", f"{SECRET}:f", "--out", "ix"),
         ("index", "x.npy", "--filter", f"os:{SECRET}", "--out", "ix"),
-        ("audit", SECRET),
-        ("new", "x.npy", SECRET),
         ("verify", ".", "--rows", SECRET),
         ("bench", "users:rows", "--map", "users:shout"),
     ],
@@ -362,7 +360,6 @@ def test_control_characters_are_escaped_wherever_names_are_shown(
     pq.write_table(pa.table({NAME: [1, 2, 3]}), f"{NAME}.parquet")
     zarr.create_group(f"{NAME}.zarr").create_array(NAME, data=np.zeros((3, 2)))
     Path(f"{NAME}.npy").write_bytes(b"damaged")
-    loadax.Dataloader(np.zeros((16, 2)), 8).certificate(run=NAME).save("certificate.json")
     for arguments in (
         ("inspect", f"{NAME}.parquet"),
         ("inspect", f"{NAME}.zarr"),
@@ -371,7 +368,6 @@ def test_control_characters_are_escaped_wherever_names_are_shown(
         ("verify", f"{NAME}.zarr"),
         ("plan", f"{NAME}.parquet", "--mesh", "data=1", "--batch-size", "1"),
         ("convert", f"{NAME}.zarr", f"{NAME}.out"),
-        ("audit", "certificate.json"),
     ):
         main(arguments)
         shown = "".join(capfd.readouterr())

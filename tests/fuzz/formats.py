@@ -19,7 +19,6 @@ from pyarrow import parquet as pq
 
 import loadax
 from loadax.dataset import Dataset
-from loadax.loader.inspection.certificate import Certificate
 from loadax.sources.io.index_folder import Entry, IndexFolder
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
 from tests.sources.shards.corpora import encoded, masked, write_tar, write_tfrecord
@@ -55,7 +54,7 @@ def even(example: Any) -> bool:
     return bool(example["x"] % 2 == 0)
 
 
-# States, certificates and records of masked rows.
+# States and records of masked rows.
 
 _LOADER: list[Any] = []
 
@@ -82,14 +81,6 @@ def _read_state(folder: Path) -> None:
         _loader().iterate(start=state).close()
     except loadax.errors.StateError as error:
         raise loadax.errors.StateError(f"{SEED}: {error}") from error  # a state has no name
-
-
-def _make_certificate(folder: Path) -> None:
-    _loader().certificate().save(folder / "seed.json")
-
-
-def _read_certificate(folder: Path) -> None:
-    Certificate.load(folder / "seed.json")
 
 
 def _make_record(folder: Path) -> None:
@@ -404,7 +395,6 @@ def _nothing(folder: Path) -> None:
 
 FORMATS: dict[str, Format] = {
     "state": Format(_make_state, _read_state, "seed.json", mutate_json),
-    "certificate": Format(_make_certificate, _read_certificate, "seed.json", mutate_json),
     "record": Format(_make_record, _read_record, "seed.jsonl", mutate_jsonl),
     "npy": Format(_make_npy, lambda folder: loadax.from_npy(folder / "seed.npy"), "seed.npy"),
     "npy tokens": Format(_make_rows, lambda folder: loadax.from_tokens(folder / "seed.npy", 2), "seed.npy"),

@@ -24,7 +24,6 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
     packed(tmp_path / "pack")
     numbers().cache(tmp_path / "cache", chunk_rows=4)
     from_source([np.arange(3), np.arange(5)]).cache(tmp_path / "ragged")
-    loader.certificate().save(tmp_path / "certificate.json")
     written = {
         "state": loader.iterate().get_state()["version"],
         "order": content("cache/loadax.json")["data"]["order version"],
@@ -32,7 +31,6 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
         "plan": content("pack/split-16-error-0.json")["identity"]["version"],
         "store": content("cache/loadax.json")["version"],
         "ragged": content("ragged/loadax.json")["version"],
-        "certificate": content("certificate.json")["version"],
     }
     assert dict(re.findall(r"^\| (\w+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)) == {
         name: str(number) for name, number in written.items()

@@ -57,7 +57,6 @@ def main(folder: Path) -> None:
     packed(folder / "pack")
     packed_by_leaf(folder / "pack_by_leaf")
     numbers()[:10].cache(folder / "cache", chunk_rows=4)
-    loader_of(CHAINS["shuffle"]()).certificate().save(folder / "certificate.json")
 
 
 if __name__ == "__main__":

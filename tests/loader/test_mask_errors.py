@@ -255,11 +255,10 @@ def test_rows_in_quarantine_are_never_read() -> None:
     for step, batch in enumerate(loader):
         check(loader, batch, step)
     check(loader, loader.host_batch(2), 2)
-    certified, plain = loader.certificate(), Dataloader(data(bad=set()), 16, num_epochs=2).certificate()
-    assert certified.digest != plain.digest
-    assert sum(span.rows for span in plain.spans) - sum(span.rows for span in certified.spans) == sum(
-        int(np.isin(loader.rows(step), list(BAD)).sum()) for step in range(len(loader))
-    )
+    plain = Dataloader(data(bad=set()), 16, num_epochs=2)
+    for step in range(len(loader)):
+        quarantined = np.isin(loader.rows(step), list(BAD)).any()
+        assert (loader.digest(range(step, step + 1)) != plain.digest(range(step, step + 1))) == quarantined
 
 
 def test_records_of_all_processes_are_one_quarantine(tmp_path: Path) -> None:

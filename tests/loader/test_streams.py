@@ -58,7 +58,7 @@ def batches_of(
         lambda ds: Dataloader(ds, BATCH).find(0),
         lambda ds: Dataloader(ds, BATCH).explain(),
         lambda ds: Dataloader(ds, BATCH).check_plan(),
-        lambda ds: Dataloader(ds, BATCH).certificate(),
+        lambda ds: Dataloader(ds, BATCH).digest(),
         lambda ds: Dataloader(ds, BATCH).steps_per_epoch,
         lambda ds: len(Dataloader(ds, BATCH)),
         lambda ds: next(Dataloader(ds, BATCH).epochs()),

@@ -15,7 +15,6 @@ SAVED = ("save", 2, 4)
 CASES: dict[str, list[tuple[str, int, int]]] = {
     "agreement of 2": [("both", 2, 4)],
     "agreement of 4": [("both", 4, 2)],
-    "certificate of 4": [("certify", 4, 2), ("compare", 1, 8)],
     "device of 4, every mesh": [("every_mesh", 4, 2)],
     "device without another process": [("small_cases", 2, 4)],
     "grain checkpoint": [("checkpointed_by_grain", 2, 4)],

@@ -15,7 +15,6 @@ from PIL import Image
 
 import loadax
 from loadax.errors import LeafError, LoadaxError, SourceError
-from loadax.loader.inspection.certificate import Certificate
 from loadax.loader.workers.payload import pack
 from loadax.reader import Reader
 from tests.servers.child import run_python
@@ -75,10 +74,7 @@ class TestNoRegularFile:
         with pytest.raises(LoadaxError):
             loadax.from_documents(np.arange(4), special("offsets.npy"))
 
-    def test_certificate_and_metadata_of_zarr(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "c.json")
-        with pytest.raises(SourceError, match=r"c\.json can't be read"):
-            Certificate.load(tmp_path / "c.json")
+    def test_metadata_of_zarr(self, tmp_path: Path) -> None:
         loadax.write_zarr({"x": np.arange(4)}, tmp_path / "s", progress=False)
         (tmp_path / "s" / "x" / "zarr.json").unlink()
         os.mkfifo(tmp_path / "s" / "x" / "zarr.json")

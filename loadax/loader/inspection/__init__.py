@@ -1,1 +1,1 @@
-"""Inspection of a run before and after it: explanations, plan checks, traces, certificates."""
+"""Inspection of a run before and after it: explanations, plan checks, traces, digests."""

@@ -186,7 +186,7 @@ def test_memory_that_the_function_still_reads_is_not_written(monkeypatch: pytest
         np.testing.assert_array_equal(np.asarray(batch), rows[loader.rows(step)])
 
 
-def test_state_and_certificate_are_those_of_the_run_without_device_map() -> None:
+def test_state_and_digest_are_those_of_the_run_without_device_map() -> None:
     plain, mapped = (Dataloader(TREE, 16, device_map=each) for each in (None, scaled))
     with iter(plain) as one, iter(mapped) as other:
         next(one)
@@ -194,7 +194,7 @@ def test_state_and_certificate_are_those_of_the_run_without_device_map() -> None
         assert next(other).keys() == {"image", "label", "first"}
         assert other.get_state() == state
     assert_placed(next(mapped.iterate(state)), by_hand(mapped, scaled, 1))
-    assert plain.certificate() == mapped.certificate()
+    assert plain.digest() == mapped.digest()
     np.testing.assert_array_equal(plain.host_batch(2)["image"], mapped.host_batch(2)["image"])
 
 

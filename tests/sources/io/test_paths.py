@@ -52,15 +52,13 @@ def test_on_the_command_line(path: str, tmp_path: Path, capsys: pytest.CaptureFi
         assert "loadax: error: path=" in capsys.readouterr().err
 
 
-def test_of_timelines_and_certificates(tmp_path: Path) -> None:
+def test_of_timelines(tmp_path: Path) -> None:
     loader = loadax.Dataloader(loadax.from_arrays({"x": np.arange(16)}), batch_size=8, num_epochs=1)
-    list(loader)
-    paths: list[Any] = ["", "a\0.html", 3]
-    for path in paths:
-        with pytest.raises(ArgumentError, match="path="):
-            loader.certificate().save(path)
-        with pytest.raises(ArgumentError, match="path="):
-            type(loader.certificate()).load(path)
+    paths: list[Any] = ["", "a\0.json", 3]
+    with loader.iterate() as batches:
+        for path in paths:
+            with pytest.raises(ArgumentError, match="path="):
+                batches.timeline(path)
 
 
 class TestTheFolderAbove:

@@ -1,0 +1,33 @@
+"""Digest of the rows that a run reads at each step and position, to compare two runs.
+
+Every (step, position, row, epoch) has a 128-bit hash, and the digest is their sum, whose halves are added separately.
+The hashes protect against mistakes, not against forgery.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from loadax import seeds
+from loadax.loader.mask_errors import without
+from loadax.plan.batches import BatchPlan
+from loadax.protocols import Integers
+
+_AT_ONCE = 1 << 18  # visits to hash at a time
+
+
+def digest_of(plan: BatchPlan, steps: range, quarantine: Integers) -> str:
+    """Digest of consecutive steps as 32 hexadecimal digits. Rows in quarantine (sorted int64[n]) count as padding."""
+    halves = [0, 0]
+    changes = [step for step in plan.first_steps if steps.start < step < steps.stop]  # of the batch size
+    for begin, end in pairwise([steps.start, *changes, steps.stop]):
+        positions = np.arange(plan.segment_of(begin)[0].batch_size)
+        at_once = max(1, _AT_ONCE // len(positions))
+        for first in range(begin, end, at_once):
+            some = range(first, min(first + at_once, end))
+            visits = without(plan.visits_of(some, positions), quarantine)
+            places = np.repeat(np.arange(some.start, some.stop), len(positions)), np.tile(positions, len(some))
+            for half in (0, 1):
+                hashes = seeds.derive(0, "visit", half, *places, visits.rows, visits.epochs)
+                halves[half] += int(hashes[visits.rows >= 0].sum())
+    return "".join(f"{half % (1 << 64):016x}" for half in halves)
