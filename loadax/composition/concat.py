@@ -11,9 +11,11 @@ from loadax.errors import LeafError
 from loadax.plan.parts import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
+
+_FEW = 32  # rows of a part below which a read of each array costs less than one of the part
 
 
 @final
@@ -99,8 +101,7 @@ class ConcatenatedSource(BaseSource):
         )
 
     def locate(self, row: int) -> list[Location]:
-        part, inner = self._part_of(row)
-        return part.source.locate(inner)
+        return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         part, inner = self._part_of(row)
@@ -159,18 +160,20 @@ class ConcatenatedSource(BaseSource):
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
-        owned = self._owned(rows)
-        order = np.concatenate([positions for _, positions, _ in owned]) if owned else rows
-        # Read part by part, and put in order at once: each call has a fixed cost, and a part may have a row of a step.
-        in_order = bool((order[1:] > order[:-1]).all())
-        read = [values if in_order or values is None else np.empty_like(values) for values in out]
-        end = 0
-        for part, _, inner in owned:
-            begin, end = end, end + len(inner)
-            part.source.read_into(inner, boxes, [None if values is None else values[begin:end] for values in read])
-        for destination, values in zip(out, read, strict=True):
-            if destination is not None and values is not None and not in_order:
-                destination[order] = values
+        rows = check_rows(rows, len(self))
+        owner = np.searchsorted(self._ends, rows, side="right")
+        met = np.unique(owner).tolist()
+        memory = {index: self._parts[index].source.memory for index in met} if len(rows) < _FEW * len(met) else {}
+        if memory and None not in memory.values():
+            inner = (rows - self._begins[owner]).tolist()
+            for leaf, (columns, destination) in enumerate(zip(boxes, out, strict=True)):
+                if columns is not None and destination is not None:
+                    box = [slice(*column) for column in columns]
+                    for place, (index, row) in enumerate(zip(owner.tolist(), inner, strict=True)):
+                        destination[place] = memory[index][leaf][row, *box]
+            return
+        for part, positions, inner in self._owned(rows):
+            scatter_into(part.source, inner, boxes, out, positions)
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths

@@ -60,6 +60,12 @@ class ArraySource(BaseSource):
     def held(self, most: int) -> list[Array]:
         return rows_in_memory(self._arrays, most)
 
+    @property
+    def memory(self) -> Sequence[Array] | None:
+        arrays = [array.memory for array in self._arrays]
+        known = [array for array in arrays if array is not None]
+        return known if len(known) == len(arrays) else None
+
     def locate(self, row: int) -> list[Location]:
         """Files of a row's leaves, with the byte range where the row is contiguous."""
         index = int(check_rows([row], self._length)[0])
