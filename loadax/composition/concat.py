@@ -51,9 +51,11 @@ class ConcatenatedSource(BaseSource):
             self.spec = self._parts[0].spec
         elif not joined.reads_examples:
             raise LeafError(self._difference)
-        # Documents may differ in length, but in nothing else.
-        kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
-        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
+        alike = self._difference is None
+        if not alike and joined.reads_parts and self._structure is not None:
+            # Documents may differ in length, but in nothing else.
+            kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
+            alike = all(kind == kinds[0] for kind in kinds)
         self.traits = joined._replace(
             reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
         )

@@ -26,9 +26,10 @@ class Parts:
         self.sizes = np.array([order.size for order in orders], np.int64)
         self.row_ends = np.cumsum(np.array(rows, np.int64))
         self.first_rows = self.row_ends - np.array(rows, np.int64)
-        ranges, keys = [order.row_range or range(0) for order in orders], [_seed_of(order) for order in orders]
-        self._even = np.array([order.row_range is not None for order in orders])
-        self._starts, self._steps = np.array([[rows.start, rows.step] for rows in ranges], np.int64).T
+        ranges, keys = [order.row_range for order in orders], [_seed_of(order) for order in orders]
+        self._even = np.array([rows is not None for rows in ranges])
+        self._starts = np.array([rows.start if rows else 0 for rows in ranges], np.int64)
+        self._steps = np.array([rows.step if rows else 1 for rows in ranges], np.int64)
         self._shuffled = np.array([seed is not None for seed in keys])
         self._seeds = np.array([seed or 0 for seed in keys], np.int64)
 
