@@ -1,6 +1,6 @@
 """ConcatenatedSource: the rows of several sources, numbered consecutively."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -68,11 +68,6 @@ class ConcatenatedSource(BaseSource):
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
 
     @property
-    def parts(self) -> Sequence[Reader]:
-        """Readers of the parts."""
-        return self._parts
-
-    @property
     def children(self) -> Sequence[Child]:
         names = self._names or [f"part {index}" for index in range(len(self._parts))]
         return [
@@ -114,22 +109,10 @@ class ConcatenatedSource(BaseSource):
         return part.source.documents(inner)
 
     def squared_lengths(self, rows: Integers) -> Array | None:
-        out = np.zeros(len(rows))
-        for part, positions, inner in self._owned(rows):
-            costs = part.source.squared_lengths(inner)
-            if costs is None:
-                return None
-            out[positions] = costs
-        return out
+        return self._known(rows, np.float64, lambda part, inner: part.source.squared_lengths(inner))
 
     def lengths(self, rows: Integers) -> Integers | None:
-        out = np.empty(len(rows), np.int64)
-        for part, positions, inner in self._owned(rows):
-            lengths = part.lengths(inner)
-            if lengths is None:
-                return None
-            out[positions] = lengths
-        return out
+        return self._known(rows, np.int64, Reader.lengths)
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads the examples, each with its own epoch, with one read per part.
@@ -200,6 +183,16 @@ class ConcatenatedSource(BaseSource):
             for index, positions in by_part(owner, np.arange(len(rows)))
         ]
 
+    def _known(self, rows: Integers, dtype: Any, known: Callable[[Reader, Integers], Array | None]) -> Array | None:
+        """What the parts know of rows; None if one does not."""
+        out = np.empty(len(rows), dtype)
+        for part, positions, inner in self._owned(rows):
+            values = known(part, inner)
+            if values is None:
+                return None
+            out[positions] = values
+        return out
+
     def _part_of(self, row: int) -> tuple[Reader, int]:
         ((part, _, inner),) = self._owned(np.array([row]))
         return part, int(inner[0])
@@ -211,22 +204,17 @@ class ConcatenatedSource(BaseSource):
         (specs, structure), (others, its_structure) = first, other
         if first == other:
             return None
+        its_name, name = self._called(index), self._called(0)
         if difference := structure.static_difference(its_structure):
-            called = self._called(index), self._called(0)
-            return f"{self._verb}: in {called[0]} {difference} as in {called[1]}; map them to one value first"
+            return f"{self._verb}: in {its_name} {difference} as in {name}; map them to one value first"
         if structure != its_structure:
-            return (
-                f"{self._verb}: {self._called(index)} has the leaves {its_structure.paths}, "
-                f"{self._called(0)} has {structure.paths}"
-            )
-        for path, spec, its_spec in zip(structure.paths, specs, others, strict=True):
-            if spec != its_spec:
-                return (
-                    f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} "
-                    f"in {self._called(index)} and {spec.dtype}{list(spec.shape)} in {self._called(0)}; "
-                    "map them to one shape and dtype first"
-                )
-        return None
+            return f"{self._verb}: {its_name} has the leaves {its_structure.paths}, {name} has {structure.paths}"
+        unlike = (leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
+        path, spec, its_spec = next(unlike)
+        return (
+            f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} in {its_name} "
+            f"and {spec.dtype}{list(spec.shape)} in {name}; map them to one shape and dtype first"
+        )
 
     def _called(self, index: int) -> str:
         return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"

@@ -18,7 +18,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
