@@ -90,12 +90,13 @@ class ConcatenatedSource(BaseSource):
     @property
     def chunks(self) -> Integers | None:
         """Chunks of all parts; None if a part has no chunks or has maps."""
-        starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
-        if any(part_starts is None for part_starts in starts):
-            return None
-        return np.concatenate(
-            [np.asarray(part_starts, np.int64) + begin for part_starts, begin in zip(starts, self._begins, strict=True)]
-        )
+        chunks = []
+        for part, begin in zip(self._parts, self._begins, strict=True):
+            starts = None if part.maps else chunk_starts(part.source)
+            if starts is None:
+                return None
+            chunks.append(np.asarray(starts, np.int64) + begin)
+        return np.concatenate(chunks)
 
     def locate(self, row: int) -> list[Location]:
         return self.locate_visit(row, 0)

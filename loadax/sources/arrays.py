@@ -62,9 +62,8 @@ class ArraySource(BaseSource):
 
     @property
     def memory(self) -> Sequence[Array] | None:
-        arrays = [array.memory for array in self._arrays]
-        known = [array for array in arrays if array is not None]
-        return known if len(known) == len(arrays) else None
+        arrays: list[Any] = [array.memory for array in self._arrays]
+        return None if any(array is None for array in arrays) else arrays
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row's leaves, with the byte range where the row is contiguous."""

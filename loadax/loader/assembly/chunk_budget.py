@@ -234,12 +234,9 @@ def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterato
 
 def _same_rows(source: BaseSource, kind: Any) -> Any:
     """The source of this kind, also below wrappers that keep rows; None if there is none."""
-    while not isinstance(source, kind):
-        below = source.children
-        if len(below) != 1 or below[0].first_row != 0:
-            return None
+    while not isinstance(source, kind) and len(below := source.children) == 1 and below[0].first_row == 0:
         source = below[0].source
-    return source
+    return source if isinstance(source, kind) else None
 
 
 def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
