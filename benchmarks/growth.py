@@ -354,8 +354,8 @@ COSTS: dict[str, Cost] = {
     "step-of-parts": Cost(
         "a step of 256 rows over n parts", _step_of_parts, (1000, 3000, 10_000), (1000, 3000), 0.3, 2, steps=_RUN
     ),
-    "concat": Cost("`concat` of n parts", _concat, (100, 10_000, 100_000), (100, 300), 1.15, 1000, calls=200),
-    "mix": Cost("`mix` of n parts, and its length", _mix, (100, 1000, 10_000), (100, 300), 1.15, 300, calls=370),
+    "concat": Cost("`concat` of n parts", _concat, (100, 10_000, 100_000), (100, 300), 1.15, 1000, calls=160),
+    "mix": Cost("`mix` of n parts, and its length", _mix, (100, 1000, 10_000), (100, 300), 1.15, 300, calls=175),
     "weights": Cost("a schedule of n decimal weights", _weights, (10, 100, 1000), (), 1.15, 200),
     "rows-across-weights": Cost(
         "`rows(step)` where these weights change", _rows_across_weights, (100, 300, 1000), (), 0.3, 1, steps=3
@@ -370,7 +370,7 @@ COSTS: dict[str, Cost] = {
         (50, 200),
         1.15,
         1000,
-        calls=300,
+        calls=205,
     ),
     "check-plan-2d": Cost(
         "`check_plan(1)`, n hosts, rows and columns cut",
@@ -379,7 +379,7 @@ COSTS: dict[str, Cost] = {
         (50, 200),
         1.15,
         2000,
-        calls=310,
+        calls=215,
     ),
     "split": Cost(
         "`split(0.9)` of n rows: bytes a row", _split, (10_000, 100_000, 1_000_000), (20_000, 200_000), 0.1, 1, "bytes"
@@ -415,12 +415,12 @@ COSTS: dict[str, Cost] = {
         steps=_RUN,
     ),
     "parquet-files": Cost(
-        "`from_parquet` of n files", _parquet_files, (100, 1000, 10_000), (50, 150), 1.15, 1200, calls=880
+        "`from_parquet` of n files", _parquet_files, (100, 1000, 10_000), (50, 150), 1.15, 1200, calls=100
     ),
     "columns": Cost(
-        "first batch of n columns of Parquet", _columns, (100, 1000, 10_000), (50, 150), 1.15, None, calls=1350
+        "first batch of n columns of Parquet", _columns, (100, 1000, 10_000), (50, 150), 1.15, None, calls=1000
     ),
-    "lanes": Cost("`get_state` of a stream of n lanes", _lanes, (128, 1024, 4096), (128, 512), 1.15, 2, calls=4),
+    "lanes": Cost("`get_state` of a stream of n lanes", _lanes, (128, 1024, 4096), (128, 512), 1.15, 2, calls=2.5),
     "find": Cost(
         "`find` of a row behind `sample` of n", _find, (10_000, 1_000_000, 10_000_000), (10_000, 100_000), 1.15, 200
     ),

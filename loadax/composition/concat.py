@@ -1,6 +1,6 @@
 """ConcatenatedSource: the rows of several sources, numbered consecutively."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -11,9 +11,11 @@ from loadax.errors import LeafError
 from loadax.plan.parts import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
+from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
+
+_FEW = 32  # rows of a part below which a read of each array costs less than one of the part
 
 
 @final
@@ -49,9 +51,11 @@ class ConcatenatedSource(BaseSource):
             self.spec = self._parts[0].spec
         elif not joined.reads_examples:
             raise LeafError(self._difference)
-        # Documents may differ in length, but in nothing else.
-        kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
-        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
+        alike = self._difference is None
+        if not alike and joined.reads_parts and self._structure is not None:
+            # Documents may differ in length, but in nothing else.
+            kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
+            alike = all(kind == kinds[0] for kind in kinds)
         self.traits = joined._replace(
             reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
         )
@@ -62,11 +66,6 @@ class ConcatenatedSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
-
-    @property
-    def parts(self) -> Sequence[Reader]:
-        """Readers of the parts."""
-        return self._parts
 
     @property
     def children(self) -> Sequence[Child]:
@@ -91,16 +90,16 @@ class ConcatenatedSource(BaseSource):
     @property
     def chunks(self) -> Integers | None:
         """Chunks of all parts; None if a part has no chunks or has maps."""
-        starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
-        if any(part_starts is None for part_starts in starts):
-            return None
-        return np.concatenate(
-            [np.asarray(part_starts, np.int64) + begin for part_starts, begin in zip(starts, self._begins, strict=True)]
-        )
+        chunks = []
+        for part, begin in zip(self._parts, self._begins, strict=True):
+            starts = None if part.maps else chunk_starts(part.source)
+            if starts is None:
+                return None
+            chunks.append(np.asarray(starts, np.int64) + begin)
+        return np.concatenate(chunks)
 
     def locate(self, row: int) -> list[Location]:
-        part, inner = self._part_of(row)
-        return part.source.locate(inner)
+        return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         part, inner = self._part_of(row)
@@ -111,22 +110,10 @@ class ConcatenatedSource(BaseSource):
         return part.source.documents(inner)
 
     def squared_lengths(self, rows: Integers) -> Array | None:
-        out = np.zeros(len(rows))
-        for part, positions, inner in self._owned(rows):
-            costs = part.source.squared_lengths(inner)
-            if costs is None:
-                return None
-            out[positions] = costs
-        return out
+        return self._known(rows, np.float64, lambda part, inner: part.source.squared_lengths(inner))
 
     def lengths(self, rows: Integers) -> Integers | None:
-        out = np.empty(len(rows), np.int64)
-        for part, positions, inner in self._owned(rows):
-            lengths = part.lengths(inner)
-            if lengths is None:
-                return None
-            out[positions] = lengths
-        return out
+        return self._known(rows, np.int64, Reader.lengths)
 
     def read_visits(self, visits: Visits) -> Tree:
         """Reads the examples, each with its own epoch, with one read per part.
@@ -159,18 +146,20 @@ class ConcatenatedSource(BaseSource):
         if not self.traits.reads_columns:
             super().read_into(rows, boxes, out)
             return
-        owned = self._owned(rows)
-        order = np.concatenate([positions for _, positions, _ in owned]) if owned else rows
-        # Read part by part, and put in order at once: each call has a fixed cost, and a part may have a row of a step.
-        in_order = bool((order[1:] > order[:-1]).all())
-        read = [values if in_order or values is None else np.empty_like(values) for values in out]
-        end = 0
-        for part, _, inner in owned:
-            begin, end = end, end + len(inner)
-            part.source.read_into(inner, boxes, [None if values is None else values[begin:end] for values in read])
-        for destination, values in zip(out, read, strict=True):
-            if destination is not None and values is not None and not in_order:
-                destination[order] = values
+        rows = check_rows(rows, len(self))
+        owner = np.searchsorted(self._ends, rows, side="right")
+        met = np.unique(owner).tolist()
+        memory = {index: self._parts[index].source.memory for index in met} if len(rows) < _FEW * len(met) else {}
+        if memory and None not in memory.values():
+            inner = (rows - self._begins[owner]).tolist()
+            for leaf, (columns, destination) in enumerate(zip(boxes, out, strict=True)):
+                if columns is not None and destination is not None:
+                    box = [slice(*column) for column in columns]
+                    for place, (index, row) in enumerate(zip(owner.tolist(), inner, strict=True)):
+                        destination[place] = memory[index][leaf][row, *box]
+            return
+        for part, positions, inner in self._owned(rows):
+            scatter_into(part.source, inner, boxes, out, positions)
 
     def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths
@@ -195,6 +184,16 @@ class ConcatenatedSource(BaseSource):
             for index, positions in by_part(owner, np.arange(len(rows)))
         ]
 
+    def _known(self, rows: Integers, dtype: Any, known: Callable[[Reader, Integers], Array | None]) -> Array | None:
+        """What the parts know of rows; None if one does not."""
+        out = np.empty(len(rows), dtype)
+        for part, positions, inner in self._owned(rows):
+            values = known(part, inner)
+            if values is None:
+                return None
+            out[positions] = values
+        return out
+
     def _part_of(self, row: int) -> tuple[Reader, int]:
         ((part, _, inner),) = self._owned(np.array([row]))
         return part, int(inner[0])
@@ -206,22 +205,17 @@ class ConcatenatedSource(BaseSource):
         (specs, structure), (others, its_structure) = first, other
         if first == other:
             return None
+        its_name, name = self._called(index), self._called(0)
         if difference := structure.static_difference(its_structure):
-            called = self._called(index), self._called(0)
-            return f"{self._verb}: in {called[0]} {difference} as in {called[1]}; map them to one value first"
+            return f"{self._verb}: in {its_name} {difference} as in {name}; map them to one value first"
         if structure != its_structure:
-            return (
-                f"{self._verb}: {self._called(index)} has the leaves {its_structure.paths}, "
-                f"{self._called(0)} has {structure.paths}"
-            )
-        for path, spec, its_spec in zip(structure.paths, specs, others, strict=True):
-            if spec != its_spec:
-                return (
-                    f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} "
-                    f"in {self._called(index)} and {spec.dtype}{list(spec.shape)} in {self._called(0)}; "
-                    "map them to one shape and dtype first"
-                )
-        return None
+            return f"{self._verb}: {its_name} has the leaves {its_structure.paths}, {name} has {structure.paths}"
+        unlike = (leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
+        path, spec, its_spec = next(unlike)
+        return (
+            f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} in {its_name} "
+            f"and {spec.dtype}{list(spec.shape)} in {name}; map them to one shape and dtype first"
+        )
 
     def _called(self, index: int) -> str:
         return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"

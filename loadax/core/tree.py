@@ -118,7 +118,7 @@ class Structure:
 
     def static_difference(self, other: "Structure", path: str = "") -> str | None:
         """Text about the first static field that differs in `other`; None if the containers differ, or nothing."""
-        if (self.kind, self.keys) != (other.kind, other.keys):
+        if self == other or (self.kind, self.keys) != (other.kind, other.keys):
             return None
         for (name, own), (_, theirs) in zip(self.static, other.static, strict=False):
             if own != theirs:
@@ -260,7 +260,7 @@ def _children_of_class(tree: Any) -> _Parts | None:
 
 
 def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
-    kind = type(tree) if type(tree) in _MAPPINGS or jax_knows(tree) else dict
+    kind = type(tree) if type(tree) is dict or type(tree) in _MAPPINGS or jax_knows(tree) else dict
     keys = tuple(tree) if issubclass(kind, OrderedDict) else _sorted_keys(tree)
     return _Parts(kind, keys, [tree[key] for key in keys])
 

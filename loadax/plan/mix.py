@@ -23,7 +23,7 @@ from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.plan.parts import Parts
+from loadax.plan.parts import Parts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -278,21 +278,20 @@ class Mixed(BaseOrder):
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
         hits = []
-        first_rows = [0, *self._below.row_ends.tolist()]
+        owner = np.searchsorted(self._below.row_ends, rows, side="right")
         for epoch in np.unique(epochs).tolist():
             begin = self.begin(epoch)
             drawn = [self.counts(begin + end) for end in window]
-            for index in np.unique(np.searchsorted(first_rows[1:-1], rows, side="right")).tolist():
+            chosen = np.flatnonzero((epochs == epoch) & (rows >= 0) & (owner < len(self.parts)))
+            for index, asked in by_part(owner, chosen):
                 part, low, high = self.parts[index], int(drawn[0][index]), int(drawn[1][index])
-                owned = (rows >= first_rows[index]) & (rows < first_rows[index + 1])
-                asked = np.flatnonzero((epochs == epoch) & owned)
-                if not len(asked) or low >= high:
+                if low >= high:
                     continue
                 passes = np.arange(low // part.size, (high - 1) // part.size + 1)
                 question, inner = (grid.ravel() for grid in np.meshgrid(asked, passes, indexing="ij"))
                 # Several passes may all match; of an endless part, only the window can be searched.
                 within = (low % part.size, (high - 1) % part.size + 1) if len(passes) == 1 else (0, part.size)
-                below = part.inverse(rows[question] - first_rows[index], inner, within)
+                below = part.inverse(rows[question] - self._below.first_rows[index], inner, within)
                 draws = inner[below.asked] * part.size + below.positions
                 met = np.flatnonzero((draws >= low) & (draws < high))
                 positions = self.positions_of_draws(np.full(len(met), index), draws[met]) - begin

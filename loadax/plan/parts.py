@@ -1,6 +1,7 @@
 """Orders of several sources side by side, for `concat` and `mix`: visits of many parts in few calls."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -25,9 +26,10 @@ class Parts:
         self.sizes = np.array([order.size for order in orders], np.int64)
         self.row_ends = np.cumsum(np.array(rows, np.int64))
         self.first_rows = self.row_ends - np.array(rows, np.int64)
-        ranges, keys = [order.row_range or range(0) for order in orders], [_seed_of(order) for order in orders]
-        self._even = np.array([order.row_range is not None for order in orders])
-        self._starts, self._steps = np.array([[rows.start, rows.step] for rows in ranges], np.int64).T
+        ranges, keys = [order.row_range for order in orders], [_seed_of(order) for order in orders]
+        self._even = np.array([rows is not None for rows in ranges])
+        self._starts = np.array([rows.start if rows else 0 for rows in ranges], np.int64)
+        self._steps = np.array([rows.step if rows else 1 for rows in ranges], np.int64)
         self._shuffled = np.array([seed is not None for seed in keys])
         self._seeds = np.array([seed or 0 for seed in keys], np.int64)
 
@@ -53,7 +55,9 @@ def by_part(part: Integers, chosen: Integers) -> list[tuple[int, Integers]]:
     """The indices `chosen` of each part, ascending, at a cost that depends on their number and not on that of parts."""
     ordered = chosen[np.argsort(part[chosen], kind="stable")]
     begins = np.flatnonzero(np.diff(part[ordered], prepend=-1))
-    return list(zip(part[ordered[begins]].tolist(), np.split(ordered, begins[1:]), strict=True)) if len(chosen) else []
+    ends = pairwise([*begins.tolist(), len(ordered)])
+    # Slices: `np.split` costs more for each.
+    return [(index, ordered[slice(*end)]) for index, end in zip(part[ordered[begins]].tolist(), ends, strict=True)]
 
 
 def _seed_of(order: Order) -> int | None:

@@ -60,6 +60,11 @@ class ArraySource(BaseSource):
     def held(self, most: int) -> list[Array]:
         return rows_in_memory(self._arrays, most)
 
+    @property
+    def memory(self) -> Sequence[Array] | None:
+        arrays: list[Any] = [array.memory for array in self._arrays]
+        return None if any(array is None for array in arrays) else arrays
+
     def locate(self, row: int) -> list[Location]:
         """Files of a row's leaves, with the byte range where the row is contiguous."""
         index = int(check_rows([row], self._length)[0])

@@ -228,6 +228,11 @@ class BaseSource(ABC):
         return ()
 
     @property
+    def memory(self) -> Sequence[Array] | None:
+        """Arrays in memory whose entry i is row i, one for each leaf; None: rows are read in another way."""
+        return None
+
+    @property
     def children(self) -> Sequence[Child]:
         """Sources that this one reads from."""
         return ()
@@ -332,7 +337,11 @@ class WrapperSource(BaseSource):
 
 
 def scatter_into(source: BaseSource, rows: Integers, boxes: Boxes, out: Outputs, places: Integers) -> None:
-    """Reads columns of rows into the rows `places` of `out`; see `BaseSource.read_into`."""
+    """Reads columns of rows into the rows `places` of `out`, ascending and not empty; see `BaseSource.read_into`."""
+    first, end = int(places[0]), int(places[-1]) + 1
+    if end - first == len(places):
+        source.read_into(rows, boxes, [None if into is None else into[first:end] for into in out])
+        return
     read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
     source.read_into(rows, boxes, read)
     for into, values in zip(out, read, strict=True):

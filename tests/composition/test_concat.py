@@ -52,6 +52,26 @@ def test_columns_can_be_read_only_when_every_part_can() -> None:
     assert not ConcatenatedSource([readable.reader, readable.map(lambda row: row).reader]).traits.reads_columns
 
 
+def test_rows_of_many_parts_in_memory_are_read_without_a_read_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(300 * 6, dtype=np.int32).reshape(300, 6)
+    texts = np.array([f"row {row}" for row in range(300)], object)
+    pieces = [slice(begin, begin + 3) for begin in range(0, 300, 3)]
+    # Another byte order, and arrays that are not contiguous
+    stored = [values[piece] if piece.start % 2 else np.asfortranarray(values[piece]).astype(">i4") for piece in pieces]
+    trees = [{"x": x, "y": texts[piece]} for x, piece in zip(stored, pieces, strict=True)]
+    source = ConcatenatedSource([from_arrays(tree).reader for tree in trees])
+    monkeypatch.setattr("loadax.sources.arrays.ArraySource.read_into", None)
+    rows = np.random.default_rng(0).integers(0, 300, 200)
+    out = np.empty((200, 2), np.int32), np.empty(200, object)
+    source.read_into(rows, [((2, 4),), ()], out)
+    np.testing.assert_array_equal(out[0], values[rows, 2:4])
+    assert out[1].tolist() == texts[rows].tolist()
+    source.read_into(rows[:0], [((2, 4),), ()], [leaf[:0] for leaf in out])
+    monkeypatch.undo()
+    source.read_into(rows % 9, [((2, 4),), None], [out[0], None])
+    np.testing.assert_array_equal(out[0], values[rows % 9, 2:4])
+
+
 def test_parts_of_every_kind_go_together() -> None:
     mapped = from_arrays(WHOLE[:4]).map(lambda row: {"x": row})
     listed = from_source([{"x": row} for row in WHOLE[4:9]])

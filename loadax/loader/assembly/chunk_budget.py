@@ -6,7 +6,7 @@ current window are cached. Their number follows from the order and from this pro
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -222,24 +222,20 @@ def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterato
     if order.shuffle is not None and order.shuffle.blocks is not None:
         yield order, order.shuffle.blocks, source
     shuffled = shuffled or order.shuffle is not None
-    joined = _same_rows(source, ConcatenatedSource) or _same_rows(source, ZippedSource)
-    packed = _same_rows(source, PackedSource)
-    if order.parts and joined is not None:
+    # What is below is looked at only where it is needed: a concatenation may have many parts.
+    if order.parts and (joined := _same_rows(source, ConcatenatedSource | ZippedSource)) is not None:
         for part, child in zip(order.parts, joined.children, strict=True):
             yield from _block_shuffles(part, child.source, shuffled)
     elif order.parent is not None:
         yield from _block_shuffles(order.parent, source, shuffled)
-    elif packed is not None and packed.in_order and not shuffled:
+    elif (packed := _same_rows(source, PackedSource)) is not None and packed.in_order and not shuffled:
         yield from _block_shuffles(packed.order, packed.children[0].source, False)
 
 
-_Kind = TypeVar("_Kind", bound=BaseSource)
-
-
-def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
+def _same_rows(source: BaseSource, kind: Any) -> Any:
     """The source of this kind, also below wrappers that keep rows; None if there is none."""
-    while not isinstance(source, kind) and len(source.children) == 1 and source.children[0].first_row == 0:
-        source = source.children[0].source
+    while not isinstance(source, kind) and len(below := source.children) == 1 and below[0].first_row == 0:
+        source = below[0].source
     return source if isinstance(source, kind) else None
 
 

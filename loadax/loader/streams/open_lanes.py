@@ -99,12 +99,10 @@ class OpenLanes:
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
         """State of each lane that is open or has a saved one, before as many of its rows."""
-        rows, states = before.tolist(), {}
-        for number in sorted({*self._saved, *list(self._lanes)}):
-            lane = self._lanes.get(number)
-            state = self._saved_state(number, rows[number]) if lane is None else lane.state_at(rows[number])
-            states[str(number)] = list(state)
-        return states
+        rows, lanes = before.tolist(), self._lanes.copy()
+        states = {number: lane.state_at(rows[number]) for number, lane in lanes.items()}
+        states |= {number: self._saved_state(number, rows[number]) for number in self._saved.keys() - lanes.keys()}
+        return {str(number): list(states[number]) for number in sorted(states)}
 
     def close(self) -> None:
         """See `StreamRun.close`."""

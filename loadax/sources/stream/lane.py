@@ -146,7 +146,8 @@ class Lane:
 
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
-        return [state for state in list(self.states) if state.row <= row][-1]
+        states = self.states
+        return states[0] if len(states) == 1 else [state for state in states.copy() if state.row <= row][-1]
 
     def _next_rows(self, rows: list[Tree], count: int) -> int:
         """Appends up to `count` rows, and returns their number; 0 at the end of the epoch."""
