@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
-from loadax.sources.io.file_map import FileMap, reserve
+from loadax.sources.io.file_map import HUGE, FileMap, reserve
 from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
 _LONG = 64  # entries of a part from which slices are faster than an index array
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
 _MOST_MAPS, _GROUP = 1 << 14, 1 << 12  # maps of a stream, and files side by side; Linux allows a process 65,530 maps
-_CHECKED = 1.0  # seconds after which the size of a file is asked for again
+_FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -92,7 +92,9 @@ def copy_stretches(
 ) -> None:
     """Copies the stretches at `starts` to the rows `rows` of `out`; None: to all rows."""
     size = stretches.shape[1]
-    if rows is None and out.flags.c_contiguous and not ((starts - starts[0]) % size).any():
+    # The last row alone mostly tells.
+    table = not int(starts[-1] - starts[0]) % size and not ((starts - starts[0]) % size).any()
+    if rows is None and out.flags.c_contiguous and table:
         # They are rows of a table, which NumPy copies directly.
         phase = int(starts[0]) % size
         np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
@@ -115,8 +117,8 @@ class MappedSegments:
     """A stream of local files, memory-mapped on first use. Pickles as paths.
 
     The files are mapped side by side, so that one indexed copy reads from all of them. A read past the end of a file
-    that was truncated would kill the process with SIGBUS: its size is compared when it is mapped, before each read that
-    needs no other file, and before other reads if the last comparison was more than a second ago. Asking for the size
+    that was truncated would kill the process with SIGBUS: its size is compared when it is mapped, before each read from
+    at most eight files, and before other reads if the last comparison was more than a second ago. Asking for the size
     of every file of every read takes longer than the copy if files are small.
 
     Raises:
@@ -127,9 +129,10 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
-        page = mmap.ALLOCATIONGRANULARITY
-        offsets = np.array([segment.begin for segment in segments], np.int64) % page
-        pages = -(-(offsets + self.ends.ends - self.ends.begins) // page) * page
+        # Of large files, huge pages: with small ones, finding random rows in memory takes a third of the time.
+        self._page = HUGE if self.ends.total >= HUGE * len(segments) else mmap.ALLOCATIONGRANULARITY
+        offsets = np.array([segment.begin for segment in segments], np.int64) % self._page
+        pages = -(-(offsets + self.ends.ends - self.ends.begins) // self._page) * self._page
         places = np.cumsum(pages) - pages
         groups = np.arange(len(segments)) // _GROUP
         self._sizes = np.bincount(groups, pages).astype(np.int64)
@@ -154,19 +157,14 @@ class MappedSegments:
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         places = starts + self._shifts[first]
         groups = np.where(first == last, first // _GROUP, -1)
-        if groups[0] >= 0 and (groups == groups[0]).all():
-            copy_stretches(self._mapped(int(groups[0]), first).stretches(size), places, out)
-            return
-        for group in np.unique(groups[groups >= 0]).tolist():
+        for group in {*groups.tolist()} - {-1}:
             rows = np.flatnonzero(groups == group)
-            copy_stretches(self._mapped(group, first[rows]).stretches(size), places[rows], out, rows)
-        for row in np.flatnonzero(groups < 0).tolist():
-            filled = 0
-            for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                memory = self._mapped(index // _GROUP, np.array([index])).memory
-                place = int(self._places[index]) + low
-                out[row, filled : filled + high - low] = memory[place : place + high - low]
-                filled += high - low
+            stretches = self._mapped(group, first[rows]).stretches(size)
+            copy_stretches(stretches, places[rows], out, None if len(rows) == len(out) else rows)
+        crossing = np.flatnonzero(groups < 0)
+        if len(crossing):
+            lengths = np.full(len(crossing), size)
+            out[crossing] = self.gather(starts[crossing], lengths, np.dtype(np.uint8)).reshape(-1, size)
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads parts of any lengths and concatenates them.
@@ -200,16 +198,18 @@ class MappedSegments:
 
     def _mapped(self, number: int, owners: Integers) -> "_MappedGroup":
         """The group with these files, each of which is mapped and long enough."""
-        group, now = self._group(number, int(self._sizes[number])), monotonic()
-        old = group.checked[owners - group.first] < now - _CHECKED
-        for index in np.unique(owners[old | (owners == owners[0]).all()]).tolist():
+        group, now = self._group(number, int(self._sizes[number]), self._page), monotonic()
+        met = {*owners.tolist()}
+        for index in met:
+            if len(met) > _FEW and group.checked.get(index, -_CHECKED) > now - _CHECKED:
+                continue
             segment = self.ends.segments[index]
             size, modified = group.file(index, segment, int(self._places[index])).state()
             if size < segment.begin + segment.size:
                 raise cut_short(segment.location)
             if segment.modified is not None and modified != segment.modified:
                 raise changed(segment.location)
-            group.checked[index - group.first] = now
+            group.checked[index] = now
         return group
 
 
@@ -219,11 +219,12 @@ class _MappedGroup:
     Args:
         number: Number of the group.
         size: Bytes of all files, each in whole pages.
+        page: Bytes of a page.
     """
 
-    def __init__(self, number: int, size: int):
-        self.first, self.memory, self._lock = number * _GROUP, reserve(size), threading.Lock()
-        self.checked = np.full(_GROUP, -np.inf)  # when the size of each file was last asked for
+    def __init__(self, number: int, size: int, page: int):
+        self.memory, self._page, self._lock = reserve(size), page, threading.Lock()
+        self.checked: dict[int, float] = {}  # when the size of each file was last asked for
         self._files: dict[int, FileMap] = {}
         self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
 
@@ -231,7 +232,7 @@ class _MappedGroup:
         """The map of a file, whose segment begins at `place`."""
         with self._lock:
             if index not in self._files:
-                path, offset = local_path(segment.location), segment.begin % mmap.ALLOCATIONGRANULARITY
+                path, offset = local_path(segment.location), segment.begin % self._page
                 assert path is not None
                 address = self.memory.ctypes.data + place - offset
                 try:

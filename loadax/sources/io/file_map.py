@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadax.sources.io.files import open_regular
 
+HUGE = 2 << 20  # bytes of a huge page on most processors
 _FAILED = ctypes.c_void_p(-1).value
 _UNREADABLE, _FIXED = 0x0, 0x10  # PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
 
@@ -98,9 +99,11 @@ class FileMap:
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
-    """Reserves addresses for files that are mapped side by side; reading where none is mapped kills the process."""
-    reserved = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
-    return np.frombuffer(reserved, np.uint8)
+    """Reserves addresses for files, from a huge page on; reading where no file is mapped kills the process."""
+    reserved = mmap.mmap(-1, size + HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    memory = np.frombuffer(reserved, np.uint8)
+    begin = -memory.ctypes.data % HUGE
+    return memory[begin : begin + size]
 
 
 @cache

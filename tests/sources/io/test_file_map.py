@@ -12,7 +12,7 @@ import pytest
 
 from loadax.errors import SourceError
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
-from loadax.sources.io.file_map import _FAILED, FileMap, _libc, reserve
+from loadax.sources.io.file_map import _FAILED, HUGE, FileMap, _libc, reserve
 
 
 def maps_of(path: Path) -> int:
@@ -139,12 +139,12 @@ def test_a_stream_keeps_a_bounded_number_of_maps(tmp_path: Path, monkeypatch: py
         assert maps_of(tmp_path) == 4
 
 
-def test_files_of_a_read_are_asked_for_their_size_once_a_second(
+def test_more_than_eight_files_of_a_read_are_asked_for_their_size_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for index in range(8):
+    for index in range(12):
         (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
-    stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(8)])
+    stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(12)])
     asked: list[Path] = []
     now = [0.0]
     state = FileMap.state
@@ -163,17 +163,29 @@ def test_files_of_a_read_are_asked_for_their_size_once_a_second(
         assert out[:, 0].tolist() == [start // 10 for start in starts]
         return len(asked)
 
-    assert [read([*range(0, 80, 5)]) for _ in range(3)] == [8, 0, 0]
+    many = [*range(0, 120, 5)]
+    assert [read(many) for _ in range(3)] == [12, 0, 0]
     now[0] = 1.5
-    assert [read([5, 25, 6]), read([5, 25, 6]), read([*range(0, 80, 5)])] == [2, 0, 6]
-    assert [read([5, 6]), read([5, 6])] == [1, 1]  # one file is asked each time
+    assert [read([5, 25, 6]), read([5, 25, 6]), read(many), read(many)] == [2, 2, 10, 0]
+    assert [read([*range(0, 80, 5)]) for _ in range(2)] == [8, 8]
+    assert [read([5, 6]), read([5, 6])] == [1, 1]
     os.truncate(tmp_path / "3", 5)
-    with pytest.raises(SourceError, match=r"3: the file has become shorter"):
-        read([31])
+    for starts in ([31], [5, 31], [*range(0, 80, 10)]):
+        with pytest.raises(SourceError, match=r"3: the file has become shorter"):
+            read(starts)
     now[0] = 3.0
     for _ in range(2):
         with pytest.raises(SourceError, match=r"3: the file has become shorter"):
-            read([5, 31])
+            read(many)
+
+
+def test_large_files_begin_at_huge_pages_so_that_the_kernel_maps_them_so(tmp_path: Path) -> None:
+    """One address of a random row in four kilobytes is found in three levels of tables, mostly not in the cache."""
+    (tmp_path / "x").write_bytes(bytes(HUGE + 5))
+    assert FileMap(tmp_path / "x").bytes.ctypes.data % HUGE == 0
+    stream = MappedSegments([FileSpan(str(tmp_path / "x"), begin, HUGE) for begin in (0, 5)])
+    group = stream._mapped(0, np.array([0, 1]))
+    assert [(group.memory.ctypes.data + int(place)) % HUGE for place in stream._places] == [0, 5]
 
 
 @pytest.mark.parametrize("size", [2, 7, 4096, 5000])
