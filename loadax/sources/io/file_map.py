@@ -99,10 +99,11 @@ class FileMap:
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
-    """Reserves addresses for files, from a huge page on; reading where no file is mapped kills the process."""
-    reserved = mmap.mmap(-1, size + HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    """Reserves addresses for files, large ones from a huge page on; reading where none is mapped kills the process."""
+    more = HUGE if size >= HUGE else 0
+    reserved = mmap.mmap(-1, max(1, size + more), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
     memory = np.frombuffer(reserved, np.uint8)
-    begin = -memory.ctypes.data % HUGE
+    begin = -memory.ctypes.data % HUGE if more else 0
     return memory[begin : begin + size]
 
 
