@@ -173,17 +173,12 @@ class MappedSegments:
             split = np.array([part for low, high in bounds for part in self.ends.parts(low, high)], np.int64)
             begins = self.ends.begins[split[:, 0]] + split[:, 1]
             return self.gather(begins // size, (split[:, 2] - split[:, 1]) // size, dtype)
-        begins, phases = np.divmod(starts * size + self._shifts[owners], size)
-        memory, met = self._mapped(owners).memory, np.unique(phases).tolist()
-        out = np.empty(int(lengths.sum()) if len(met) > 1 else 0, dtype)
-        places = np.cumsum(lengths) - lengths
-        for phase in met:
-            entries = memory[phase : phase + (len(memory) - phase) // size * size].view(dtype)
-            if len(met) == 1:
-                return take_parts(entries, begins, lengths)
-            owned = phases == phase
-            put_parts(entries, begins[owned], lengths[owned], out, places[owned])
-        return out
+        memory, begins = self._mapped(owners).memory, starts * size + self._shifts[owners]
+        phase = int(begins[0]) % size
+        if ((begins - phase) % size).any():  # files whose headers differ in length
+            return take_parts(memory, begins, lengths * size).view(dtype)
+        entries = memory[phase : phase + (len(memory) - phase) // size * size].view(dtype)
+        return take_parts(entries, begins // size, lengths)
 
     def _mapped(self, owners: Integers) -> "_Maps":
         """Maps in which these files are, each of which is long enough."""
@@ -196,10 +191,10 @@ class MappedSegments:
             maps.files.update({index: self._map(index, maps.memory) for index in met - maps.files.keys()})
         for index in met:
             if len(met) <= _FEW or maps.checked.get(index, -_CHECKED) <= now - _CHECKED:
-                segment, (size, modified) = self.ends.segments[index], maps.files[index].state()
-                if size < segment.begin + segment.size:
+                segment, status = self.ends.segments[index], maps.files[index].status()
+                if status.st_size < segment.begin + segment.size:
                     raise cut_short(segment.location)
-                if segment.modified is not None and modified != segment.modified:
+                if segment.modified is not None and status.st_mtime_ns != segment.modified:
                     raise changed(segment.location)
                 maps.checked[index] = now
         return maps

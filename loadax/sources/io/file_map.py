@@ -38,10 +38,8 @@ class FileMap:
         self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
         try:
-            status = os.fstat(descriptor)
-            self._identity = status.st_dev, status.st_ino
-            self._modified = status.st_mtime_ns
-            self.length = status.st_size
+            self._opened = os.fstat(descriptor)
+            self.length = self._opened.st_size
             if part is None:
                 self._reserved = reserve(self.length)  # which unmaps the file when it goes
                 part = self._reserved.ctypes.data, 0, self.length
@@ -75,36 +73,30 @@ class FileMap:
     @property
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
-        return self._status() is not None
-
-    def state(self) -> tuple[int, int]:
-        """Size of the mapped file now, and time of its last change in ns; as they were, if it was deleted or replaced.
-
-        Reading past its end would kill the process with SIGBUS.
-        """
-        status = self._status()
-        return (self.length, self._modified) if status is None else (status.st_size, status.st_mtime_ns)
+        return self.status() is not self._opened
 
     def size(self) -> int:
         """Size of the mapped file now."""
-        return self.state()[0]
+        return self.status().st_size
 
-    def _status(self) -> os.stat_result | None:
-        """Status of the mapped file; None if it was deleted or replaced, after which it can't be truncated."""
+    def status(self) -> os.stat_result:
+        """Status of the mapped file now; as it was, if it was deleted or replaced, after which it can't be truncated.
+
+        Reading past its end would kill the process with SIGBUS.
+        """
         try:
             status = os.stat(self._name)  # noqa: PTH116
         except OSError:
-            return None
-        return status if (status.st_dev, status.st_ino) == self._identity else None
+            return self._opened
+        return status if os.path.samestat(status, self._opened) else self._opened
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
     """Reserves addresses for files, large ones from a huge page on; reading where none is mapped kills the process."""
-    more = HUGE if size >= HUGE else 0
-    reserved = mmap.mmap(-1, max(1, size + more), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    alignment = HUGE if size >= HUGE else 1
+    reserved = mmap.mmap(-1, size + alignment, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
     memory = np.frombuffer(reserved, np.uint8)
-    begin = -memory.ctypes.data % HUGE if more else 0
-    return memory[begin : begin + size]
+    return memory[-memory.ctypes.data % alignment :][:size]
 
 
 @cache

@@ -147,13 +147,13 @@ def test_more_than_eight_files_of_a_read_are_asked_for_their_size_once_a_second(
     stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(12)])
     asked: list[Path] = []
     now = [0.0]
-    state = FileMap.state
+    status = FileMap.status
 
-    def counted(file: FileMap) -> tuple[int, int]:
+    def counted(file: FileMap) -> os.stat_result:
         asked.append(file.path)
-        return state(file)
+        return status(file)
 
-    monkeypatch.setattr(FileMap, "state", counted)
+    monkeypatch.setattr(FileMap, "status", counted)
     monkeypatch.setattr("loadax.sources.io.byte_stream.monotonic", lambda: now[0])
 
     def read(starts: list[int]) -> int:
