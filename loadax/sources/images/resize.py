@@ -71,7 +71,7 @@ def resize(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     part = pixels[rows, left - before : left + width + len(horizontal) // 2]
     filtered = _filter(part, vertical, horizontal)[above : above + height, before : before + width]
     # By factors, not sizes: sizes are whole pixels, the part is not.
-    return _pixels(cv2.resize(filtered, None, fx=1 / across.scale, fy=1 / down.scale, interpolation=cv2.INTER_LINEAR))
+    return np.asarray(cv2.resize(filtered, None, None, 1 / across.scale, 1 / down.scale, cv2.INTER_LINEAR))
 
 
 def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
@@ -81,7 +81,7 @@ def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     top, left = (math.floor(axis.start) for axis in (down, across))
     bottom, right = (math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across))
     part, size = pixels[top:bottom, left:right], (across.length, down.length)
-    return _pixels(cv2.resize(part, size, interpolation=cv2.INTER_LINEAR))
+    return np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_LINEAR))
 
 
 def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
@@ -94,7 +94,7 @@ def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
         [0.0, down.scale, down.start + (down.scale - 1) / 2],
     ]
     size, flags = (across.length, down.length), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return _pixels(cv2.warpAffine(filtered, np.array(moves), size, flags=flags, borderMode=cv2.BORDER_REPLICATE))
+    return np.asarray(cv2.warpAffine(filtered, np.array(moves), size, flags=flags, borderMode=cv2.BORDER_REPLICATE))
 
 
 def _filter(pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[np.float32]) -> Pixels:
@@ -102,12 +102,7 @@ def _filter(pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[n
 
     if len(vertical) == len(horizontal) == 1:
         return pixels
-    return _pixels(cv2.sepFilter2D(pixels, -1, horizontal, vertical, borderType=cv2.BORDER_REFLECT))
-
-
-def _pixels(array: object) -> Pixels:
-    assert isinstance(array, np.ndarray)  # OpenCV's types don't say so
-    return array
+    return np.asarray(cv2.sepFilter2D(pixels, -1, horizontal, vertical, borderType=cv2.BORDER_REFLECT))
 
 
 def _whole(axis: Axis) -> tuple[int, float]:

@@ -3,7 +3,7 @@
 import mmap
 import threading
 from collections.abc import Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any, NamedTuple, final
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import ByteRange, changed
-from loadax.sources.io.file_map import FileMap, reserve
+from loadax.sources.io.file_map import HUGE, FileMap, reserve
 from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
 _LONG = 64  # entries of a part from which slices are faster than an index array
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
-_MOST_MAPS, _GROUP = 1 << 14, 1 << 12  # maps of a stream, and files side by side; Linux allows a process 65,530 maps
-_CHECKED = 1.0  # seconds after which the size of a file is asked for again
+_MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
+_FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -92,7 +92,9 @@ def copy_stretches(
 ) -> None:
     """Copies the stretches at `starts` to the rows `rows` of `out`; None: to all rows."""
     size = stretches.shape[1]
-    if rows is None and out.flags.c_contiguous and not ((starts - starts[0]) % size).any():
+    # The last row alone mostly tells.
+    table = not int(starts[-1] - starts[0]) % size and not ((starts - starts[0]) % size).any()
+    if rows is None and out.flags.c_contiguous and table:
         # They are rows of a table, which NumPy copies directly.
         phase = int(starts[0]) % size
         np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
@@ -115,8 +117,8 @@ class MappedSegments:
     """A stream of local files, memory-mapped on first use. Pickles as paths.
 
     The files are mapped side by side, so that one indexed copy reads from all of them. A read past the end of a file
-    that was truncated would kill the process with SIGBUS: its size is compared when it is mapped, before each read that
-    needs no other file, and before other reads if the last comparison was more than a second ago. Asking for the size
+    that was truncated would kill the process with SIGBUS: its size is compared when it is mapped, before each read from
+    at most eight files, and before other reads if the last comparison was more than a second ago. Asking for the size
     of every file of every read takes longer than the copy if files are small.
 
     Raises:
@@ -127,16 +129,13 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan]):
         self.ends = Ends(segments)
-        page = mmap.ALLOCATIONGRANULARITY
-        offsets = np.array([segment.begin for segment in segments], np.int64) % page
-        pages = -(-(offsets + self.ends.ends - self.ends.begins) // page) * page
-        places = np.cumsum(pages) - pages
-        groups = np.arange(len(segments)) // _GROUP
-        self._sizes = np.bincount(groups, pages).astype(np.int64)
-        self._places = places - places[groups * _GROUP] + offsets  # of the first byte, in the memory of the group
+        # Of large files, huge pages: with small ones, finding random rows in memory takes a third of the time.
+        self._page = HUGE if self.ends.total >= HUGE * len(segments) else mmap.ALLOCATIONGRANULARITY
+        offsets = np.array([segment.begin for segment in segments], np.int64) % self._page
+        pages = -(-(offsets + self.ends.ends - self.ends.begins) // self._page) * self._page
+        self._places = np.cumsum(pages) - pages + offsets  # of the first byte of each segment in the reserved memory
         self._shifts = self._places - self.ends.begins
-        # One that is dropped is unmapped when the last thread that reads from it drops its array.
-        self._group = lru_cache(max(1, _MOST_MAPS // _GROUP))(_MappedGroup)
+        self._size, self._maps, self._lock = int(pages.sum()), list[_Maps](), threading.Lock()
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -148,25 +147,16 @@ class MappedSegments:
         size = out.shape[1]
         low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
         if low == high:
-            group = self._mapped(low // _GROUP, np.array([low]))
-            copy_stretches(group.stretches(size), starts + self._shifts[low], out)
+            copy_stretches(self._mapped(np.array([low])).stretches(size), starts + self._shifts[low], out)
             return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
-        places = starts + self._shifts[first]
-        groups = np.where(first == last, first // _GROUP, -1)
-        if groups[0] >= 0 and (groups == groups[0]).all():
-            copy_stretches(self._mapped(int(groups[0]), first).stretches(size), places, out)
-            return
-        for group in np.unique(groups[groups >= 0]).tolist():
-            rows = np.flatnonzero(groups == group)
-            copy_stretches(self._mapped(group, first[rows]).stretches(size), places[rows], out, rows)
-        for row in np.flatnonzero(groups < 0).tolist():
-            filled = 0
-            for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                memory = self._mapped(index // _GROUP, np.array([index])).memory
-                place = int(self._places[index]) + low
-                out[row, filled : filled + high - low] = memory[place : place + high - low]
-                filled += high - low
+        crossing, rows = np.flatnonzero(first != last), np.flatnonzero(first == last)
+        if len(rows):
+            places, stretches = starts + self._shifts[first], self._mapped(first[rows]).stretches(size)
+            copy_stretches(stretches, places[rows], out, rows if len(crossing) else None)
+        if len(crossing):
+            lengths = np.full(len(crossing), size)
+            out[crossing] = self.gather(starts[crossing], lengths, np.dtype(np.uint8)).reshape(-1, size)
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads parts of any lengths and concatenates them.
@@ -183,62 +173,50 @@ class MappedSegments:
             split = np.array([part for low, high in bounds for part in self.ends.parts(low, high)], np.int64)
             begins = self.ends.begins[split[:, 0]] + split[:, 1]
             return self.gather(begins // size, (split[:, 2] - split[:, 1]) // size, dtype)
-        begins, phases = np.divmod(starts * size + self._shifts[owners], size)
-        kinds = owners // _GROUP * size + phases
-        met = np.unique(kinds).tolist()
-        out = np.empty(int(lengths.sum()) if len(met) > 1 else 0, dtype)
-        places = np.cumsum(lengths) - lengths
-        for kind in met:
-            owned = kinds == kind
-            group, phase = divmod(kind, size)
-            memory = self._mapped(group, owners[owned]).memory[phase:]
-            entries = memory[: len(memory) // size * size].view(dtype)
-            if len(met) == 1:
-                return take_parts(entries, begins, lengths)
-            put_parts(entries, begins[owned], lengths[owned], out, places[owned])
-        return out
+        memory, begins = self._mapped(owners).memory, starts * size + self._shifts[owners]
+        phase = int(begins[0]) % size
+        if ((begins - phase) % size).any():  # files whose headers differ in length
+            return take_parts(memory, begins, lengths * size).view(dtype)
+        entries = memory[phase : phase + (len(memory) - phase) // size * size].view(dtype)
+        return take_parts(entries, begins // size, lengths)
 
-    def _mapped(self, number: int, owners: Integers) -> "_MappedGroup":
-        """The group with these files, each of which is mapped and long enough."""
-        group, now = self._group(number, int(self._sizes[number])), monotonic()
-        old = group.checked[owners - group.first] < now - _CHECKED
-        for index in np.unique(owners[old | (owners == owners[0]).all()]).tolist():
-            segment = self.ends.segments[index]
-            size, modified = group.file(index, segment, int(self._places[index])).state()
-            if size < segment.begin + segment.size:
-                raise cut_short(segment.location)
-            if segment.modified is not None and modified != segment.modified:
-                raise changed(segment.location)
-            group.checked[index - group.first] = now
-        return group
-
-
-class _MappedGroup:
-    """Consecutive files of a stream, mapped side by side when they are first read.
-
-    Args:
-        number: Number of the group.
-        size: Bytes of all files, each in whole pages.
-    """
-
-    def __init__(self, number: int, size: int):
-        self.first, self.memory, self._lock = number * _GROUP, reserve(size), threading.Lock()
-        self.checked = np.full(_GROUP, -np.inf)  # when the size of each file was last asked for
-        self._files: dict[int, FileMap] = {}
-        self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
-
-    def file(self, index: int, segment: FileSpan, place: int) -> FileMap:
-        """The map of a file, whose segment begins at `place`."""
+    def _mapped(self, owners: Integers) -> "_Maps":
+        """Maps in which these files are, each of which is long enough."""
+        met, now = {*owners.tolist()}, monotonic()
         with self._lock:
-            if index not in self._files:
-                path, offset = local_path(segment.location), segment.begin % mmap.ALLOCATIONGRANULARITY
-                assert path is not None
-                address = self.memory.ctypes.data + place - offset
-                try:
-                    self._files[index] = FileMap(path, (address, segment.begin - offset, segment.size + offset))
-                except OSError as error:
-                    raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
-            return self._files[index]
+            if not self._maps or (len(self._maps[0].files) >= _MOST_MAPS and not met <= self._maps[0].files.keys()):
+                # Those before are unmapped when the last thread that reads from them drops their memory.
+                self._maps[:] = [_Maps(self._size)]
+            maps = self._maps[0]
+            maps.files.update({index: self._map(index, maps.memory) for index in met - maps.files.keys()})
+        for index in met:
+            if len(met) <= _FEW or maps.checked.get(index, -_CHECKED) <= now - _CHECKED:
+                segment, status = self.ends.segments[index], maps.files[index].status()
+                if status.st_size < segment.begin + segment.size:
+                    raise cut_short(segment.location)
+                if segment.modified is not None and status.st_mtime_ns != segment.modified:
+                    raise changed(segment.location)
+                maps.checked[index] = now
+        return maps
+
+    def _map(self, index: int, memory: NDArray[np.uint8]) -> FileMap:
+        segment = self.ends.segments[index]
+        path, offset = local_path(segment.location), segment.begin % self._page
+        assert path is not None
+        place = memory.ctypes.data + int(self._places[index]) - offset
+        try:
+            return FileMap(path, (place, segment.begin - offset, segment.size + offset))
+        except OSError as error:
+            raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
+
+
+class _Maps:
+    """Files of a stream, mapped side by side in `size` reserved bytes when they are first read."""
+
+    def __init__(self, size: int):
+        self.memory, self.files = reserve(size), dict[int, FileMap]()
+        self.checked: dict[int, float] = {}  # when the size of each file was last asked for
+        self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadax.sources.io.files import open_regular
 
+HUGE = 2 << 20  # bytes of a huge page on most processors
 _FAILED = ctypes.c_void_p(-1).value
 _UNREADABLE, _FIXED = 0x0, 0x10  # PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
 
@@ -37,10 +38,8 @@ class FileMap:
         self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
         try:
-            status = os.fstat(descriptor)
-            self._identity = status.st_dev, status.st_ino
-            self._modified = status.st_mtime_ns
-            self.length = status.st_size
+            self._opened = os.fstat(descriptor)
+            self.length = self._opened.st_size
             if part is None:
                 self._reserved = reserve(self.length)  # which unmaps the file when it goes
                 part = self._reserved.ctypes.data, 0, self.length
@@ -74,33 +73,30 @@ class FileMap:
     @property
     def in_place(self) -> bool:
         """Whether the file at the path is the mapped one, not another one that replaced it."""
-        return self._status() is not None
-
-    def state(self) -> tuple[int, int]:
-        """Size of the mapped file now, and time of its last change in ns; as they were, if it was deleted or replaced.
-
-        Reading past its end would kill the process with SIGBUS.
-        """
-        status = self._status()
-        return (self.length, self._modified) if status is None else (status.st_size, status.st_mtime_ns)
+        return self.status() is not self._opened
 
     def size(self) -> int:
         """Size of the mapped file now."""
-        return self.state()[0]
+        return self.status().st_size
 
-    def _status(self) -> os.stat_result | None:
-        """Status of the mapped file; None if it was deleted or replaced, after which it can't be truncated."""
+    def status(self) -> os.stat_result:
+        """Status of the mapped file now; as it was, if it was deleted or replaced, after which it can't be truncated.
+
+        Reading past its end would kill the process with SIGBUS.
+        """
         try:
             status = os.stat(self._name)  # noqa: PTH116
         except OSError:
-            return None
-        return status if (status.st_dev, status.st_ino) == self._identity else None
+            return self._opened
+        return status if os.path.samestat(status, self._opened) else self._opened
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
-    """Reserves addresses for files that are mapped side by side; reading where none is mapped kills the process."""
-    reserved = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
-    return np.frombuffer(reserved, np.uint8)
+    """Reserves addresses for files, large ones from a huge page on; reading where none is mapped kills the process."""
+    alignment = HUGE if size >= HUGE else 1
+    reserved = mmap.mmap(-1, size + alignment, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    memory = np.frombuffer(reserved, np.uint8)
+    return memory[-memory.ctypes.data % alignment :][:size]
 
 
 @cache

@@ -162,3 +162,16 @@ class TestFlatTokensCalledNpy:
         np.save(tmp_path / "b.npy", TOKENS.astype("<u2"))
         with pytest.raises(SourceError, match=r"a\.npy is not a \.npy file"):
             loadax.from_tokens(tmp_path, 99, dtype="uint16")
+
+
+def test_documents_that_cross_files_are_whole_whichever_are_read_together(tmp_path: Path) -> None:
+    tokens = np.arange(60, dtype=np.uint16)
+    for number, part in enumerate(np.split(tokens, [20, 41])):
+        part.tofile(tmp_path / f"{number}.bin")
+    offsets = [0, 5, 15, 24, 25, 60]
+    files = [tmp_path / f"{number}.bin" for number in range(3)]
+    documents = loadax.from_documents(files, offsets, dtype="uint16")
+    expected = [part.tolist() for part in np.split(tokens, offsets[1:-1])]
+    assert [documents[row].tolist() for row in range(5)] == expected
+    packed = documents.pack(60)[0]["tokens"]  # of all documents in one read
+    assert packed.tolist() == tokens.tolist()

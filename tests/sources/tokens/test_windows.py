@@ -315,6 +315,16 @@ def test_a_file_that_shrinks_is_an_error_and_no_crash(tmp_path: Path) -> None:
         assert source.read(np.array([3]))["tokens"].shape == (1, 11)
 
 
+def test_one_of_three_shards_that_shrinks_between_two_steps_is_an_error_at_once(tmp_path: Path) -> None:
+    paths = [write_bin(tmp_path / f"{number}.bin", stream(5000)) for number in range(3)]
+    source = open_tokens(paths, 10, dtype="uint16")
+    rows = np.array([100, 600, 1100])
+    source.read(rows)
+    os.truncate(paths[1], 1000)
+    with pytest.raises(SourceError, match=re.escape("1.bin: the file has become shorter since it was opened")):
+        source.read(rows)
+
+
 def test_a_file_that_vanishes_before_it_is_mapped(tmp_path: Path) -> None:
     path = write_bin(tmp_path / "x.bin", stream(50))
     source: TokenSource = open_tokens(path, 10, dtype="uint16")
