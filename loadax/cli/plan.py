@@ -21,7 +21,6 @@ read, and no accelerator is used.
 import argparse
 import json
 import re
-import sys
 from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_options, add_value, shuffled
@@ -75,7 +74,6 @@ def run(options: argparse.Namespace) -> int:
         show(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2))
     else:
         show(str(explanation))
-        sys.stdout.write(explanation.text_picture())
         show(f"\n{check}")
     return 0
 

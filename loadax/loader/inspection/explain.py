@@ -13,7 +13,6 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
 from loadax.loader.inspection.explanation import BatchFigures, Explanation, LeafPlan, Memory, Reading, spread_of
 from loadax.loader.inspection.hosts import AllHosts
-from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
@@ -41,8 +40,6 @@ def explain(
     sampled = spaced(range(batches.first, end), steps)
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
-    leaves = shard.batch.leaves
-    largest = max(range(len(leaves)), key=lambda index: leaves[index].spec.nbytes)
     micro = shard.microbatches
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
@@ -62,7 +59,6 @@ def explain(
         balance=None if plan.costs is None else _balance(plan, shard, sampled),
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
-        partition_picture=PartitionPicture(str(plans[largest]), hosts.leaves[largest]),
     )
 
 

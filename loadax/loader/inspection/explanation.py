@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
-from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.plan.mix import ENDLESS
 
 
@@ -130,7 +129,7 @@ class Memory:
 class Explanation:
     """Figures of a run.
 
-    `print` shows a table, `to_dict()` is for programs, `text_picture()` draws the partition.
+    `print` shows a table, and `to_dict()` is for programs.
 
     Args:
         data: Source of the dataset.
@@ -146,7 +145,6 @@ class Explanation:
             dearest part costs, averaged over sampled steps: without `balance=`, and with it. None: there is none.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
-        partition_picture: Picture of the hosts that hold each part of the largest leaf.
     """
 
     data: str
@@ -161,17 +159,11 @@ class Explanation:
     balance: tuple[int, float, float] | None
     memory: Memory
     warnings: tuple[str, ...]
-    partition_picture: PartitionPicture
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        figures = {name: value for name, value in asdict(self).items() if name != "partition_picture"}
-        plain: dict[str, Any] = json.loads(json.dumps(figures))
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
-
-    def text_picture(self, width: int = 100) -> str:
-        """Draws the hosts that hold each part of the largest leaf, for a terminal of `width` characters per line."""
-        return self.partition_picture.text(width)
 
     def __str__(self) -> str:
         facts = [
@@ -188,7 +180,7 @@ class Explanation:
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def _repr_html_(self) -> str:
-        return "<pre>" + escape(f"{self}\n{self.text_picture()}") + "</pre>"
+        return "<pre>" + escape(str(self)) + "</pre>"
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"

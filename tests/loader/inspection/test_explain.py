@@ -336,45 +336,6 @@ def test_as_json() -> None:
     assert shown["batches"]["dropped"] == 6
     assert shown["leaves"][0] == {"path": "['label']", "dtype": "int32", "shape": [16], "partition": "P('data')"}
     assert shown["warnings"] == list(found.warnings)
-    assert "partition_picture" not in shown
-
-
-def grid_of_hosts(text: str) -> list[list[str]]:
-    """The hosts' labels of a picture, without shades."""
-    lines = text.splitlines()[4:]
-    return [re.findall(r"[░▒▓█]* ([^░▒▓█]+?) [░▒▓█]*(?: |$)", line.split("  ", 1)[1]) for line in lines]
-
-
-def test_a_picture_in_the_terminal() -> None:
-    text = example().text_picture()
-    lines = text.splitlines()
-    assert lines[0] == "['tokens'] uint16[16, 64] by P('data', 'seq')"
-    assert lines[1] == "8 parts on 4 hosts; each part is held by 1 host"
-    assert re.split(r" {2,}", lines[3]) == ["rows", "0:16", "16:32", "32:48", "48:64"]
-    assert [line.split(" ", 1)[0] for line in lines[4:]] == ["0:8", "8:16"]
-    assert grid_of_hosts(text) == [["0", "0", "1", "1"], ["2", "2", "3", "3"]]
-    # Neighbours of different hosts have different shades.
-    shades = [[cell[0] for cell in re.findall(r"[░▒▓█]+ \d [░▒▓█]+", line)] for line in lines[4:]]
-    assert shades[0][1] != shades[0][2]
-    assert shades[0][0] != shades[1][0]
-    assert all(len(line) <= 100 for line in lines)
-
-
-def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
-    def picture(axes: dict[str, int], hosts: int, partition: Any, data: Any = TREE, **options: Any) -> str:
-        return explained(data, 64, axes, hosts, partition=partition).text_picture(**options)
-
-    assert grid_of_hosts(picture({"data": 8}, 4, P())) == [["0-3"]]
-    assert grid_of_hosts(picture({"data": 2, "seq": 4}, 8, P("seq"))) == [["0, 4"], ["1, 5"], ["2, 6"], ["3, 7"]]
-    assert grid_of_hosts(picture({"data": 4, "seq": 2}, 8, P("seq"))) == [["4 hosts"], ["4 hosts"]]
-    # 64 rows on 64 hosts in 16 lines.
-    assert grid_of_hosts(picture({"data": 64}, 64, P("data")))[15] == ["60-63"]
-    narrow = picture({"data": 2, "seq": 16}, 32, P("data", "seq"), width=40)
-    assert grid_of_hosts(narrow) == [["0-7", "8-15"], ["16-23", "24-31"]]
-    assert "8:16" in narrow
-    assert "(one value a row)" in picture({"data": 2}, 2, P("data"), np.zeros(64))
-    cube = picture({"a": 2, "b": 2}, 4, P(None, "a", "b"), np.zeros((64, 4, 6), np.float32))
-    assert "0:2, 3:6" in cube
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -445,7 +406,7 @@ def test_thousands_of_hosts_cost_as_little_as_a_few() -> None:
         mesh = plan_mesh({"data": 4096, "seq": 8}, hosts=hosts)
         loader = Dataloader(data, 32768, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")})
         found = loader.explain()
-        return found, str(found) + found.text_picture()
+        return found, str(found)
 
     found, text = explained(4096)
     assert lines_of(lambda: explained(4096)) < 2 * lines_of(lambda: explained(64))
@@ -484,9 +445,9 @@ def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
         assert (batches.dropped, batches.padded) == expected
 
 
-def test_notebook_shows_escaped_text_and_picture() -> None:
+def test_notebook_shows_escaped_text() -> None:
     data = from_arrays({"<b>": np.zeros((64, 8))})
     explanation = explained(data, 16, {"data": 4, "model": 2}, 2, partition=P("data", "model"))
     text = ET.fromstring(explanation._repr_html_()).text
-    assert text == f"{explanation}\n{explanation.text_picture()}"
+    assert text == str(explanation)
     assert "['<b>'] float32[16, 8] by P('data', 'model')" in text
