@@ -182,21 +182,26 @@ class MappedSegments:
 
     def _mapped(self, owners: Integers) -> "_Maps":
         """Maps in which these files are, each of which is long enough."""
-        met, now = {*owners.tolist()}, monotonic()
+        now = monotonic()
         with self._lock:
-            if not self._maps or (len(self._maps[0].files) >= _MOST_MAPS and not met <= self._maps[0].files.keys()):
+            full = self._maps and len(self._maps[0].files) >= _MOST_MAPS
+            if not self._maps or (full and np.isinf(self._maps[0].checked[owners]).any()):
                 # Those before are unmapped when the last thread that reads from them drops their memory.
-                self._maps[:] = [_Maps(self._size)]
+                self._maps[:] = [_Maps(self._size, len(self.ends.segments))]
             maps = self._maps[0]
-            maps.files.update({index: self._map(index, maps.memory) for index in met - maps.files.keys()})
+        met = {*owners.tolist()}
+        if len(met) > _FEW:
+            met = {*owners[maps.checked[owners] <= now - _CHECKED].tolist()}
         for index in met:
-            if len(met) <= _FEW or maps.checked.get(index, -_CHECKED) <= now - _CHECKED:
-                segment, status = self.ends.segments[index], maps.files[index].status()
-                if status.st_size < segment.begin + segment.size:
-                    raise cut_short(segment.location)
-                if segment.modified is not None and status.st_mtime_ns != segment.modified:
-                    raise changed(segment.location)
-                maps.checked[index] = now
+            with self._lock:
+                if index not in maps.files:
+                    maps.files[index] = self._map(index, maps.memory)
+            segment, status = self.ends.segments[index], maps.files[index].status()
+            if status.st_size < segment.begin + segment.size:
+                raise cut_short(segment.location)
+            if segment.modified is not None and status.st_mtime_ns != segment.modified:
+                raise changed(segment.location)
+            maps.checked[index] = now
         return maps
 
     def _map(self, index: int, memory: NDArray[np.uint8]) -> FileMap:
@@ -211,11 +216,11 @@ class MappedSegments:
 
 
 class _Maps:
-    """Files of a stream, mapped side by side in `size` reserved bytes when they are first read."""
+    """`count` files of a stream, mapped side by side in `size` reserved bytes when they are first read."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, count: int):
         self.memory, self.files = reserve(size), dict[int, FileMap]()
-        self.checked: dict[int, float] = {}  # when the size of each file was last asked for
+        self.checked = np.full(count, -np.inf)  # when the size of each file was last asked for
         self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
 
 
