@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 from jax.profiler import TraceAnnotation
 
@@ -111,11 +111,12 @@ class PrefetchScheduler:
         """Waits for the next task of a worker. None: the scheduler is closed."""
         tries = 0
         with self._lock:
-            while not self._closed:
+            while (producer := self._producer) is not None:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
                     self._prepared = self._autotuner.size
-                    return partial(self._prepare, self._producer, self._prepared)
+                    activity = Activity("starts workers", perf_counter(), producer, self._next)
+                    return partial(self._run, activity, producer.prepare, self._prepared)
                 task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
@@ -246,13 +247,18 @@ class PrefetchScheduler:
             self._groups.append(self._group(self._next, self._count()))
             self._next += self._groups[-1].buffers.count
         group = next((group for group in self._groups if group.waiting), None)
-        return None if group is None else partial(self._read, group, *group.waiting.popleft())
+        if group is None:
+            return None
+        low, high = group.waiting.popleft()
+        activity = Activity("reads", perf_counter(), group.producer, group.first, group.buffers.count, low, high)
+        return partial(self._run, activity, self._read, group, low, high)
 
     def _placement(self) -> Task | None:
         if not self._may_place():
             return None
-        self._placing = True
-        return partial(self._place, self._groups[0])
+        self._placing, group = True, self._groups[0]
+        activity = Activity("places", perf_counter(), group.producer, group.first + group.placed)
+        return partial(self._run, activity, self._place, group)
 
     def _wait_for_work(self, tries: int) -> None:
         """Waits for a task.
@@ -322,19 +328,16 @@ class PrefetchScheduler:
         pieces = self._piece_sizes.pieces(count, self._autotuner.size)
         return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
 
-    def _prepare(self, producer: BatchProducer | None, size: int) -> None:
-        assert producer is not None
+    def _run(self, activity: Activity, work: Callable[..., None], *args: Any) -> None:
         try:
-            self._activities[get_ident()] = Activity("starts workers", perf_counter(), producer, self._next)
-            producer.prepare(size)
+            self._activities[get_ident()] = activity
+            work(*args)
         finally:
             self._activities.pop(get_ident(), None)
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
-        producer, first, buffers = group.producer, group.first, group.buffers
         try:
-            self._activities[get_ident()] = Activity("reads", perf_counter(), producer, first, buffers.count, low, high)
-            timing = producer.fill(first, buffers, low, high)
+            timing = group.producer.fill(group.first, group.buffers, low, high)
         except SkippedError:
             return
         except BaseException as error:
@@ -342,8 +345,6 @@ class PrefetchScheduler:
                 raise  # the caller's thread was interrupted, which is not an error of this step
             self._failed(group, error)
             return
-        finally:
-            self._activities.pop(get_ident(), None)
         with self._lock:
             self._monitor.read(timing, group.first + low // max(1, self._rows_per_step), high - low)
             group.unread -= 1
@@ -374,7 +375,6 @@ class PrefetchScheduler:
     def _place(self, group: StepGroup) -> None:
         step = group.first + group.placed
         try:
-            self._activities[get_ident()] = Activity("places", perf_counter(), group.producer, step)
             batch, host, timing = group.producer.place(group.buffers, group.placed)
         except BaseException as error:
             with self._lock:
@@ -385,8 +385,6 @@ class PrefetchScheduler:
                 group.error = error
                 self._arrived.notify()
             return
-        finally:
-            self._activities.pop(get_ident(), None)
         with self._lock:
             self._placing = False
             if self._closed:
