@@ -75,7 +75,7 @@ class PrefetchScheduler:
     """
 
     def __init__(self, producer: BatchProducer, first: int, options: LoaderOptions, monitor: RunMonitor | None = None):
-        # None once closed: a producer references buffers and, with worker processes, a copy of the data.
+        # None once this is closed: a producer references buffers and, with worker processes, a copy of the data.
         self._producer: BatchProducer | None = producer
         self._workers = producer.executor.concurrency
         self._rows_per_step, self._bytes_per_step = producer.rows_per_step, producer.bytes_per_step
@@ -97,7 +97,6 @@ class PrefetchScheduler:
         self._idle = 0  # number of workers that wait for a task
         self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
         self._consumer_starving = False  # and none can be placed either
-        self._closed = False
         # By thread: since when it waits for a batch, and what it does. Read without the lock, which a Ctrl-C may have
         # left held.
         self._waiting: dict[int, float] = {}
@@ -149,12 +148,10 @@ class PrefetchScheduler:
 
     def _next_batch(self, began: float) -> tuple[int, Tree, Tree]:
         starved, away = 0.0, began - self._monitor.left
-        requested = False
+        with self._lock:
+            self._pace.requested()
         while True:
             with self._lock:
-                if self._workers and not requested:
-                    self._pace.requested()
-                    requested = True
                 if self._ready:
                     taken = self._ready.popleft()
                     self._consumer_waiting = False
@@ -166,7 +163,7 @@ class PrefetchScheduler:
                     if self._idle and (grown or (left and self._idle == self._workers and not self._pace.ahead)):
                         self._wake_worker()
                     return taken
-                if self._closed:
+                if self._producer is None:
                     raise _closed()
                 # First what this process itself could not read: another host may have ended it for the same reason.
                 error = (self._groups[0].error if self._groups else None) or self._broken
@@ -207,14 +204,13 @@ class PrefetchScheduler:
         """Raises the error that `next_batch` would raise, even if a batch is ready: of `abort`, or of a closed run."""
         if self._broken is not None:
             raise self._broken
-        if self._closed:
+        if self._producer is None:
             raise _closed()
 
     def close(self) -> None:
         """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
         with self._lock:
             self._monitor.close()
-            self._closed = True
             if self._producer is not None:
                 self._producer.close()
             self._groups, self._ready, self._producer = deque(), deque(), None
@@ -267,12 +263,9 @@ class PrefetchScheduler:
         `next_batch`.
         """
         self._idle += 1
-        if not self._polling:
-            self._polling = True
-            self._work.wait(self._pace.backoff(tries))
-            self._polling = False
-        else:
-            self._work.wait()
+        polls, self._polling = not self._polling, True
+        self._work.wait(self._pace.backoff(tries) if polls else None)
+        self._polling = self._polling and not polls
         self._idle -= 1
 
     def _wake_worker(self) -> None:
@@ -303,7 +296,7 @@ class PrefetchScheduler:
         return self._groups[0].unread == 0 and self._groups[0].error is None
 
     def _may_open(self) -> bool:
-        if self._closed or (self._stop is not None and self._next >= self._stop):
+        if self._producer is None or (self._stop is not None and self._next >= self._stop):
             return False
         if not self._groups:
             return True
@@ -359,7 +352,7 @@ class PrefetchScheduler:
             for note in getattr(stopped, "__notes__", ()):
                 error.add_note(note)
         with self._lock:
-            if self._closed or group.error is not None:
+            if self._producer is None or group.error is not None:
                 return
             if group.buffers.count == 1:
                 error.add_note(f"loadax: in step {group.first}")
@@ -387,7 +380,7 @@ class PrefetchScheduler:
             return
         with self._lock:
             self._placing = False
-            if self._closed:
+            if self._producer is None:
                 return
             self._ready.append((step, batch, host))
             self._monitor.placed(timing, step)
