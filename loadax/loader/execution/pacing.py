@@ -35,10 +35,8 @@ class ConsumerPace:
     @property
     def ahead(self) -> bool:
         """Whether workers should place: the consumer is away for long, on average or since its last batch."""
-        if self._to_accelerator:
-            return True
         away = self._away if self._left is None else max(self._away, perf_counter() - self._left)
-        return away > _PLACE_AHEAD_RATIO * self._place
+        return self._to_accelerator or away > _PLACE_AHEAD_RATIO * self._place
 
     @property
     def starving(self) -> bool:

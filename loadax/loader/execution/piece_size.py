@@ -6,6 +6,7 @@ from loadax.loader.metrics.stats import Timing
 
 # Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
 _TARGET = 0.002
+_TOGETHER = 2  # times as long, at most, threads read a group of steps: no step of a group would be cut by itself
 _ALONE_TARGET = 0.001  # without workers: the batch before which a group is read waits for all of it
 _ISOLATED_TARGET = 0.012  # CPU seconds: each piece costs the training process 0.25 ms
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
@@ -31,7 +32,8 @@ class PieceSizes:
     def __init__(self, rows_per_step: int, workers: int, isolated: bool = False):
         self._rows = max(1, rows_per_step)
         self._isolated = isolated
-        self._target = _ISOLATED_TARGET if isolated else _TARGET if workers else _ALONE_TARGET
+        self._target = _ISOLATED_TARGET if isolated else _TARGET
+        self._group_target = self._target if isolated else _TOGETHER * _TARGET if workers else _ALONE_TARGET
         self._splits = workers > 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
         self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
@@ -59,7 +61,7 @@ class PieceSizes:
         """Number of steps of the next group: a power of two, so that buffers have few sizes and are reused."""
         if not self._weight:
             return 1  # the first batch must not wait for others
-        fitting = int(self._target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
+        fitting = int(self._group_target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
     def pieces(self, count: int, active: int) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """BatchProducer: turns steps into the batches of one shard, when the scheduler asks for them."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class VisitLookahead:
 
     def __init__(self, plan: BatchPlan, positions: Integers, end: int | None):
         self._plan = plan
-        self._end = end
+        self._end = sys.maxsize if end is None else end
         self._positions = positions
         self._most = max(1, min(_LOOKAHEAD // max(1, len(positions)), _MOST_STEPS))
         self._ahead = 1
@@ -72,9 +73,7 @@ class VisitLookahead:
             for block in self._blocks:
                 if step in block[0]:
                     return block
-            end = max(stop, step + self._ahead)
-            if self._end is not None:
-                end = min(end, max(stop, self._end))
+            end = max(stop, min(step + self._ahead, self._end))
             self._ahead = min(2 * self._ahead, self._most)
             steps = range(step, end)
             self._blocks.append((steps, self._plan.visits_of(steps, self._positions)))

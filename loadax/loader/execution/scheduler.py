@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 from jax.profiler import TraceAnnotation
 
@@ -75,7 +75,7 @@ class PrefetchScheduler:
     """
 
     def __init__(self, producer: BatchProducer, first: int, options: LoaderOptions, monitor: RunMonitor | None = None):
-        # None once closed: a producer references buffers and, with worker processes, a copy of the data.
+        # None once this is closed: a producer references buffers and, with worker processes, a copy of the data.
         self._producer: BatchProducer | None = producer
         self._workers = producer.executor.concurrency
         self._rows_per_step, self._bytes_per_step = producer.rows_per_step, producer.bytes_per_step
@@ -97,7 +97,6 @@ class PrefetchScheduler:
         self._idle = 0  # number of workers that wait for a task
         self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
         self._consumer_starving = False  # and none can be placed either
-        self._closed = False
         # By thread: since when it waits for a batch, and what it does. Read without the lock, which a Ctrl-C may have
         # left held.
         self._waiting: dict[int, float] = {}
@@ -111,11 +110,12 @@ class PrefetchScheduler:
         """Waits for the next task of a worker. None: the scheduler is closed."""
         tries = 0
         with self._lock:
-            while not self._closed:
+            while (producer := self._producer) is not None:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
                     self._prepared = self._autotuner.size
-                    return partial(self._prepare, self._producer, self._prepared)
+                    activity = Activity("starts workers", perf_counter(), producer, self._next)
+                    return partial(self._run, activity, producer.prepare, self._prepared)
                 task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
@@ -148,12 +148,10 @@ class PrefetchScheduler:
 
     def _next_batch(self, began: float) -> tuple[int, Tree, Tree]:
         starved, away = 0.0, began - self._monitor.left
-        requested = False
+        with self._lock:
+            self._pace.requested()
         while True:
             with self._lock:
-                if self._workers and not requested:
-                    self._pace.requested()
-                    requested = True
                 if self._ready:
                     taken = self._ready.popleft()
                     self._consumer_waiting = False
@@ -165,7 +163,7 @@ class PrefetchScheduler:
                     if self._idle and (grown or (left and self._idle == self._workers and not self._pace.ahead)):
                         self._wake_worker()
                     return taken
-                if self._closed:
+                if self._producer is None:
                     raise _closed()
                 # First what this process itself could not read: another host may have ended it for the same reason.
                 error = (self._groups[0].error if self._groups else None) or self._broken
@@ -206,14 +204,13 @@ class PrefetchScheduler:
         """Raises the error that `next_batch` would raise, even if a batch is ready: of `abort`, or of a closed run."""
         if self._broken is not None:
             raise self._broken
-        if self._closed:
+        if self._producer is None:
             raise _closed()
 
     def close(self) -> None:
         """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
         with self._lock:
             self._monitor.close()
-            self._closed = True
             if self._producer is not None:
                 self._producer.close()
             self._groups, self._ready, self._producer = deque(), deque(), None
@@ -246,13 +243,18 @@ class PrefetchScheduler:
             self._groups.append(self._group(self._next, self._count()))
             self._next += self._groups[-1].buffers.count
         group = next((group for group in self._groups if group.waiting), None)
-        return None if group is None else partial(self._read, group, *group.waiting.popleft())
+        if group is None:
+            return None
+        low, high = group.waiting.popleft()
+        activity = Activity("reads", perf_counter(), group.producer, group.first, group.buffers.count, low, high)
+        return partial(self._run, activity, self._read, group, low, high)
 
     def _placement(self) -> Task | None:
         if not self._may_place():
             return None
-        self._placing = True
-        return partial(self._place, self._groups[0])
+        self._placing, group = True, self._groups[0]
+        activity = Activity("places", perf_counter(), group.producer, group.first + group.placed)
+        return partial(self._run, activity, self._place, group)
 
     def _wait_for_work(self, tries: int) -> None:
         """Waits for a task.
@@ -261,12 +263,9 @@ class PrefetchScheduler:
         `next_batch`.
         """
         self._idle += 1
-        if not self._polling:
-            self._polling = True
-            self._work.wait(self._pace.backoff(tries))
-            self._polling = False
-        else:
-            self._work.wait()
+        polls, self._polling = not self._polling, True
+        self._work.wait(self._pace.backoff(tries) if polls else None)
+        self._polling = self._polling and not polls
         self._idle -= 1
 
     def _wake_worker(self) -> None:
@@ -297,7 +296,7 @@ class PrefetchScheduler:
         return self._groups[0].unread == 0 and self._groups[0].error is None
 
     def _may_open(self) -> bool:
-        if self._closed or (self._stop is not None and self._next >= self._stop):
+        if self._producer is None or (self._stop is not None and self._next >= self._stop):
             return False
         if not self._groups:
             return True
@@ -322,19 +321,16 @@ class PrefetchScheduler:
         pieces = self._piece_sizes.pieces(count, self._autotuner.size)
         return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
 
-    def _prepare(self, producer: BatchProducer | None, size: int) -> None:
-        assert producer is not None
+    def _run(self, activity: Activity, work: Callable[..., None], *args: Any) -> None:
         try:
-            self._activities[get_ident()] = Activity("starts workers", perf_counter(), producer, self._next)
-            producer.prepare(size)
+            self._activities[get_ident()] = activity
+            work(*args)
         finally:
             self._activities.pop(get_ident(), None)
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
-        producer, first, buffers = group.producer, group.first, group.buffers
         try:
-            self._activities[get_ident()] = Activity("reads", perf_counter(), producer, first, buffers.count, low, high)
-            timing = producer.fill(first, buffers, low, high)
+            timing = group.producer.fill(group.first, group.buffers, low, high)
         except SkippedError:
             return
         except BaseException as error:
@@ -342,8 +338,6 @@ class PrefetchScheduler:
                 raise  # the caller's thread was interrupted, which is not an error of this step
             self._failed(group, error)
             return
-        finally:
-            self._activities.pop(get_ident(), None)
         with self._lock:
             self._monitor.read(timing, group.first + low // max(1, self._rows_per_step), high - low)
             group.unread -= 1
@@ -358,7 +352,7 @@ class PrefetchScheduler:
             for note in getattr(stopped, "__notes__", ()):
                 error.add_note(note)
         with self._lock:
-            if self._closed or group.error is not None:
+            if self._producer is None or group.error is not None:
                 return
             if group.buffers.count == 1:
                 error.add_note(f"loadax: in step {group.first}")
@@ -374,7 +368,6 @@ class PrefetchScheduler:
     def _place(self, group: StepGroup) -> None:
         step = group.first + group.placed
         try:
-            self._activities[get_ident()] = Activity("places", perf_counter(), group.producer, step)
             batch, host, timing = group.producer.place(group.buffers, group.placed)
         except BaseException as error:
             with self._lock:
@@ -385,11 +378,9 @@ class PrefetchScheduler:
                 group.error = error
                 self._arrived.notify()
             return
-        finally:
-            self._activities.pop(get_ident(), None)
         with self._lock:
             self._placing = False
-            if self._closed:
+            if self._producer is None:
                 return
             self._ready.append((step, batch, host))
             self._monitor.placed(timing, step)

@@ -44,6 +44,5 @@ class StageClock:
     def timing(self) -> Timing:
         """Times measured so far."""
         read, transform, assemble = self._seconds.values()
-        read_cpu, transform_cpu, assemble_cpu = self._cpu.values()
-        unplaced = 0.0, 0, 0  # seconds of placing, rows and bytes
-        return Timing(read, transform, assemble, *unplaced, read_cpu, transform_cpu, assemble_cpu, self._began)
+        cpu = {f"{stage}_cpu": seconds for stage, seconds in self._cpu.items()}
+        return Timing(read, transform, assemble, began=self._began, **cpu)

@@ -86,6 +86,13 @@ def test_small_steps_are_read_together_and_large_ones_in_slices() -> None:
     assert len(PieceSizes(3, 8).pieces(1, 8)) <= 3
 
 
+@pytest.mark.parametrize("each", [1e-6, 1e-5, 1e-4, 2e-4, 2.9e-4, 1e-3])
+def test_steps_are_read_together_or_cut_but_never_both(each: float, machine: Machine) -> None:
+    sizes = measured(PieceSizes(10, 4), lambda rows: machine.share(rows * each, 1), 4)
+    assert sizes.steps == max(1, min(16, 1 << (int(0.004 / (10 * each) + 1e-6) | 1).bit_length() - 1))
+    assert sizes.steps == 1 or len(sizes.pieces(1, 4)) == 1
+
+
 def test_one_thread_has_few_slices_until_more_are_tried(machine: Machine) -> None:
     sizes = measured(PieceSizes(64, 8), lambda rows: machine.share(rows * 0.01, 1), active=1)
     assert [len(sizes.pieces(1, active)) for active in (1, 2, 8)] == [4, 8, 32]
@@ -172,7 +179,7 @@ def test_lines_of_a_small_step() -> None:
     """A step of a few rows runs a bounded number of lines of Python."""
     loader = Dataloader(from_arrays(np.arange(10**5)).shuffle(seed=0), 64, num_epochs=None, num_workers=0)
     with iter(loader) as batches, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches._stretch.monitor.piece_sizes, "_target", 1e9)
+        patch.setattr(batches._stretch.monitor.piece_sizes, "_group_target", 1e9)
         for _ in range(64):
             next(batches)
         lines = lines_of(lambda: [next(batches) for _ in range(160)])
