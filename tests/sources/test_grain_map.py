@@ -289,6 +289,9 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
     assert rows(loadax.Dataloader(pipeline(), batch_size=8)) == grains(pipeline(), 1)
 
 
+TEN = grain.MapDataset.range(10).map(lambda x: {"x": x})
+
+
 def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
     for data in (base, [{"x": 1}]):
