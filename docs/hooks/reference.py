@@ -93,7 +93,6 @@ TOPICS = {
             "loadax.Report",
             "loadax.Headroom",
             "loadax.Replay",
-            "loadax.Certificate",
             "loadax.interop.prometheus.*",
             "loadax.plots.*",
         ),
