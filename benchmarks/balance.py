@@ -134,7 +134,8 @@ def main() -> None:
                 found = compared(data, costs, options.steps)
                 results.append({"kind": kind, "seq_len": seq_len, "copies": copies, "costs": name, **found})
                 cuts = "  ".join(
-                    f"{cut}: {before:.3f} {after:.3f} {least:.3f}" for cut, (before, after, least) in found["cuts"].items()
+                    f"{cut}: {before:.3f} {after:.3f} {least:.3f}"
+                    for cut, (before, after, least) in found["cuts"].items()
                 )
                 print(
                     f"{kind:10} {seq_len:>6} x {copies:<3} {found['steps']:>3} steps  {name:9}  {cuts}  "
