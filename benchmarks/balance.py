@@ -85,7 +85,7 @@ def bound(costs: Array, parts: int) -> float:
 
 
 def compared(data: Dataset, costs: Callable[[Array], Array], most_steps: int) -> dict[str, Any]:
-    """Balance at each cut: without `balance=`, with it, and at best; milliseconds of CPU time a step, of costs and order."""
+    """Balance at each cut: without `balance=`, with it, and at best; milliseconds of CPU time a step."""
     plain, balanced = Dataloader(data, BATCH), Dataloader(data, BATCH, balance=costs)
     steps = range(min(len(plain), most_steps))
     found: dict[str, list[Any]] = {str(cut): [] for cut in CUTS}
