@@ -8,8 +8,8 @@ the least that any arrangement of these rows could have, because a part with the
 the cheapest ones beside it.
 
 Costs of a row are those of its attention, the sum of its squared segment lengths L, or of a whole model of width d:
-24 d² a token and 2 d Σ L², the multiplications of a layer with causal attention. d = 4096 is that of a 7B model. The last figures are
-milliseconds of CPU time a step: those that look up the costs, and those that arrange the rows.
+24 d² a token and 2 d Σ L², the multiplications of a layer with causal attention. d = 4096 is that of a 7B model. The
+last figures are milliseconds of CPU time a step: those that look up the costs, and those that arrange the rows.
 """
 
 import argparse
