@@ -52,9 +52,9 @@ def _dealt(costs: Array, blocks: int) -> Integers:
 
 
 def _targets(costs: Array, groups: Integers) -> Array:
-    """Costs that the blocks should have: half of each pair's, unless one has a dearer row: its neighbour has less."""
-    # The least that a block with its dearest row can cost.
-    least = np.sort(costs)[: groups.shape[1] - 1].sum() + costs[groups].max(axis=1)
+    """Costs that the blocks should have: half of a pair's, or less than its neighbour, if this has a dearer row."""
+    cheapest = np.sort(costs)[: groups.shape[1] - 1].sum()
+    least = cheapest + costs[groups].max(axis=1)  # that a block of the same dearest row can cost
     levels = [least]
     while len(levels[-1]) > 1:
         levels.append(levels[-1].reshape(-1, 2).sum(axis=1))
