@@ -283,9 +283,8 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
     message = r"makes batches \(BatchMapDataset\(batch_size=8.*pass the dataset before \.batch\(\), and batch_size="
     for batched in (pipeline().batch(8), pipeline().batch(8).map(lambda batch: batch)):
         for way in (lambda data: loadax.Dataloader(data, 2), loadax.from_source, loadax.from_grain):
-            with pytest.raises(ArgumentError, match=message) as caught:
+            with pytest.raises(ArgumentError, match=message):
                 way(batched)
-            assert rows([follow(caught.value, data=batched)[0].read(range(64))]) == grains(pipeline(), 1)
     assert rows(loadax.Dataloader(pipeline(), batch_size=8)) == grains(pipeline(), 1)
 
 
