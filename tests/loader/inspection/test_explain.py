@@ -408,7 +408,7 @@ def test_thousands_of_hosts_cost_as_little_as_a_few() -> None:
         found = loader.explain()
         return found, str(found)
 
-    found, text = explained(4096)
+    found, _ = explained(4096)
     assert lines_of(lambda: explained(4096)) < 2 * lines_of(lambda: explained(64))
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.nbytes == Spread(8 * 4100, 8.0 * 4100, 8 * 4100)
