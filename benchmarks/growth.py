@@ -382,7 +382,13 @@ COSTS: dict[str, Cost] = {
         calls=215,
     ),
     "split": Cost(
-        "`split(0.9)` of n rows: bytes a row", _split, (10_000, 100_000, 1_000_000), (20_000, 200_000), 0.1, 1, "bytes"
+        "`split(0.9)` of n rows: bytes a row",
+        _split,
+        (10_000, 100_000, 1_000_000),
+        (20_000, 200_000),
+        0.1,
+        1.2,
+        "bytes",
     ),
     "split-pickled": Cost(
         "its order, pickled: bytes a row",
@@ -390,11 +396,11 @@ COSTS: dict[str, Cost] = {
         (10_000, 100_000, 1_000_000),
         (20_000, 200_000),
         0.1,
-        1,
+        1.2,
         "bytes",
     ),
     "filter": Cost(
-        "`filter` of n rows: bytes a row", _filter, (10_000, 100_000, 400_000), (10_000, 100_000), 0.1, 1, "bytes"
+        "`filter` of n rows: bytes a row", _filter, (10_000, 100_000, 400_000), (10_000, 100_000), 0.1, 1.2, "bytes"
     ),
     "huggingface": Cost(
         "256 rows of a Hugging Face dataset",

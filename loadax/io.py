@@ -228,7 +228,6 @@ def from_jsonl(
 def from_grain(
     data: Any,
     *,
-    unbatch: bool = False,
     index: str | os.PathLike[str] | None = None,
     key: str | None = None,
     progress: bool | None = None,
@@ -242,7 +241,6 @@ def from_grain(
     Args:
         data: `grain.MapDataset`, or a data source of Grain: an object with `__len__` and `__getitem__`. If it has
             `__getitems__`, that is called with many rows.
-        unbatch: Whether its elements are batches, and the dataset has their rows. Reading one row reads its batch.
         index: Local folder that keeps the list of kept rows for later runs, see `Dataset.filter`. A run of several
             processes needs an existing one: make it by the same call in one process.
         key: Identifier of the data and its functions in the index, which it needs; change it when they change.
@@ -263,15 +261,12 @@ def from_grain(
     from loadax.row_index.verbs import keep
     from loadax.sources.libraries.grain_map import is_grain, is_there, open_grain, refuse_grain
 
-    flag("unbatch", unbatch)
     presence = None
     if is_grain(data):
-        source, presence = open_grain(data, unbatch)
+        source, presence = open_grain(data)
         dataset = Dataset(source)
     else:
         refuse_grain(data)
-        if unbatch:
-            raise ArgumentError(f"unbatch=True is for a grain.MapDataset, not for {type_text(data)}; leave it out")
         dataset = from_source(data)
     if presence is None:
         refuse_given("the rows that a filter of Grain keeps, and the data has no filter", index=index, key=key)

@@ -47,18 +47,16 @@ class ConcatenatedSource(BaseSource):
             self._difference = self._difference or below or self._compare(index, specs[0], specs[-1])
         self._structure = specs[0][1]
         joined = joint_traits([part.traits for part in self._parts])
-        if self._difference is None:
+        same = self._difference is None
+        if same:
             self.spec = self._parts[0].spec
         elif not joined.reads_examples:
             raise LeafError(self._difference)
-        alike = self._difference is None
-        if not alike and joined.reads_parts and self._structure is not None:
-            # Documents may differ in length, but in nothing else.
-            kinds = [(structure, [(spec.dtype, len(spec.shape)) for spec in leaves]) for leaves, structure in specs]
-            alike = all(kind == kinds[0] for kind in kinds)
-        self.traits = joined._replace(
-            reads_columns=joined.reads_columns and self._difference is None, reads_parts=joined.reads_parts and alike
-        )
+        # Documents may differ in length, but in nothing else.
+        kinds = [] if same else [(tree, [(leaf.dtype, len(leaf.shape)) for leaf in leaves]) for leaves, tree in specs]
+        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
+        reads_columns, reads_parts = joined.reads_columns and same, joined.reads_parts and alike
+        self.traits = joined._replace(reads_columns=reads_columns, reads_parts=reads_parts)
         self._dtypes = [spec.dtype for spec in specs[0][0]]
 
     def __len__(self) -> int:
@@ -210,11 +208,11 @@ class ConcatenatedSource(BaseSource):
             return f"{self._verb}: in {its_name} {difference} as in {name}; map them to one value first"
         if structure != its_structure:
             return f"{self._verb}: {its_name} has the leaves {its_structure.paths}, {name} has {structure.paths}"
-        unlike = (leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
-        path, spec, its_spec = next(unlike)
+        path, *unlike = next(leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
+        own, its = (f"{spec.dtype}{list(spec.shape)}" for spec in unlike)
         return (
-            f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} in {its_name} "
-            f"and {spec.dtype}{list(spec.shape)} in {name}; map them to one shape and dtype first"
+            f"{self._verb}: leaf {path or 'of the example'} is {its} in {its_name} and {own} in {name}; "
+            "map them to one shape and dtype first"
         )
 
     def _called(self, index: int) -> str:

@@ -279,11 +279,11 @@ class Mixed(BaseOrder):
         # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
         hits = []
         owner = np.searchsorted(self._below.row_ends, rows, side="right")
-        for epoch in np.unique(epochs).tolist():
+        known = (rows >= 0) & (owner < len(self.parts))
+        for epoch in np.unique(epochs[known]).tolist():
             begin = self.begin(epoch)
             drawn = [self.counts(begin + end) for end in window]
-            chosen = np.flatnonzero((epochs == epoch) & (rows >= 0) & (owner < len(self.parts)))
-            for index, asked in by_part(owner, chosen):
+            for index, asked in by_part(owner, np.flatnonzero(known & (epochs == epoch))):
                 part, low, high = self.parts[index], int(drawn[0][index]), int(drawn[1][index])
                 if low >= high:
                     continue

@@ -55,9 +55,9 @@ def by_part(part: Integers, chosen: Integers) -> list[tuple[int, Integers]]:
     """The indices `chosen` of each part, ascending, at a cost that depends on their number and not on that of parts."""
     ordered = chosen[np.argsort(part[chosen], kind="stable")]
     begins = np.flatnonzero(np.diff(part[ordered], prepend=-1))
-    ends = pairwise([*begins.tolist(), len(ordered)])
     # Slices: `np.split` costs more for each.
-    return [(index, ordered[slice(*end)]) for index, end in zip(part[ordered[begins]].tolist(), ends, strict=True)]
+    groups = [ordered[slice(*group)] for group in pairwise([*begins.tolist(), len(ordered)])]
+    return list(zip(part[ordered[begins]].tolist(), groups, strict=True))
 
 
 def _seed_of(order: Order) -> int | None:

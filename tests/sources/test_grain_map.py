@@ -289,57 +289,7 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
     assert rows(loadax.Dataloader(pipeline(), batch_size=8)) == grains(pipeline(), 1)
 
 
-@pytest.mark.parametrize("drop", [False, pytest.param(True, marks=pytest.mark.processes)])
-@pytest.mark.parametrize("wrap", [lambda batches: batches, lambda batches: batches.map(lambda batch: batch).repeat()])
-def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -> None:
-    base = pipeline(22)
-    data = loadax.from_grain(wrap(base.batch(5, drop_remainder=drop)), unbatch=True)
-    size = 20 if drop else 22
-    assert len(data) == size
-    expected = grains(base, 2)
-    for epoch in (0, 1):
-        assert rows([data.read(range(size), epoch)]) == expected[22 * epoch : 22 * epoch + size]
-    assert rows([data.read([21 % size, 3, 3], 1)]) == [expected[22 + row] for row in (21 % size, 3, 3)]
-    loader = loadax.Dataloader(data, 8, num_epochs=2, worker_type="process" if drop else "thread", num_workers=1)
-    assert rows(loader) == [expected[start + row] for start in (0, 22) for row in range(16)]
-    assert list(data.source.chunks or ()) == list(range(0, size, 5))
-
-
 TEN = grain.MapDataset.range(10).map(lambda x: {"x": x})
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (TEN, r"unbatch=True: the Grain dataset makes no batches; leave unbatch out$"),
-        (TEN[:0].batch(2), r"unbatch=True: the Grain dataset has no batches"),
-        (TEN.batch(4).repeat(2), r"batch 2 of epoch 0 has 2 rows, not 4 as others; .* pass drop_remainder=True to"),
-        (
-            TEN.batch(2).map(lambda batch: {"x": batch["x"][: 1 if batch["x"][0] == 2 else 2]}),
-            r"batch 1 of epoch 0 has 1 rows, not 2 as others; unbatch=True needs",
-        ),
-        (
-            TEN.batch(2).map(lambda batch: {"x": batch["x"], "n": 2}),
-            r"the leaves \[\"\['n'\]\", .* of batch 0 have no first dimension in common",
-        ),
-    ],
-)
-def test_batches_without_equal_rows_can_not_be_unbatched(data: Any, message: str) -> None:
-    with pytest.raises((ArgumentError, SourceError), match=message):
-        loadax.from_grain(data, unbatch=True).read(range(10))
-
-
-def test_filtered_batches_are_refused() -> None:
-    filtered = TEN.batch(2).filter(lambda batch: batch["x"][0] > 2)
-    with pytest.raises(ArgumentError, match=r"unbatch=True: .* drops batches by \.filter; ") as caught:
-        loadax.from_grain(filtered, unbatch=True)
-    (rows_alone,) = follow(caught.value, base=TEN, fn=lambda row: row["x"] > 2)
-    assert rows_alone.read(range(7))["x"].tolist() == list(range(3, 10))
-    with pytest.raises(ArgumentError, match=r"makes batches .* and batch_size= to the Dataloader$"):
-        loadax.from_grain(filtered)
-    with pytest.raises(ArgumentError, match="unbatch='yes': pass True or False"):
-        loadax.from_grain(TEN, unbatch="yes")  # type: ignore[arg-type]
-    assert len(loadax.from_grain(TEN.batch(4, drop_remainder=True).repeat(2), unbatch=True)) == 16
 
 
 def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
@@ -349,8 +299,6 @@ def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
             loadax.from_grain(data, index=tmp_path)
         with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave it out"):
             loadax.from_grain(data, key="a")
-    with pytest.raises(ArgumentError, match=r"^unbatch=True is for a grain.MapDataset, not for a list; leave it out"):
-        loadax.from_grain([{"x": 1}], unbatch=True)
 
 
 def test_iterators_of_grain_are_refused() -> None:

@@ -116,8 +116,7 @@ class StreamRun:
 
     def states(self, step: int) -> list[dict[str, list[Any]]]:
         """States of the lanes before a step, as JSON: for each stream, a `LaneState` by lane."""
-        before = self._rows_before(step)
-        return [stream.states(rows) for stream, rows in zip(self._streams, before, strict=True)]
+        return [stream.states(rows) for stream, rows in zip(self._streams, self._rows_before(step), strict=True)]
 
     def begin(self, step: int) -> None:
         """Reads from this step on. All earlier ones were read."""

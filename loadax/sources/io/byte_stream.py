@@ -235,9 +235,8 @@ def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDAr
     if len(starts) and (starts[1:] == (starts + lengths)[:-1]).all():
         return array[starts[0] : starts[-1] + lengths[-1]].copy()
     if lengths.sum() >= _LONG * len(starts):
-        return np.concatenate(
-            [array[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
-        )
+        parts = [array[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
+        return np.concatenate(parts, dtype=array.dtype)  # whose byte order it would change
     return array[indices(starts, lengths)]
 
 

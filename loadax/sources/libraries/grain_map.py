@@ -8,7 +8,6 @@ import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.spec import own, spec_of, stack
-from loadax.core.tree import flatten
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
@@ -105,59 +104,6 @@ class GrainSource(BaseSource):
 
 
 @final
-class UnbatchedSource(BaseSource):
-    """The rows of a `grain.MapDataset` whose elements are batches.
-
-    Args:
-        batches: Batches, of which all but the last have as many rows as the first.
-    """
-
-    spec: Tree = None
-
-    def __init__(self, batches: GrainSource):
-        self._batches, self.traits = batches, batches.traits._replace(reads_examples=False)
-        if not len(batches):
-            raise ArgumentError("unbatch=True: the Grain dataset has no batches; pass one that has")
-        first, last = (_batch_rows(self._batch(number, 0), number) for number in (0, len(batches) - 1))
-        self._rows, self._size = first, (len(batches) - 1) * first + last
-        leaves, self._structure = flatten(self._batch(0, 0))
-        self._specs = [ArraySpec(leaf.shape[1:], leaf.dtype) for leaf in map(np.asarray, leaves)]
-        self.spec = self._structure.build(self._specs)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __repr__(self) -> str:
-        return f"the batches of {self._batches!r}"
-
-    @property
-    def chunks(self) -> range:
-        return range(0, self._size, self._rows)
-
-    def read_visits(self, visits: Visits) -> Tree:
-        """Reads rows; each batch once."""
-        rows = check_rows(visits.rows, self._size)
-        out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
-        numbers = np.stack([rows // self._rows, visits.epochs], axis=1)
-        wanted, which = np.unique(numbers, axis=0, return_inverse=True)
-        for index, (number, epoch) in enumerate(wanted.tolist()):
-            batch = self._batch(number, epoch)
-            expected = min(self._rows, self._size - number * self._rows)
-            if _batch_rows(batch, number) != expected:
-                raise SourceError(
-                    f"batch {number} of epoch {epoch} has {_batch_rows(batch, number)} rows, not {expected} as others; "
-                    "unbatch=True needs batches of one size: pass drop_remainder=True to .batch"
-                )
-            places = np.flatnonzero(which.reshape(-1) == index)
-            for leaf, destination in zip(flatten(batch)[0], out, strict=True):
-                destination[places] = np.asarray(leaf)[rows[places] % self._rows]
-        return self._structure.build(out)
-
-    def _batch(self, number: int, epoch: int) -> Tree:
-        return self._batches.read_examples(Visits(np.array([number]), np.array([epoch])))[0]
-
-
-@final
 class PresenceSource(BaseSource):
     """Whether each element of a `grain.MapDataset` exists: a filter leaves None in place of the others."""
 
@@ -175,37 +121,25 @@ class PresenceSource(BaseSource):
         return np.array([self._dataset[row] is not None for row in rows.tolist()], bool)
 
 
-def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | None]:
+def open_grain(data: Any) -> tuple[BaseSource, PresenceSource | None]:
     """The source of a MapDataset, and, if Grain filters it, the source of which rows exist.
 
     Raises:
-        ArgumentError: If its elements are batches and `unbatch` is False, or the reverse, or a filter drops other rows
-            in every epoch. Says what to write.
+        ArgumentError: If its elements are batches, or a filter drops other rows in every epoch. Says what to write.
     """
     batched = next((part for part in _chain(data) if _kind(part) == "Batch"), None)
-    sparse = any(_kind(part) == "Filter" for part in _chain(data))
-    if batched is not None and not unbatch:
-        apart = "" if sparse else ", or read the rows of its batches: loadax.from_grain(data, unbatch=True)"
+    if batched is not None:
         raise ArgumentError(
             f"the Grain dataset makes batches ({batched}), so each of its rows would be one; "
-            f"pass the dataset before .batch(), and batch_size= to the Dataloader{apart}"
+            "pass the dataset before .batch(), and batch_size= to the Dataloader"
         )
     # A dataset of records alone is read without Grain, which is faster, and many at once if they have __getitems__.
     # The records have no public name.
-    records = getattr(data, "_source", None) if _kind(data) == "Source" and not unbatch else None
+    records = getattr(data, "_source", None) if _kind(data) == "Source" else None
     if records is not None:
         return ObjectSource(records), None
-    source = GrainSource(data)
-    if unbatch:
-        if batched is None:
-            raise ArgumentError("unbatch=True: the Grain dataset makes no batches; leave unbatch out")
-        if sparse:
-            raise ArgumentError(
-                "unbatch=True: the Grain dataset drops batches by .filter; pass the dataset before .batch(), filtered "
-                "row by row, and batch_size= to the Dataloader: loadax.from_grain(base.filter(fn))"
-            )
-        return UnbatchedSource(source), None
-    return source, PresenceSource(_deciding(data)) if sparse else None
+    sparse = any(_kind(part) == "Filter" for part in _chain(data))
+    return GrainSource(data), PresenceSource(_deciding(data)) if sparse else None
 
 
 def is_there(present: Any) -> bool:
@@ -286,14 +220,3 @@ def _chain(dataset: Any) -> Iterator[Any]:
 def _kind(dataset: Any) -> str:
     """Name of Grain's class without MapDataset; "" for a user's class, which may do anything."""
     return type(dataset).__name__.removesuffix("MapDataset") if type(dataset).__module__.startswith("grain.") else ""
-
-
-def _batch_rows(batch: Tree, number: int) -> int:
-    leaves, structure = flatten(batch)
-    sizes = {np.shape(leaf)[:1] for leaf in leaves}
-    if len(sizes) != 1 or () in sizes:
-        raise ArgumentError(
-            f"unbatch=True: the leaves {structure.paths} of batch {number} have no first dimension in common; "
-            "pass the dataset before .batch()"
-        )
-    return int(sizes.pop()[0])

@@ -5,7 +5,10 @@ By supervised fine-tuning, and by reinforcement learning (GRPO) on prompts that 
 
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from pathlib import Path
 from typing import Any, final
 
 import grain
@@ -23,6 +26,7 @@ from tunix.tests import test_common
 
 import loadax
 from loadax.interop.tunix import DataHooks
+from loadax.loader.lease import Lease
 
 ROWS, BATCH, STEPS = 64, 8, 6
 
@@ -149,8 +153,36 @@ def questions_of_grain() -> Iterable[Any]:
     return grain.MapDataset.source(rows).repeat().to_iter_dataset().batch(BATCH)
 
 
+def prompts_of(lease: Lease, trainer: Any) -> Iterator[Any]:
+    """Prompts for a learner that trains on them in order, whose checkpoints get the state of the lease."""
+    before, metadata = trainer.iter_steps, trainer.custom_checkpoint_metadata_fn
+    handed_out: deque[Any] = deque()
+    acknowledged = before
+
+    def metadata_with_lease() -> dict[str, Any]:
+        nonlocal acknowledged
+        while acknowledged < trainer.iter_steps:  # batches that are in the weights
+            lease.ack(handed_out.popleft())
+            acknowledged += 1
+        return {**metadata(), "lease": lease.get_state()}
+
+    trainer.custom_checkpoint_metadata_fn = metadata_with_lease
+    for leased in lease:
+        yield from repeat(leased.examples, before)  # the learner drops as many batches when it resumes
+        before = 0
+        handed_out.append(leased.positions)
+        yield leased.examples
+
+
+def saved_lease(folder: str) -> Any:
+    """State of the lease in the latest checkpoint of the actor."""
+    with ocp.CheckpointManager(Path(folder) / "actor") as checkpoints:
+        step = checkpoints.latest_step()
+        return 0 if step is None else checkpoints.metadata(step).custom_metadata["lease"]
+
+
 def reinforce(
-    mesh: jax.sharding.Mesh, data: Iterable[Any], steps: int, folder: str | None = None
+    mesh: jax.sharding.Mesh, data: Iterable[Any] | Lease, steps: int, folder: str | None = None
 ) -> tuple[list[Any], Any]:
     """Trains by GRPO; returns what the reward function was asked, and the weights."""
     asked = []
@@ -182,7 +214,8 @@ def reinforce(
         ),
     )
     replicated(mesh, cluster.actor_trainer.optimizer)
-    GRPOLearner(cluster, GRPOConfig(num_generations=2), reward).train(data)
+    prompts = prompts_of(data, cluster.actor_trainer) if isinstance(data, Lease) else data
+    GRPOLearner(cluster, GRPOConfig(num_generations=2), reward).train(prompts)
     return asked, jax.tree.map(np.asarray, nnx.state(cluster.actor_trainer.model))
 
 
@@ -202,6 +235,14 @@ def learn_from_rewards(mesh: jax.sharding.Mesh) -> None:
     assert first + rest == expected
     assert equal(resumed, weights)
     assert not equal(weights_then, weights), "it learns"
+    with tempfile.TemporaryDirectory() as folder:
+        with host_loader(mesh).lease(saved_lease(folder)) as lease:
+            first, _ = reinforce(mesh, lease, 2, folder)
+        with host_loader(mesh).lease(saved_lease(folder)) as lease:
+            rest, resumed = reinforce(mesh, lease, 3, folder)
+            assert lease.acknowledged == BATCH
+    assert first + rest == expected
+    assert equal(resumed, weights)
     print("tunix: GRPO asked", *map(str, expected[-1][0]), sep="; ")
 
 

@@ -55,7 +55,7 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
     names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
     existing = set(known)
     for name in names:
-        if name not in existing:
+        if not isinstance(name, str) or name not in existing:
             raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {list(known)}")
     if len(set(names)) < len(names):
         raise ArgumentError(f"columns={columns!r} names a column twice; pass each name once")

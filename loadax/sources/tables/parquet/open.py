@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from loadax.core.arguments import integer
+from loadax.core.arguments import entries, integer
 from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.sources.io.disk_cache import open_cache
@@ -52,10 +52,12 @@ def open_parquet(
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    wanted = columns if columns is None else {columns} if isinstance(columns, str) else set(columns)
+    listed = columns if columns is None or isinstance(columns, str) else entries("columns", columns, "names of columns")
+    # The names are checked once those of the files are known.
+    wanted = None if listed is None else {*map(str, [listed] if isinstance(listed, str) else listed)}
     parquet = ParquetFiles(locations, files, partition_columns(paths, locations), wanted)
     first, schema = next(parquet.schemas())
-    names = column_names(columns, schema.names)
+    names = column_names(listed, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
     call = Call("from_parquet", "paths", table, tuple(names))
     for location, encrypted in parquet.encrypted():

@@ -1,15 +1,20 @@
 """Tables in memory: every type against what Arrow itself gives for a row."""
 
 import decimal
+import re
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError, UnsupportedError
@@ -336,18 +341,40 @@ def test_a_single_column_is_named(data: Any) -> None:
     assert plain(follow(caught.value, data=data, pyarrow=pa)[0][1]) == {"x": 2}
 
 
-def test_columns_are_chosen_by_name() -> None:
-    table = numbers()
-    for chosen in (["day", "x"], ("day", "x"), "x"):
-        assert set(loadax.from_arrow(table, columns=chosen)[0]) == ({"x"} if chosen == "x" else {"x", "day"})
-    for columns, message in [
-        ("none", "there is no column 'none'"),
-        (["x", "x"], "names a column twice"),
-        ([], "names none"),
-        (5, "pass a list of names of columns"),
-    ]:
-        with pytest.raises(ArgumentError, match=message):
-            loadax.from_arrow(table, columns=columns)  # type: ignore[arg-type]
+@pytest.fixture(params=["arrow", "csv", "huggingface", "jsonl", "parquet"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A function that opens the columns x and y of a table, in each of its formats."""
+    table, path = pa.table({"x": [1, 2], "y": [3, 4]}), tmp_path / "table"
+    csv.write_csv(table, path.with_suffix(".csv"))
+    path.with_suffix(".jsonl").write_text('{"x": 1, "y": 3}\n{"x": 2, "y": 4}\n')
+    parquet.write_table(table, path.with_suffix(".parquet"))
+    given: dict[str, Any] = {"arrow": table, "huggingface": datasets.Dataset(table)}
+    return partial(getattr(loadax, f"from_{request.param}"), given.get(request.param, f"{path}.{request.param}"))
+
+
+def test_columns_are_chosen_by_name(opened: Any) -> None:
+    for chosen in (["y", "x"], ("y", "x"), {"x", "y"}, np.array(["x", "y"])):
+        assert plain(opened(columns=chosen)[0]) == {"x": 1, "y": 3}
+    assert plain(opened(columns="x")[1]) == {"x": 2}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("none", "columns='none': there is no column 'none'; there are ['x', 'y']"),
+        ("xy", "columns='xy': there is no column 'xy'"),
+        (["x", "x"], "columns=['x', 'x'] names a column twice"),
+        ([], "columns=[] names none"),
+        (5, "columns=5: pass a list of names of columns"),
+        (b"x", "columns=b'x': pass a list of names of columns"),
+        ({"x": 1}, "columns={'x': 1}: pass a list of names of columns"),
+        ([5], "columns=[5]: there is no column 5"),
+        ([["x"]], "columns=[['x']]: there is no column ['x']; there are ['x', 'y']"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(opened: Any, columns: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        opened(columns=columns)
 
 
 def test_two_members_of_one_name() -> None:
