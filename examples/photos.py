@@ -1,6 +1,6 @@
 """Trains a classifier on JPEG files in class folders, decoded by threads and augmented on the devices.
 
-    python examples/photos.py [--timeline run.html]
+    python examples/photos.py [--timeline run.json]
 
 The model learns which photograph a snippet is from. The photographs are part of scikit-image, so nothing is downloaded.
 Snippets of them are saved as JPEG files, in a folder for each photograph; `loadax.from_images` finds, decodes and
@@ -121,7 +121,7 @@ def hits(model: Classifier, batch: Batch) -> jax.Array:
 def main() -> None:
     """Writes the snippets to a folder that is deleted afterwards, and trains."""
     parser = argparse.ArgumentParser(description="Recognises snippets of photographs.")
-    parser.add_argument("--timeline", metavar="FILE", help="write what ran when (.html, or .json for Perfetto)")
+    parser.add_argument("--timeline", metavar="FILE", help="write what ran when, as a .json for Perfetto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), options.timeline)

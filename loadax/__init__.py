@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadax import errors, plots, seeds, sharding, testing
+    from loadax import errors, seeds, sharding, testing
     from loadax.combine import concat, mix, zip
     from loadax.dataset import Dataset
     from loadax.errors import LoadaxError
@@ -70,7 +70,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "progress": "loadax.interop.progress",
     "zip": "loadax.combine",
 }
-_MODULES = ("errors", "plots", "seeds", "sharding", "testing")
+_MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
     "DataIterator",
@@ -110,7 +110,6 @@ __all__ = [
     "from_webdataset",
     "from_zarr",
     "mix",
-    "plots",
     "progress",
     "seeds",
     "sharding",

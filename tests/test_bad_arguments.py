@@ -167,7 +167,7 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.from_images(3), "folder=3 is an int: pass the path or URL of a folder of images"),
         (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
         (lambda: DATA.cache(3), "path=3 is an int: pass the path or URL"),
-        (lambda: loader().iterate().timeline(3), "path=3 is an int: pass the name of a .html or .json file"),
+        (lambda: loader().iterate().timeline(3), "path=3 is an int: pass the name of a .json file"),
         (
             lambda: DATA.repeat(2**60),
             "times=1152921504606846976: 100 rows would become more than 2\\*\\*62; leave repeat",

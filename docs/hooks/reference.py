@@ -94,7 +94,6 @@ TOPICS = {
             "loadax.Headroom",
             "loadax.Replay",
             "loadax.interop.prometheus.*",
-            "loadax.plots.*",
         ),
     ),
     "sharding": Topic(
@@ -222,7 +221,7 @@ def _objects() -> dict[str, dict[str, str]]:
                 if final.docstring is None:
                     raise PluginError(f"{path} has no docstring")
                 objects[folder][path] = final.docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-    modules = {"errors", "plots", "seeds", "sharding", "testing"}
+    modules = {"errors", "seeds", "sharding", "testing"}
     missing = [
         name
         for name in package.exports or ()

@@ -23,7 +23,7 @@ from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.phases import Phases
 from loadax.loader.reports.bottleneck import Report, loader_info, report
-from loadax.loader.reports.timeline_plot import write_timeline
+from loadax.loader.reports.chrome_trace import write_chrome_trace
 from loadax.loader.streams.run import KEY, StreamRun, lane_states
 from loadax.loader.stretch import Ledger, RunGuard, Stretch, Target
 from loadax.protocols import Tree
@@ -449,16 +449,17 @@ class DataIterator:
         return replace(told, hosts="this run has one host" if others is None else others.slowest())
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes a timeline of all threads and workers, with the last 20,000 events.
+        """Writes a timeline of all threads and workers, with the last 20,000 events, as a Chrome trace.
+
+        Open it at https://ui.perfetto.dev or `chrome://tracing`.
 
         Args:
-            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto).
+            path: Name of a `.json` file.
 
         Raises:
-            ArgumentError: If the suffix is unknown, or the file can't be written.
-            UnsupportedError: If matplotlib is not installed, for an image.
+            ArgumentError: If the name has another suffix, or the file can't be written.
         """
-        write_timeline(self._stretch.monitor.timeline(), self.report(), path)
+        write_chrome_trace(self._stretch.monitor.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from loadax import Dataloader, Dataset, from_documents, from_source, plots
+from loadax import Dataloader, Dataset, from_documents, from_source
 from loadax.errors import ArgumentError, LeafError
 from loadax.testing import check_source
 from tests.limits import examples
@@ -82,7 +82,6 @@ def test_documents_of_a_row_are_told() -> None:
         ],
         [(1, {"inputs": 9, "targets": 5}, {"inputs": 0, "targets": 0})],
     ]
-    assert plots.packing(packed).axes[0].get_title() == "100.0% of all entries are documents"
     record = Dataloader(packed, 8, remainder="pad").trace(0)[0].to_dict()
     assert record["documents"][1] == {
         "row": 2,

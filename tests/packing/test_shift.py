@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, Dataset, from_documents, from_source, from_stream, plots
+from loadax import Dataloader, Dataset, from_documents, from_source, from_stream
 from loadax.errors import ArgumentError
 from tests.laws.chain_verbs import Packing, packed_rows
 from tests.limits import examples
@@ -198,13 +198,6 @@ def test_only_named_leaves_are_added(add: Any) -> None:
     assert sorted(stream.spec) == sorted(wanted)
     by_leaf = from_source([{"x": each} for each in documents]).pack({"x": 4}, method="best_fit", add=add)
     assert sorted(by_leaf.spec) == ["x", *(f"x_{name}" for name in sorted(add) if name != "loss_mask")]
-
-
-def test_a_plot_of_rows_needs_their_segments() -> None:
-    data = from_source([np.arange(3)])
-    with pytest.raises(ArgumentError, match=r"data has no leaf 'segment_ids', which .*; pass add=\('segment_ids',\)"):
-        plots.packing(data.pack(4, add=()))
-    assert plots.packing(data.pack(4, add=("segment_ids",))).axes
 
 
 def test_a_leaf_that_is_not_added_may_be_of_the_documents() -> None:

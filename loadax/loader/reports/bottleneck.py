@@ -145,7 +145,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
     if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not gil_bound:
         once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step}"
         pause = f"{once} ({stats.longest:.2f} s): a pause, not the loader's speed"
-        return verdict(f"{waited}, {pause}", share, look="look at what ran then with it.timeline('run.html')")
+        return verdict(f"{waited}, {pause}", share, look="look at what ran then with it.timeline('run.json')")
     if work.no_room > _MOST_OF_IT * work.wait:
         advice = f"pass {spelling('prefetch_bytes')} of more than {size_text(stats.prefetch_bytes)}"
         idle = "workers are idle, because there is no room to read ahead"

@@ -1,7 +1,6 @@
-"""The timeline records events in bounded memory and is drawn to scale."""
+"""The timeline records events in bounded memory, and its trace has every bar."""
 
 import json
-import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,10 @@ from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
 from loadax.loader.metrics.timeline import Bar, Recorder, Timeline
-from loadax.loader.reports.bottleneck import LoaderInfo, report
-from loadax.loader.reports.timeline_plot import write_timeline
+from loadax.loader.reports.bottleneck import report
+from loadax.loader.reports.chrome_trace import write_chrome_trace
 from tests.clocks import Machine
 from tests.work import lines_of
-
-
-def page_data(path: Path) -> dict[str, Any]:
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', path.read_text(), re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found[1]))
 
 
 def test_only_the_last_events_are_kept() -> None:
@@ -96,37 +89,25 @@ def test_lanes_are_sorted_by_number() -> None:
     assert list(Timeline(kept, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
 
 
-def test_page_loads_nothing_and_escapes_names(tmp_path: Path) -> None:
-    with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches:
-        assert len(list(batches)) == 8
-        batches.timeline(tmp_path / "over.html")  # a finished run
-    text = (tmp_path / "over.html").read_text()
-    assert not re.search(r"(src|href)\s*=|https?:|@import|url\(", text)
-    assert "{{" not in text
-    assert "prefers-color-scheme: dark" in text
-    stats = Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0)
-    timeline = Timeline((("</script>", Bar(0.0, 1.0, "place", 0, 0)),), (), 0, 1.0)
-    write_timeline(timeline, report(stats, LoaderInfo(maps=("</script><b>",))), tmp_path / "run.html")
-    assert "<b>" not in (tmp_path / "run.html").read_text()
-    assert [name for name, _ in page_data(tmp_path / "run.html")["lanes"]] == ["training", "</script>"]
+def counters(path: Path) -> list[dict[str, Any]]:
+    return [event for event in traced(path) if event["ph"] == "C"]
 
 
 def test_timeline_continues_over_batch_sizes(tmp_path: Path) -> None:
     with Dataloader(np.zeros((64, 2), np.float32), {0: 8, 4: 16}).iterate() as batches:
         assert len(list(batches)) == 6
-        batches.timeline(tmp_path / "run.html")
-        assert len(page_data(tmp_path / "run.html")["ready"]) == 6
+        batches.timeline(tmp_path / "run.json")  # of a finished run
+        assert len(counters(tmp_path / "run.json")) == 6
         batches.set_state(4)
         next(batches)
-        batches.timeline(tmp_path / "run.html")
-    assert len(page_data(tmp_path / "run.html")["ready"]) == 1
+        batches.timeline(tmp_path / "run.json")
+    assert len(counters(tmp_path / "run.json")) == 1
 
 
 def test_title_counts_dropped_events(tmp_path: Path) -> None:
     timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0)
-    write_timeline(timeline, report(Stats()), tmp_path / "run.html")
-    assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.html").read_text()
-    assert page_data(tmp_path / "run.html")["span"] == [100.0, 101.5]
+    write_chrome_trace(timeline, report(Stats()), tmp_path / "run.json")
+    assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.json").read_text()
 
 
 # As a Chrome trace
@@ -178,7 +159,7 @@ def assert_traced(path: Path, timeline: Timeline) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_page_and_trace_show_the_run(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_shows_the_run(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.tick = 2.0**-20
 
@@ -191,28 +172,18 @@ def test_page_and_trace_show_the_run(workers: int, tmp_path: Path, monkeypatch: 
         for _ in range(30):
             next(batches)
             machine.sleep(0.002)
-        with batches._stretch.monitor.lock:  # no piece is recorded between the files
+        with batches._stretch.monitor.lock:  # no piece is recorded between the two
             timeline = batches._stretch.monitor.timeline()
-            for name in ("run.html", "run.json"):
-                batches.timeline(tmp_path / name)
+            batches.timeline(tmp_path / "run.json")
             stats = batches.stats()
     assert_traced(tmp_path / "run.json", timeline)
-    drawn = page_data(tmp_path / "run.html")
-    stages, lanes = list(drawn["colours"]), timeline.bars()
-    assert dict(drawn["lanes"]) == {
-        lane: [
-            [round(bar.began * 1e6), round(bar.seconds * 1e6), stages.index(bar.stage), bar.step, bar.rows]
-            for bar in bars
-        ]
-        for lane, bars in lanes.items()
-    }
-    assert drawn["ready"] == [[round(at * 1e6), count] for at, count in timeline.ready]
-    assert len(drawn["ready"]) == 30
+    assert len(timeline.ready) == 30
+    lanes = timeline.bars()
     assert {"training"} <= lanes.keys() <= {"training", "thread 0", "thread 1"}
     assert (len(lanes) > 1) == (workers > 0)
     bars = [bar for lane in lanes.values() for bar in lane]
-    spent = {stage: sum(bar.seconds for bar in bars if bar.stage == stage) for stage in stages}
     expected = {"read": stats.read, "transform": stats.transform, "waiting": stats.wait}
+    spent = {stage: sum(bar.seconds for bar in bars if bar.stage == stage) for stage in (*expected, "training")}
     assert {stage: spent[stage] for stage in expected} == pytest.approx(expected, abs=1e-6)
     assert spent["training"] == pytest.approx(stats.elapsed - stats.wait, abs=0.003)
     assert [bar.step for bar in bars if bar.stage == "waiting"] == list(range(30))
@@ -221,7 +192,7 @@ def test_page_and_trace_show_the_run(workers: int, tmp_path: Path, monkeypatch: 
 
 def test_worker_processes_are_processes_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_timeline(SHORT, report(Stats()), path)
+    write_chrome_trace(SHORT, report(Stats()), path)
     assert_traced(path, SHORT)
     processes = {event["args"]["name"]: event["pid"] for event in traced(path) if event["name"] == "process_name"}
     assert list(processes) == ["loadax", "loadax process 0", "loadax process 1"]
@@ -229,9 +200,9 @@ def test_worker_processes_are_processes_of_the_trace(tmp_path: Path) -> None:
     assert "7 earlier events are not kept" in json.loads(path.read_text())["otherData"]["title"]
 
 
-@pytest.mark.parametrize("name", ["run.svg", "run.png", "run"])
+@pytest.mark.parametrize("name", ["run.html", "run.png", "run"])
 def test_other_endings_are_refused(name: str) -> None:
-    message = rf"path='{name}': name it \.html for a page, or \.json for a Chrome trace$"
+    message = rf"path='{name}': name a local \.json file, which https://ui\.perfetto\.dev shows$"
     with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches, pytest.raises(ArgumentError, match=message):
         batches.timeline(name)
 

@@ -226,7 +226,7 @@ def test_verdict_and_spelling_of_arguments(case: str) -> None:
     figures, loader, sentence = TABLE[case]
     found = report(Stats(**figures), loader)
     assert found.verdict == sentence
-    look = "; look at what ran then with it.timeline('run.html')" if case == "a pause" else ""
+    look = "; look at what ran then with it.timeline('run.json')" if case == "a pause" else ""
     assert repr(found) == str(found) == sentence + look
     assert found.advice is None or found.advice in sentence
     assert sum(found.shares.values()) == pytest.approx(1.0 if any(found.shares.values()) else 0.0)

@@ -1,13 +1,11 @@
-"""Writes a timeline to a file: an HTML page, or a Chrome trace for Perfetto and chrome://tracing.
+"""Writes a timeline as a Chrome trace, for Perfetto and chrome://tracing.
 
-The format of the trace is trace event JSON: complete events ("X"), counters ("C") and metadata ("M"), in microseconds.
+The format is trace event JSON: complete events ("X"), counters ("C") and metadata ("M"), in microseconds.
 """
 
 import json
 import os
 from collections.abc import Iterator
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from loadax.core.arguments import path as checked_path
@@ -17,55 +15,26 @@ from loadax.loader.reports.bottleneck import Report
 from loadax.sources.io.paths import local_path, writing_file
 
 _TRAINER = 0  # process number in a trace: worker processes follow
-# Colour-blind safe palette (Okabe and Ito, 2008).
-_COLOURS = {
-    "read": "#0072b2",
-    "transform": "#e69f00",
-    "assemble": "#009e73",
-    "place": "#cc79a7",
-    "waiting": "#d55e00",
-    "training": "#a0a6ad",
-}
 
 
-def write_timeline(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> None:
-    """Writes a timeline in the format of the path's suffix.
+def write_chrome_trace(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> None:
+    """Writes a timeline to a local file.
 
     Raises:
-        ArgumentError: If the suffix is unknown, or the file can't be written.
+        ArgumentError: If the suffix is not .json, or the file can't be written.
     """
-    target = local_path(checked_path("path", path, "the name of a .html or .json file"))
-    suffix = "" if target is None else target.suffix.lower()
-    if target is None or suffix not in (".html", ".json"):
-        raise ArgumentError(f"path={os.fspath(path)!r}: name it .html for a page, or .json for a Chrome trace")
+    target = local_path(checked_path("path", path, "the name of a .json file"))
+    if target is None or target.suffix.lower() != ".json":
+        raise ArgumentError(f"path={os.fspath(path)!r}: name a local .json file, which https://ui.perfetto.dev shows")
     bars = [bar for lane in timeline.bars().values() for bar in lane]
     begin = min((bar.began for bar in bars), default=0.0) if timeline.forgotten else 0.0
     end = max((bar.began + bar.seconds for bar in bars), default=timeline.until)
     title = f"{report.verdict}."
     if timeline.forgotten:
         title += f" (The last {end - begin:.1f} s; {timeline.forgotten:,} earlier events are not kept.)"
-    if suffix == ".html":
-        text = _page(timeline, (begin, end), title)
-    else:
-        trace = {"traceEvents": list(_events(timeline)), "displayTimeUnit": "ms", "otherData": {"title": title}}
-        text = json.dumps(trace, separators=(",", ":"))
+    trace = {"traceEvents": list(_events(timeline)), "displayTimeUnit": "ms", "otherData": {"title": title}}
     with writing_file(path):
-        target.write_text(text, encoding="utf-8")
-
-
-def _page(timeline: Timeline, span: tuple[float, float], title: str) -> str:
-    stages = list(_COLOURS)
-    # Microseconds as integers: a third of the size.
-    lanes = {
-        name: [(round(at * 1e6), round(took * 1e6), stages.index(stage), *rest) for at, took, stage, *rest in bars]
-        for name, bars in timeline.bars().items()
-    }
-    ready = [(round(at * 1e6), count) for at, count in timeline.ready]
-    data = {"colours": _COLOURS, "span": span, "lanes": list(lanes.items()), "ready": ready}
-    page = Path(__file__).with_name("timeline.html").read_text(encoding="utf-8")
-    # A name with "</script>" must not end the script.
-    numbers = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    return page.replace("{{title}}", escape(title)).replace("{{data}}", numbers)
+        target.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
 
 
 def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
