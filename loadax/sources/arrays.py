@@ -137,7 +137,7 @@ def _as_array(leaf: Any, path: str) -> Array:
 
 def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[Array]:
     """Arrays that are in memory, or evenly spaced rows of them, of at most `most` bytes in all."""
-    memory = [array.memory for array in arrays if array.memory is not None]
+    memory = [array.memory[:] for array in arrays if array.memory is not None]
     total = sum(array.nbytes for array in memory)
     return [some_rows(array, total, most) for array in memory]
 

@@ -42,8 +42,8 @@ class MemoryArray:
 
     @property
     def memory(self) -> Array | None:
-        """The array, unless it is mapped from a file."""
-        return self._array[:] if self._file is None else None
+        """The array, or strings that decode the rows that are read, unless it is mapped from a file."""
+        return self._array if self._file is None else None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)

@@ -49,7 +49,9 @@ class SharedStrings:
         return self._count
 
     def __getitem__(self, index: Any) -> Array:
-        """object[n]: decoded rows, of a slice or int64[n]."""
+        """object[n]: decoded rows, of a slice or int64[n]; of the index of one row, as a tuple, its string."""
+        if isinstance(index, tuple):
+            return self[np.array(index)][0]
         rows = np.arange(self._count)[index] if isinstance(index, slice) else index
         strings, encoding = np.empty(len(rows), object), _ENCODING if self._kind is str else ()
         blocks, places = np.divmod(rows, _BLOCK)

@@ -122,6 +122,23 @@ def test_arrays_of_maps_stay_arrays() -> None:
     assert isinstance(there_and_back(lambda: array)(), np.ndarray)
 
 
+def test_reads_of_joined_sources_decode_the_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = loadax.concat([loadax.from_arrays(objects([f"{part} {row}" for row in range(50)])) for part in "ab"])
+    sent, decoded = there_and_back(data.reader), []
+    read = SharedStrings.__getitem__
+
+    def counted(strings: SharedStrings, index: Any) -> Any:
+        decoded.append(index)
+        return read(strings, index)
+
+    monkeypatch.setattr(SharedStrings, "__getitem__", counted)
+    out = np.empty(3, object)
+    sent.source.read_into(np.array([3, 60, 4]), [()], [out])
+    assert out.tolist() == ["a 3", "b 10", "a 4"]
+    assert decoded
+    assert not any(isinstance(index, slice) for index in decoded)  # all rows
+
+
 def test_memory_of_pickling_and_unpickling_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_strings, "_BLOCK", 1 << 10)
     count, length = 1 << 16, 64
