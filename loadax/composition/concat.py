@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.plan.parts import by_part
+from loadax.plan.part_orders import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into

@@ -13,8 +13,8 @@ from loadax.protocols import Array, ArraySpec, Columns, Tree
 
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
-# Types of immutable leaves that need no conversion.
 _dimensions = attrgetter("ndim")
+# Types of immutable leaves that need no conversion.
 _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.plan.parts import Parts, by_part
+from loadax.plan.part_orders import PartOrders, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 
@@ -30,8 +30,8 @@ class Concatenated(BaseOrder):
         return sum(part.size for part in self.parts)
 
     @cached_property
-    def _below(self) -> Parts:
-        return Parts(self.parts, self.rows)
+    def _below(self) -> PartOrders:
+        return PartOrders(self.parts, self.rows)
 
     @cached_property
     def _ends(self) -> Integers:

@@ -23,7 +23,7 @@ from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.plan.parts import Parts, by_part
+from loadax.plan.part_orders import PartOrders, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -322,8 +322,8 @@ class Mixed(BaseOrder):
         return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
 
     @cached_property
-    def _below(self) -> Parts:
-        return Parts(self.parts, self.rows)
+    def _below(self) -> PartOrders:
+        return PartOrders(self.parts, self.rows)
 
     @cached_property
     def _starts(self) -> Integers:

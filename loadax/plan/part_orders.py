@@ -13,7 +13,7 @@ _FEW = 32  # positions of a part below which a key for each position costs less 
 
 
 @final
-class Parts:
+class PartOrders:
     """Orders of several sources. The rows of part i come after all rows of the sources before it.
 
     Args:
