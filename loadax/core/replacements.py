@@ -64,11 +64,18 @@ _DATASET = {
 _LOADER = {
     "state_dict get_state": "the state is that of an iterator: batches = iter(loader), then batches.get_state()",
     "load_state_dict set_state": "loader.iterate(start=state) begins at a state",
+    "certificate": "runs that read the same rows have equal loader.digest()",
     "report stats": "an iterator has it: batches = iter(loader), then batches.report() or batches.stats()",
     "set_epoch": "each epoch has another order: for epoch in loader.epochs(): for batch in epoch: …",
 }
 _ITERATOR = {"state_dict": "batches.get_state()", "load_state_dict": "batches.set_state(state)"}
+_LEASE = {
+    "state_dict": "lease.get_state()",
+    "set_state load_state_dict": "loader.lease(state) goes on from a state",
+}
 _MODULE = {
+    "Certificate": "runs that read the same rows have equal loader.digest()",
+    "plots": "plot loader.rows(step), see the guide to orders",
     "DataLoader": "it is spelt loadax.Dataloader",
     "from_json": "loadax.from_jsonl(path); of one list of objects loadax.from_source(json.load(open(path)))",
     "from_generator": "loadax.from_stream(open_lane, lanes=16); for random access loadax.from_source(list(examples))",
@@ -99,6 +106,7 @@ _ATTRIBUTES = {
     "Dataloader": _by_name(_LOADER),
     "LoaderChain": _by_name(_LOADER),
     "DataIterator": _ITERATOR,
+    "Lease": _by_name(_LEASE),
     "module": _by_name(_MODULE),
 }
 

@@ -359,7 +359,9 @@ class Dataloader:
             shard = pipeline.host_shard(positions, 0, pipeline.form(0).host_batch)
             return Target(pipeline, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
 
-        return Lease(target, replace(self._plan, remainder="pad"), self._order, 0 if start is None else start)
+        # Balanced places would depend on the batch size, and nothing is cut by devices.
+        plan = replace(self._plan, remainder="pad", costs=None)
+        return Lease(target, plan, self._order, 0 if start is None else start)
 
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()

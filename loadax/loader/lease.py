@@ -4,14 +4,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.arguments import shown
+from loadax.core.arguments import LARGEST, shown
 from loadax.core.intervals import merge
+from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
-from loadax.errors import ArgumentError, StateError
+from loadax.errors import ArgumentError, ClosedError, StateError
 from loadax.loader.iterator import DataIterator
 from loadax.loader.phases import Phases
 from loadax.loader.state import LEASE, OrderHash, make_state, plain, step_of
@@ -98,6 +99,9 @@ class Lease:
         self._next_step = 0  # of `_reading`
         self._serving, self._counting = threading.RLock(), threading.RLock()  # reentrant: of a Ctrl-C's handler too
 
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
+
     def __enter__(self) -> "Lease":
         return self
 
@@ -118,7 +122,10 @@ class Lease:
             while True:
                 if self._batches.step != self._next_step:  # a Ctrl-C came before the rows were noted
                     self._batches.set_state(self._next_step)
-                batch = next(self._batches)
+                try:
+                    batch = next(self._batches)
+                except ClosedError:
+                    raise ClosedError("this lease is closed; go on with loader.lease(lease.get_state())") from None
                 positions = self._positions_of(self._reading.skips.whole_step(self._next_step))
                 with self._counting:
                     waiting = (self._unfinished.get(position) for position in positions.tolist())
@@ -135,8 +142,8 @@ class Lease:
         """Acknowledges rows: they are never served again from a state that is saved after this.
 
         Args:
-            positions: Positions that this lease has handed out: an int, or ints of any shape, such as
-                `leased.positions`.
+            positions: What this lease has handed out: a `Leased`, positions of one as an int or ints of any shape, or a
+                list of such positions.
 
         Raises:
             ArgumentError: If one was not handed out by this lease, or is finished. None of them is acknowledged then.
@@ -171,10 +178,15 @@ class Lease:
         with self._counting:
             end, unfinished = self._end, sorted(self._unfinished)
         epoch = min([end, *unfinished[:1]]) // self._size
-        whole_step = self._plan.step_at(epoch, 0)[0]
+        step = self._plan.skips.left(self._plan.step_at(epoch, 0)[0])
         ranges = merge((position, position + 1) for position in unfinished)
-        lease = {"end": end, "unfinished": list(map(list, ranges)), "held": list(map(list, self._held))}
-        return make_state(self._plan, self._order, whole_step) | {LEASE: lease}
+        lease = {
+            "end": end,
+            "unfinished": list(map(list, ranges)),
+            "held": list(map(list, self._held)),
+            "order": self._order(*divmod(end, self._size)),
+        }
+        return make_state(self._plan, self._order, step) | {LEASE: lease}
 
     def close(self) -> None:
         """Stops reading ahead. Rows that were handed out can still be acknowledged. Idempotent."""
@@ -216,21 +228,31 @@ class Lease:
         return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
 
     def _finish(self, positions: Any) -> int:
-        finished = np.asarray(positions).reshape(-1)
-        repeated = len({*finished.tolist()}) < len(finished)
+        given = [positions.positions] if isinstance(positions, Leased) else positions
+        listed = [np.ravel(each) for each in (given if isinstance(given, list | tuple) else [given])]
+        finished = np.concatenate(listed or [np.arange(0)])
+        known = finished.dtype.kind in "iu" and len({*finished.tolist()}) == len(finished)
         for position in finished.tolist():
-            if repeated or finished.dtype.kind not in "iu" or not self._unfinished.get(position):
+            if not known or not self._unfinished.get(position):
                 raise ArgumentError(
-                    f"positions={shown(positions)}: {shown(position)} was not handed out by this lease, or is "
-                    "finished already; pass the positions of what next(lease) returned, each once"
+                    f"positions={shown(positions)}: {shown(position)} was not handed out by this lease, or is finished "
+                    "already; pass leased.positions of what next(lease) returned, not its rows, and each once"
                 )
         for position in finished.tolist():
             del self._unfinished[position]
         return len(finished)
 
 
-def _ranges(saved: Any) -> tuple[Interval, ...]:
-    return tuple((int(start), int(stop)) for start, stop in saved)
+def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
+    """Ranges below `end`, ascending.
+
+    Raises:
+        ValueError: If they are not that.
+    """
+    ranges = tuple((start, stop) for start, stop in saved)
+    if ranges != merge(ranges) or any(not 0 <= start < stop <= end for start, stop in ranges):
+        raise ValueError
+    return ranges
 
 
 def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
@@ -240,12 +262,15 @@ def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
         StateError: If a state belongs to other data, or they are not those of all processes.
     """
     states = start if isinstance(start, list | tuple) else [start]
+    if not states:
+        raise StateError(f"start={start!r}: pass the states of all processes of a lease, or 0 to begin")
     progress = [_progress_of(plan, order, state) for state in states]
     batch_size, held = progress[0].batch_size, merge(each for process in progress for each in process.held)
     if held != ((0, batch_size),) or any(process.batch_size != batch_size for process in progress):
+        covered = ", ".join(f"{low} to {high - 1}" for low, high in held)
         raise StateError(
-            f"start has the states of processes that are responsible for the rows {[list(each) for each in held]} of "
-            f"each {batch_size}; pass a list of the states of all processes of that run"
+            f"start covers the positions {covered} of each batch of {batch_size}; pass a list of the states of all "
+            "processes of that run"
         )
     return progress
 
@@ -253,14 +278,27 @@ def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
 def _progress_of(plan: BatchPlan, order: OrderHash, start: Any) -> _Progress:
     state = dict(start) if isinstance(start, Mapping) else start
     lease = plain(state.pop(LEASE, None)) if isinstance(state, dict) else None
-    step = step_of(plan, order, state)
-    epoch, position = plan.position_of_step(step)
+    epoch, position = plan.position_of_step(step_of(plan, order, state))
+    size, batch_size = plan.order.size, plan.schedule[0][1]
     if lease is None:
-        size = plan.schedule[0][1]
-        return _Progress(size, ((0, size),), epoch * plan.order.size + position)
+        return _Progress(batch_size, ((0, batch_size),), epoch * size + position)
+    saved, last = int(plain(state["batch_size"])), LARGEST if plan.num_epochs is None else plan.num_epochs * size
     try:
-        held, unfinished = (_ranges(lease[name]) for name in ("held", "unfinished"))
-        end = int(lease["end"])
+        end, digest = lease["end"], lease["order"]
+        held, unfinished = _ranges(lease["held"], saved), _ranges(lease["unfinished"], end)
+        if type(end) is not int or not 0 <= end <= LARGEST:
+            raise ValueError  # noqa: TRY301 - as for what can't be read at all
     except (KeyError, TypeError, ValueError):
         raise StateError(f"the state's {LEASE!r} is {shown(lease)}; pass a state of lease.get_state()") from None
-    return _Progress(int(plain(state["batch_size"])), held, end, unfinished)
+    if end > last:
+        raise StateError(
+            f"the state's {LEASE!r} has handed out {end} rows, but the run has {last}; pass a larger num_epochs"
+        )
+    # Rows of a step that are sorted by lane, and weights that change by step, depend on the batch size.
+    lanes = bool(plan.order.lane_assignments(0, 0, 1))
+    if (lanes and saved != batch_size) or order(*divmod(end, size)) != digest:
+        raise StateError(
+            f"the state's 'batch_size' is {saved}, this loader's is {batch_size}, and rows have other positions with "
+            f"it; pass batch_size={saved}, and the dataset of that run"
+        )
+    return _Progress(saved, held, end, unfinished)

@@ -9,9 +9,12 @@ from loadax.core.arguments import shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.plan.balance import Costs
-from loadax.protocols import Array, Integers
+from loadax.protocols import Array, Integers, Visits
 
-_REMEDY = "'attention' for packed rows, an array with the cost of each row of the source, or a function of row ids"
+_REMEDY = (
+    "None for no balance, 'attention' for packed rows, an array with the cost of each row of the source, or a function "
+    "of row ids"
+)
 
 
 def costs_of(balance: Any, dataset: Dataset) -> Costs | None:
@@ -31,7 +34,16 @@ def costs_of(balance: Any, dataset: Dataset) -> Costs | None:
             "one of the two: shuffle(seed) alone, or no balance"
         )
     of_rows = _of_rows(balance, given, dataset)
-    return lambda visits: _checked(of_rows(visits.rows), len(visits.rows), given)
+
+    def costs(visits: Visits) -> Array:
+        try:
+            found = of_rows(visits.rows)
+        except Exception as error:
+            error.add_note(f"loadax: {given} was called with an array of {len(visits.rows)} row ids")
+            raise
+        return _checked(found, len(visits.rows), given)
+
+    return costs
 
 
 def _of_rows(balance: Any, given: str, dataset: Dataset) -> Callable[[Integers], Any]:
@@ -44,6 +56,8 @@ def _of_rows(balance: Any, given: str, dataset: Dataset) -> Callable[[Integers],
     if callable(balance):
         return balance
     costs, rows = np.asarray(balance), len(dataset.source)
+    if costs.ndim == 0:
+        raise ArgumentError(f"{given}: pass {_REMEDY}")
     if costs.shape != (rows,):
         raise ArgumentError(f"{given} has the shape {costs.shape}, but the source has {rows} rows; pass {_REMEDY}")
     _checked(costs, rows, given)
@@ -59,7 +73,8 @@ def _checked(costs: Any, count: int, given: str) -> Array:
     costs = np.asarray(costs)
     if costs.shape != (count,) or costs.dtype.kind not in "biuf":
         raise ArgumentError(
-            f"{given} gives {shown(costs)} for {count} rows; return one number for each, [n] of [n] row ids"
+            f"{given} gives {costs.dtype}{list(costs.shape)} for {count} rows; one number for each is needed, "
+            f"such as float64[{count}]"
         )
     costs = costs.astype(np.float64)
     wrong = costs[~(costs >= 0) | np.isinf(costs)]

@@ -90,13 +90,18 @@ def test_refusals() -> None:
         with pytest.raises(ArgumentError, match=message):
             Dataloader(data, 8, **options).rows(0)
 
-    refused(r"balance='tokens': pass 'attention' for packed rows, an array", balance="tokens")
+    refused(r"balance='tokens': pass None for no balance, 'attention' for packed rows", balance="tokens")
     refused("rows are not packed, so they have no segments; pass costs by row, or pack", balance="attention")
-    refused(r"shape \(3,\), but the source has 1000 rows; pass 'attention'", balance=[1, 2, 3])
+    refused(r"shape \(3,\), but the source has 1000 rows; pass None for no balance", balance=[1, 2, 3])
     refused("-1.0 is not a cost; pass finite numbers of 0 or more", balance=-np.ones(1000))
     refused("nan is not a cost", balance=lambda rows: np.full(len(rows), np.nan))
-    refused(r"gives .* for 8 rows; return one number for each", balance=lambda rows: rows[:1])
-    refused(r"gives .* for 8 rows; return one number for each", balance=lambda rows: ["x"] * 8)
+    refused(r"gives int64\[1\] for 8 rows; one number for each is needed, such as", balance=lambda rows: rows[:1])
+    refused(r"gives <U1\[8\] for 8 rows; one number for each", balance=lambda rows: ["x"] * 8)
+    refused(r"gives <U1\[1000\] for 1000 rows; one number for each", balance=["x"] * 1000)
+    refused(r"^balance=True: pass None for no balance, 'attention' for packed rows", balance=True)
+    with pytest.raises(TypeError) as caught:
+        Dataloader(DATA, 8, balance=lambda rows: [0.0][rows]).rows(0)
+    assert "was called with an array of 8 row ids" in caught.value.__notes__[0]
     blocks = from_arrays({"x": np.arange(64)}).shuffle(0, block=8)
     refused(r"arranges the rows of a step by lane.* leave out one of the two", blocks, balance=np.ones(64))
     stream = from_stream(lambda lane, lanes: iter([{"x": np.zeros(2)}] * 9), lanes=2)

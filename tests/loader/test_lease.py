@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from loadax import Dataloader, from_arrays, from_stream
-from loadax.errors import ArgumentError, StateError, StreamError
+from loadax import Dataloader, from_arrays, from_stream, mix
+from loadax.errors import ArgumentError, ClosedError, StateError, StreamError
 from loadax.loader.lease import Lease
+
+WRONG: list[dict[str, Any]] = [
+    {"end": -5},
+    {"end": 10**30},
+    {"end": 2.0},
+    {"end": 4, "unfinished": [[5, 2]]},
+    {"end": 4, "unfinished": [[-9, -3]]},
+    {"end": 4, "unfinished": [[0, 10**6]]},
+    {"end": 4, "unfinished": [[2, 4], [0, 1]]},
+    {"held": [[0, 9]]},
+]
 
 
 def loader(rows: int = 10, batch_size: int = 4, host: int = 0, hosts: int = 1, **options: Any) -> Dataloader:
@@ -144,7 +155,7 @@ def test_positions_that_were_not_handed_out_are_refused(positions: Any) -> None:
                 finish(positions)
         assert lease.in_flight == 4
         lease.ack(leased.positions)
-        with pytest.raises(ArgumentError, match="finished already; pass the positions of what next"):
+        with pytest.raises(ArgumentError, match=r"is finished already; pass leased\.positions of what next"):
             lease.ack(leased.positions)
 
 
@@ -155,7 +166,9 @@ def test_states_of_some_processes_are_refused() -> None:
             lease.ack(next(lease).positions)
             states.append(lease.get_state())
     for some in (states[0], [states[1]]):
-        with pytest.raises(StateError, match=r"rows \[\[[02], [24]\]\] of each 4; pass a list of the states of all"):
+        with pytest.raises(
+            StateError, match=r"positions [02] to [13] of each batch of 4; pass a list of the states of all"
+        ):
             loader().lease(some)
     with loader().lease(states) as lease:
         assert next(lease).positions.tolist() == [4, 5, 6, 7]
@@ -171,12 +184,88 @@ def test_state_of_a_lease_is_refused_elsewhere() -> None:
         [],
         {"end": "x", "held": [], "unfinished": []},
         {"end": 1, "held": [1], "unfinished": []},
+        *({**state["lease"], **wrong} for wrong in WRONG),
     ]
     for broken in several:
         with pytest.raises(StateError, match=r"the state's 'lease' is .*; pass a state of lease\.get_state\(\)"):
             loader().lease(state | {"lease": broken})
     with pytest.raises(StateError, match="order"):
         loader(rows=11).lease(state)
+
+
+def test_other_runs_are_refused() -> None:
+    with loader(40, 4, num_epochs=3).lease() as lease:
+        leased = [next(lease) for _ in range(12)]
+        lease.ack([each.positions for each in leased[1:]])
+        state = lease.get_state()
+    with pytest.raises(StateError, match="has handed out 48 rows, but the run has 40; pass a larger num_epochs"):
+        loader(40, 4).lease(state)
+    with pytest.raises(StateError, match=r"^start=\[\]: pass the states of all processes of a lease, or 0 to begin"):
+        loader().lease([])
+
+
+@pytest.mark.parametrize("saved", [None, "costs"])
+@pytest.mark.parametrize("resumed", [None, "costs"])
+def test_balance_does_not_move_the_positions_of_a_lease(saved: str | None, resumed: str | None) -> None:
+    costs = {None: None, "costs": np.arange(200.0) ** 2}
+    data = from_arrays({"id": np.arange(200)}).shuffle(0)
+    served = []
+    with Dataloader(data, 16, balance=costs[saved]).lease() as lease:
+        for leased in (next(lease) for _ in range(5)):
+            lease.ack(leased.positions[::2])
+            served += leased.examples["id"][::2].tolist()
+        state = lease.get_state()
+    with Dataloader(data, 6, balance=costs[resumed]).lease(state) as lease:
+        for leased in lease:
+            served += leased.examples["id"].tolist()
+    assert sorted(served) == list(range(200))
+
+
+def test_orders_that_depend_on_the_batch_size_keep_it() -> None:
+    blocks = from_arrays({"id": np.arange(200)}).shuffle(0, block=20)
+    parts = [from_arrays({"id": np.arange(100) + 1000 * part}) for part in range(2)]
+    for data in (blocks, mix(parts, {0: [1, 1], 2: [9, 1]}, by="step", stop="never")):
+        served = []
+        with Dataloader(data, 16).lease() as lease:
+            for leased in (next(lease) for _ in range(5)):
+                lease.ack(leased.positions[::2])
+                served += leased.examples["id"][::2].tolist()
+            state = lease.get_state()
+        with pytest.raises(StateError, match=r"is 16, this loader's is 6, and rows have other positions.* pass batch_"):
+            Dataloader(data, 6).lease(state)
+        with Dataloader(data, 16).lease(state) as lease:
+            again = [next(lease) for _ in range(5)]
+        assert again[0].positions.tolist() == list(range(1, 16, 2))
+        served += [row for leased in again for row in leased.examples["id"].tolist()]
+        assert len({*served}) == len(served) == 5 * 8 + sum(len(leased.positions) for leased in again)
+
+
+def test_leased_rows_and_lists_of_positions_are_taken() -> None:
+    with loader().lease() as lease:
+        first, second, third = lease
+        lease.ack(first)
+        lease.drop([second.positions, third.positions])
+        assert (lease.acknowledged, lease.dropped) == (4, 6)
+        for wrong in (first.examples, [first.examples], "0"):
+            with pytest.raises(ArgumentError, match="was not handed out by this lease"):
+                lease.ack(wrong)
+
+
+def test_closed_lease_says_how_to_go_on() -> None:
+    with (whole := loader()).lease() as lease:
+        next(lease)
+    with pytest.raises(ClosedError, match=r"this lease is closed; go on with loader\.lease\(lease\.get_state\(\)\)"):
+        next(lease)
+    with whole.lease(lease.get_state()) as again:
+        assert next(again).positions.tolist() == [0, 1, 2, 3]
+
+
+def test_names_of_iterators_are_answered() -> None:
+    with loader().lease() as lease:
+        with pytest.raises(AttributeError, match=r"loader\.lease\(state\) goes on from a state"):
+            lease.set_state({})  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match=r"lease\.get_state\(\)$"):
+            lease.state_dict()  # type: ignore[attr-defined]
 
 
 def test_lease_needs_one_batch_size_and_random_access() -> None:
