@@ -72,7 +72,7 @@ class DaskCluster:
             self._start("scheduler", "--port", "0")
             workers = ["--nworkers", str(WORKERS), "--nthreads", "1", "--local-directory", self._folder.name]
             self.nanny = self._start("worker", *workers)
-            until(self._contact.exists)
+            until(lambda: self._contact.exists() and self._contact.stat().st_size > 0)
             self.engine = f"dask:{json.loads(self._contact.read_text())['address']}"
             until(lambda: self._said(b"Registered to") == WORKERS)
         except BaseException:

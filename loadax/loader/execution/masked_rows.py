@@ -31,7 +31,9 @@ class MaskedRows:
         self._masking, self._plan, self._source = masking, plan, source
         self._lock = threading.Lock()
         self._read = self._in_a_row = 0
-        self._noted: set[tuple[int, int]] = set()  # steps and positions
+        # Steps and positions, each with the error that it ended the run with. After an error, the steps of a group are
+        # read again one by one: those before the last row succeed, and it fails again.
+        self._noted: dict[tuple[int, int], str | None] = {}
 
     def count(self, rows: int, failures: Sequence[Failure], place: Callable[[int], tuple[int, int]]) -> None:
         """Counts a piece of which some rows could not be read.
@@ -51,13 +53,15 @@ class MaskedRows:
                 self._in_a_row = 1 if failure.row != end else self._in_a_row + 1
                 end = failure.row + 1
                 where = place(failure.row)
-                if where not in self._noted:  # after an error, the steps of a group are read again one by one
-                    self._noted.add(where)
-                    self._note(failure, *where)
+                if where not in self._noted:
+                    self._noted[where] = self._note(failure, *where)
+                if (over := self._noted[where]) is not None:
+                    raise SourceError(over)
             if end != rows:
                 self._in_a_row = 0
 
-    def _note(self, failure: Failure, step: int, position: int) -> None:
+    def _note(self, failure: Failure, step: int, position: int) -> str | None:
+        """Logs and records a failure. Returns what to raise if there are now more than the limits allow."""
         masking = self._masking
         record = trace(self._plan, self._source, step, np.array([position]))[position]
         row = f"row {record.id}" + (f" (row {record.row} of {record.dataset})" if record.dataset else "")
@@ -67,11 +71,11 @@ class MaskedRows:
             append_record(masking.record, {**known, "error": failure.error})
         if self._in_a_row > masking.max_in_a_row:
             failed, limit = f"{self._in_a_row} rows in a row", f"max_in_a_row={masking.max_in_a_row}"
-        elif len(self._noted) > max(_ALWAYS, masking.max_share * self._read):
-            failed, limit = f"{len(self._noted)} of {self._read} rows", f"max_share={masking.max_share}"
+        elif (noted := len(self._noted) + 1) > max(_ALWAYS, masking.max_share * self._read):
+            failed, limit = f"{noted} of {self._read} rows", f"max_share={masking.max_share}"
         else:
-            return
-        raise SourceError(
+            return None
+        return (
             f"{failed} can't be read, more than {limit} of on_error; the last is {row}: {failure.error}; "
             f"repair the data, or pass a larger {limit.partition('=')[0]}"
         )

@@ -183,7 +183,7 @@ def test_a_map_of_another_inode_than_its_file_is_known_by_mapping_it_again(
 
     def layered(descriptor: int) -> Any:
         found = known(descriptor)
-        return types.SimpleNamespace(st_size=found.st_size, st_dev=found.st_dev, st_ino=found.st_ino + 1)
+        return types.SimpleNamespace(st_size=found.st_size, st_dev=found.st_dev, st_ino=found.st_ino + 2**40)
 
     monkeypatch.setattr(os, "fstat", layered)
     with packed(mapped) as parcel:
