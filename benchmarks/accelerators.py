@@ -57,7 +57,7 @@ class Model:
 # An A100 takes 0.435 s for 400 records of ResNet-50, and 0.636 s for 7 files of 3D U-Net.
 MODELS = {
     "resnet50": Model(114_660, 50, 0.435 / 8, 4, 400, "batches of 50, an A100's rate"),
-    "unet3d": Model(146_600_628 // 32, 7, 0.636 / 4, 42, 1, "files of a 32nd, an eighth of an A100's rate"),
+    "unet3d": Model(146_600_628 // 32, 7, 0.636 / 4, 112, 1, "files of a 32nd, an eighth of an A100's rate"),
 }
 _QUICK = {
     "resnet50": Model(4096, 4, 0.004, 2, 16, "small"),

@@ -349,7 +349,7 @@ COSTS: dict[str, Cost] = {
     ),
     "state": Cost("`get_state` of a concat of n parts", _state, (100, 10_000, 100_000), (100, 800), 0.2, 0.05),
     "rows-of-parts": Cost(
-        "`rows(step)` of a concat of n parts", _rows_of_parts, (100, 10_000, 100_000), (300, 900), 0.3, 1
+        "`rows(step)` of a concat of n parts", _rows_of_parts, (1000, 10_000, 100_000), (300, 900), 0.3, 1
     ),
     "step-of-parts": Cost(
         "a step of 256 rows over n parts", _step_of_parts, (1000, 3000, 10_000), (1000, 3000), 0.3, 2, steps=_RUN
