@@ -130,6 +130,13 @@ TOPICS = {
     ),
 }
 
+# What is called most; the other members follow in the order of the code.
+FIRST = {
+    "loadax.Dataset": ("shuffle", "map", "map_batch", "filter", "split", "pack", "pad", "cache", "read"),
+    "loadax.Dataloader": ("iterate", "epochs", "__len__", "__getitem__", "rows", "explain", "spec"),
+    "loadax.DataIterator": ("__next__", "get_state", "set_state", "step", "report", "stats", "host", "close"),
+}
+
 # Pages that live in the root of the repository, where other hosts look for them.
 ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
 
@@ -161,7 +168,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path, summary in objects[folder].items():
             name = path.rpartition(".")[2]
             lines.append(f"| [`{path.removeprefix('loadax.')}`]({name}.md) | {summary} |")
-            page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n"
+            page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n{_members(path)}"
             files.append(File.generated(config, _page(folder, path), content=page))
         files.append(File.generated(config, f"api/{folder}/index.md", content="\n".join(lines) + "\n"))
     for page, source in ROOT_PAGES.items():
@@ -194,6 +201,21 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         )
         lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
     return markdown.replace("<!-- topics -->", "\n".join(lines))
+
+
+def _members(path: str) -> str:
+    """The option that orders the members of an object, where some come first.
+
+    Raises:
+        PluginError: for a name in `FIRST` that the object does not have.
+    """
+    if path not in FIRST:
+        return ""
+    found = griffe.load("loadax", search_paths=[ROOT])[path.removeprefix("loadax.")].final_target.members
+    shown = [name for name, member in found.items() if member.docstring and not re.match("_[^_]", name)]
+    if missing := set(FIRST[path]) - set(shown):
+        raise PluginError(f"docs/hooks/reference.py puts members of {path} first that it lacks: {sorted(missing)}")
+    return f"      members: {[*FIRST[path], *(name for name in shown if name not in FIRST[path])]}\n"
 
 
 def _page(folder: str, path: str) -> str:
