@@ -140,8 +140,18 @@ FIRST = {
 # Pages that live in the root of the repository, where other hosts look for them.
 ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
 
-# How much a page counts in the search: guides come first, and what is of interest to developers comes last.
-SEARCH = {"guides/": 2, "cookbook/": 2, "decisions/": 0.1, "development/": 0.1, "troubleshooting/messages": 0.2}
+# How much a page counts in the search: guides come first, and what is of interest to developers comes last. A word in a
+# title counts a thousand times as much as one in a text, so that decisions need less than a thousandth.
+SEARCH = {
+    "guides/": 2,
+    "cookbook/": 2,
+    "coming-from/": 2,
+    "api/": 0.5,
+    "benchmarks": 0.5,
+    "troubleshooting/messages": 0.01,
+    "decisions/": 0.0005,
+    "development/": 0.0005,
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
