@@ -214,7 +214,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _members(path: str) -> str:
-    """The option that orders the members of an object, where some come first.
+    """The options that order the members of an object, where some come first.
 
     Raises:
         PluginError: for a name in `FIRST` that the object does not have.
@@ -225,7 +225,8 @@ def _members(path: str) -> str:
     shown = [name for name, member in found.items() if member.docstring and not re.match("_[^_]", name)]
     if missing := set(FIRST[path]) - set(shown):
         raise PluginError(f"docs/hooks/reference.py puts members of {path} first that it lacks: {sorted(missing)}")
-    return f"      members: {[*FIRST[path], *(name for name in shown if name not in FIRST[path])]}\n"
+    members = [*FIRST[path], *(name for name in shown if name not in FIRST[path])]
+    return f"      group_by_category: false\n      members: {members}\n"
 
 
 def _page(folder: str, path: str) -> str:

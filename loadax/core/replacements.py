@@ -84,7 +84,7 @@ _MODULE = {
     "plots": "plot loader.rows(step), see the guide to orders",
     "DataLoader": "it is spelt loadax.Dataloader",
     "from_json": "loadax.from_jsonl(path); of one list of objects loadax.from_source(json.load(open(path)))",
-    "from_generator from_iterable": "loadax.from_stream(open_lane, lanes=16); for random access loadax.from_source(list(examples))",
+    "from_generator": "loadax.from_stream(open_lane, lanes=16); for random access loadax.from_source(list(examples))",
     "from_pandas from_polars from_dataframe": "loadax.as_dataset(frame)",
     "from_hdf5 from_h5py": "loadax.as_dataset(h5py.File(path))",
     "from_torch from_pytorch": "loadax.as_dataset(dataset)",
