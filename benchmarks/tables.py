@@ -236,7 +236,7 @@ def overview(results: Results) -> list[str]:
             )
             least = min(1 / value for value in others if value is not None)
             rows.append((least, f"| [{label}](#{name}) | {' | '.join(cells)} | {link} |"))
-    heading = f"| loadax has, times the rows/s of | {' | '.join(_GROUPS)} | measured |"
+    heading = f"| rows/s of loadax, divided by those of | {' | '.join(_GROUPS)} | measured |"
     return [heading, "|---|" + "---:|" * len(_GROUPS) + "---|", *(line for _, line in sorted(rows))]
 
 
@@ -247,7 +247,7 @@ def _multiple(value: float) -> str:
 def stores(results: Results) -> list[str]:
     """The same for stores."""
     rows = [(label, name, asked, against(other), times) for label, name, asked, other in _STORE_ROWS]
-    return _compared(results, "| loadax has, times the rows/s of | limit | measured |", rows)
+    return _compared(results, "| rows/s of loadax, divided by those of | limit | measured |", rows)
 
 
 def contestants(runs: list[Run]) -> list[str]:

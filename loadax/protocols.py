@@ -144,8 +144,8 @@ class Shuffle(NamedTuple):
 class Source(Protocol):
     """Data with random access to its rows. The contract between loadax and the data.
 
-    A source needs only these three members. loadax adapts it to `loadax.sources.base.BaseSource`, which has a default
-    for everything else. Optional members:
+    A source needs only these three members, which `loadax.testing.check_source` checks. loadax adapts it to
+    `loadax.sources.base.BaseSource`, which has a default for everything else. Optional members:
 
     - `read_into(rows, boxes, out)`: reads directly into `out`, without copies and without unneeded columns. `boxes` and
       `out` have one entry per leaf, in leaf order: a column box and a destination of shape `(len(rows), *box extents)`,
@@ -182,7 +182,10 @@ class Source(Protocol):
     def read(self, rows: Integers) -> Tree:
         """Reads the examples at `rows` (int64[n], any order, repeats allowed).
 
-        Returns a pytree of arrays whose first dimension is n.
+        Returns a pytree of arrays whose first dimension is n. Entry i is row `rows[i]`, the same in each call.
+
+        Raises:
+            IndexError: For a row below 0, or not below `len()`; NumPy would take -1 for the last one.
         """
         ...
 

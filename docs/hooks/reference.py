@@ -130,11 +130,28 @@ TOPICS = {
     ),
 }
 
+# What is called most; the other members follow in the order of the code.
+FIRST = {
+    "loadax.Dataset": ("shuffle", "map", "map_batch", "filter", "split", "pack", "pad", "cache", "read"),
+    "loadax.Dataloader": ("iterate", "epochs", "__len__", "__getitem__", "rows", "explain", "spec"),
+    "loadax.DataIterator": ("__next__", "get_state", "set_state", "step", "report", "stats", "host", "close"),
+}
+
 # Pages that live in the root of the repository, where other hosts look for them.
 ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
 
-# How much a page counts in the search: guides come first, and what is of interest to developers comes last.
-SEARCH = {"guides/": 2, "cookbook/": 2, "decisions/": 0.1, "development/": 0.1, "troubleshooting/messages": 0.2}
+# How much a page counts in the search: guides come first, and what is of interest to developers comes last. A word in a
+# title counts a thousand times as much as one in a text, so that decisions need less than a thousandth.
+SEARCH = {
+    "guides/": 2,
+    "cookbook/": 2,
+    "coming-from/": 2,
+    "api/": 0.5,
+    "benchmarks": 0.5,
+    "troubleshooting/messages": 0.01,
+    "decisions/": 0.0005,
+    "development/": 0.0005,
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -161,7 +178,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path, summary in objects[folder].items():
             name = path.rpartition(".")[2]
             lines.append(f"| [`{path.removeprefix('loadax.')}`]({name}.md) | {summary} |")
-            page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n"
+            page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n{_members(path)}"
             files.append(File.generated(config, _page(folder, path), content=page))
         files.append(File.generated(config, f"api/{folder}/index.md", content="\n".join(lines) + "\n"))
     for page, source in ROOT_PAGES.items():
@@ -194,6 +211,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         )
         lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
     return markdown.replace("<!-- topics -->", "\n".join(lines))
+
+
+def _members(path: str) -> str:
+    """The options that order the members of an object, where some come first.
+
+    Raises:
+        PluginError: for a name in `FIRST` that the object does not have.
+    """
+    if path not in FIRST:
+        return ""
+    found = griffe.load("loadax", search_paths=[ROOT])[path.removeprefix("loadax.")].final_target.members
+    shown = [name for name, member in found.items() if member.docstring and not re.match("_[^_]", name)]
+    if missing := set(FIRST[path]) - set(shown):
+        raise PluginError(f"docs/hooks/reference.py puts members of {path} first that it lacks: {sorted(missing)}")
+    members = [*FIRST[path], *(name for name in shown if name not in FIRST[path])]
+    return f"      group_by_category: false\n      members: {members}\n"
 
 
 def _page(folder: str, path: str) -> str:

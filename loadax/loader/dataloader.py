@@ -78,9 +78,9 @@ def _restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
 class Dataloader:
     """Iterates over a dataset in batches of globally sharded `jax.Array`s on the caller's mesh.
 
-    A batch is a pure function of (dataset, step): mesh, partition, hosts, workers and prefetch decide who reads what
-    and when, never the content of a batch. The loader is stateless: `iter(loader)` starts at step 0, `iterate`
-    anywhere.
+    A batch is a pure function of (dataset, step). Mesh, partition, hosts, workers and prefetch decide which host reads
+    which rows and when, never the content of a batch. The loader is stateless: `iter(loader)` starts at step 0,
+    `iterate` anywhere.
 
     Args:
         data: `Dataset`, or anything that `as_dataset` accepts: a `Source`, arrays (or a dict, tuple or dataclass of

@@ -83,13 +83,17 @@ CODE = {
     ("skip",): "data[n:]",
     ("random_map",): "data.map(fn, rng=True)",
     ("seed",): "data.map(fn, rng=True, seed=0)",
-    ("with_transform", "set_transform"): "data.map(fn)",
+    ("with_transform", "set_transform", "transform", "apply", "augment"): "data.map(fn)",
     ("rename_column", "rename_columns"): "data.rename({'tokens': 'inputs'})",
     ("select_columns",): "data.keep('tokens')",
     ("remove_columns", "drop_columns"): "data.drop('label')",
     ("cast", "cast_column"): "data.map(lambda row: {**row, 'label': np.float32(row['label'])})",
     ("columns", "features", "element_spec"): "padded.spec",
-    ("cardinality", "num_rows"): "range(len(data))",
+    ("cardinality", "num_rows", "num_examples", "size"): "range(len(data))",
+    ("enumerate",): "data.map(fn, with_index=True)",
+    ("sort", "sort_by"): "data.select(np.argsort(keys))",
+    ("balance", "oversample", "class_weights"): "data.sample(weights)",
+    ("to_list", "to_numpy"): "padded.read(range(len(padded)))['tokens']",
     ("concat", "concatenate"): "loadax.concat([data, other])",
     ("mix", "interleave"): "loadax.mix([data, other], [3, 1])",
     ("train_test_split", "random_split"): "data.split(0.9)[1]",
@@ -102,10 +106,12 @@ def test_code_of_a_hint_works_when_pasted(names: tuple[str, ...]) -> None:
     data = loadax.from_source(DOCUMENTS)
     code = CODE[names]
     for name in names:
-        written = code.replace("padded", "data").removesuffix("[1]").removeprefix("range(").removeprefix("list(")
+        written = code.replace("padded", "data").removesuffix("[1]").removesuffix("['tokens']")
+        written = written.removeprefix("range(").removeprefix("list(")
         assert written.rstrip(")") in _ATTRIBUTES["Dataset"][name]
     values = {"data": data, "other": data, "padded": data.pad({"tokens": 8}), "loadax": loadax, "np": np, "n": 5}
-    made = eval(code, values | {"fn": lambda row, rng=None: row})
+    values |= {"keys": np.arange(64)[::-1], "weights": np.arange(64)}
+    made = eval(code, values | {"fn": lambda row, *number, rng=None: row})
     if isinstance(made, Dataloader):
         assert next(iter(made))["tokens"].shape[0] == 8
     elif names[0] != "columns":

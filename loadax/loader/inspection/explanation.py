@@ -203,7 +203,7 @@ class Explanation:
             yield "host leaves", list(self.host_leaves)
         least, most = int(reading.copies.least), int(reading.copies.most)
         copies = count_text(most, "host") if least == most else f"{least} to {most} hosts"
-        yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]
+        yield "copies", [f"each row is read by {copies}; {reading.times:.2f} bytes are read for each byte of the batch"]
         chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
         placed = f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"

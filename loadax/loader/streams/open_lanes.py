@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.tickets import PieceTickets
@@ -286,8 +287,8 @@ class OpenLanes:
                 skipped.append(row - state.row)
                 stateless += state.state is None
         if skipped:
-            text = "loadax: reading %d rows of %d lanes to skip them; %d of these lanes have no saved state"
-            log.warning(text, sum(skipped), len(skipped), stateless)
+            text = "loadax: reading and skipping %s of %s, to reach the step; lanes without a saved state: %d"
+            log.warning(text, count_text(sum(skipped), "row"), count_text(len(skipped), "lane"), stateless)
 
     def _saved_state(self, number: int, row: int) -> LaneState:
         """The latest saved state of a lane before a row."""

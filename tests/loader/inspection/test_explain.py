@@ -307,7 +307,7 @@ def test_explanation_as_text() -> None:
         " +an epoch: 70 rows, 4 steps, 6 rows dropped",
         "mesh         data=2, seq=4: 8 devices on 4 hosts",
         r" +\['tokens'\] uint16\[16, 64\] by P\('data', 'seq'\)",
-        "copies       each row is read by 2 hosts; all hosts together read the batch 2.00 times",
+        "copies       each row is read by 2 hosts; 2.00 bytes are read for each byte of the batch",
         "of a device  3 batches of 288 B: 864 B",
         "rows read +8 +8 +8",
         "bytes read +1.0 KiB +1.0 KiB +1.0 KiB",
