@@ -159,3 +159,11 @@ def test_memory_of_pickling_and_unpickling_does_not_grow_with_the_rows(monkeypat
     assert packing < whole / 8
     assert unpacking < whole / 8
     assert len(parcel.message) < whole / 64
+
+
+def test_documents_of_strings_are_read_in_another_process() -> None:
+    words = objects([f"wörd {index}" for index in range(1000)])
+    documents = loadax.from_documents(words, offsets=np.arange(0, 1001, 100))
+    restored = unpack(pack(documents))
+    for rows in ([3], [3, 4], [9, 2, 5]):  # one part, neighbours, and long parts apart from each other
+        assert restored.source.read(np.array(rows)).tolist() == documents.source.read(np.array(rows)).tolist()
