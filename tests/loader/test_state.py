@@ -181,7 +181,8 @@ def test_threads_get_the_hashes_of_their_own_position(monkeypatch: pytest.Monkey
     data = mix(parts, {0: [1, 1], 40: [3, 1]}, stop="never")
     expected = [OrderHash(data)(0, position) for position in (10, 60)]
     assert expected[0] != expected[1]
-    order, kept, others = OrderHash(data), [None, "", []], [60]
+    order, others = OrderHash(data), [60]
+    kept: list[Any] = [None, "", []]
 
     def keep(_: OrderHash, hashes: Any) -> None:
         kept[:] = hashes
