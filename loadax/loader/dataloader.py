@@ -323,7 +323,7 @@ class Dataloader:
         For reinforcement learning: prompts are handed out in the order of the run, rollouts take longer or shorter, and
         those that were trained on are acknowledged. A run that is killed and resumed serves each row until it is
         acknowledged or dropped, in order: exactly once a row, not once a rollout. The last, partial batch of an epoch
-        is served whatever `remainder` says.
+        is served whatever `remainder` says, unless the steps before and after it are skipped as one range.
 
         Each process has the rows of `local_rows`, and its own state; a resume takes the states of all of them, on any
         number of hosts.
