@@ -40,7 +40,7 @@ from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
-from loadax.loader.state import OrderHash
+from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.plan.batches import BatchPlan, Remainder
@@ -323,7 +323,7 @@ class Dataloader:
         For reinforcement learning: prompts are handed out in the order of the run, rollouts take longer or shorter, and
         those that were trained on are acknowledged. A run that is killed and resumed serves each row until it is
         acknowledged or dropped, in order: exactly once a row, not once a rollout. The last, partial batch of an epoch
-        is served whatever `remainder` says.
+        is served whatever `remainder` says, unless the steps before and after it are skipped as one range.
 
         Each process has the rows of `local_rows`, and its own state; a resume takes the states of all of them, on any
         number of hosts.
@@ -360,8 +360,16 @@ class Dataloader:
             return Target(pipeline, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
 
         # Balanced places would depend on the batch size, and nothing is cut by devices.
-        plan = replace(self._plan, remainder="pad", costs=None)
-        return Lease(target, plan, self._order, 0 if start is None else start)
+        plan = replace(self._plan, remainder="pad", costs=None, skips=Skips())
+
+        def numbered(whole_step: int) -> int:  # epochs that end in a partial batch have one step more
+            return plan.step_at(*self._plan.position_of_whole_step(whole_step))[0]
+
+        skipped = [(numbered(low), numbered(high - 1) + 1) for low, high in self._plan.skips.ranges]
+        if not isinstance(start, Mapping | list | tuple):  # a step of this loader
+            step = step_of(self._plan, self._order, 0 if start is None else start)
+            start = make_state(self._plan, self._order, step)
+        return Lease(target, replace(plan, skips=plan.skips.and_also(skipped)), self._order, start)
 
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()

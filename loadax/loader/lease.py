@@ -197,7 +197,7 @@ class Lease:
 
     @property
     def _held_rows(self) -> Integers:
-        return np.concatenate([np.arange(start, stop) for start, stop in self._held])
+        return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
 
     def _start_of(self, whole_step: int) -> int:
         """Position at which a step begins."""
@@ -224,7 +224,9 @@ class Lease:
         """Ranges of steps whose rows were all finished: they are not read. The last step of the run always is."""
         epochs, in_epoch = np.divmod([*self._unfinished, self._end], self._size)
         steps = epochs * self._plan.steps_per_epoch + in_epoch // self._batch_size
-        steps = np.unique(steps if self._plan.num_steps is None else np.minimum(steps, self._plan.num_steps - 1))
+        if self._plan.num_steps is not None:
+            steps = np.minimum(steps, self._plan.skips.whole_step(self._plan.num_steps - 1))
+        steps = np.unique(steps)
         return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
 
     def _finish(self, positions: Any) -> int:

@@ -52,12 +52,14 @@ class OrderHash:
             # The schedule at the first example of an epoch is not in the past, but it determines where the previous
             # epoch ends.
             depends = [past.segments, *([self._order.begin(epoch)] if epoch else [])]
-        if self._kept[0] != depends:
+        kept = self._kept  # which other threads replace
+        if kept[0] != depends:
             version, order, maps, leaves = self._described
             order = past.describe() if depends else order
             digest = hash_of([version, order, maps, leaves, *depends[1:]])
-            self._kept = depends, digest, [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
-        return self._kept
+            kept = depends, digest, [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+            self._kept = kept
+        return kept
 
     def _past(self, epoch: int, position: int) -> Order:
         return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order

@@ -58,6 +58,8 @@ class _Patterns:
         weights: Number of slots of each part.
     """
 
+    _sorted: Integers  # see `_by_part`
+
     def __init__(self, seed: int, weights: tuple[int, ...]):
         self.weights = np.array(weights, np.int64)
         self.size = sum(weights)
@@ -70,13 +72,17 @@ class _Patterns:
         self._known = np.zeros(self.count, np.int64)  # slots of each pattern that are in these two arrays
         self._part, self._rank = np.empty(shape, self._parts.dtype), np.empty(shape, np.int32)
 
-    @cached_property
+    @property
     def _by_part(self) -> Integers:
         """Slots sorted by part, each with its pattern and part as one number, int64[patterns, block size].
 
         It is ascending as a whole: a pattern that is not known in full has the lowest number of its row throughout.
         """
-        return np.repeat(np.arange(self.count)[:, None] * (len(self.weights) * self.size), self.size, axis=1)
+        if "_sorted" not in vars(self):
+            unknown = np.repeat(np.arange(self.count)[:, None] * (len(self.weights) * self.size), self.size, axis=1)
+            # Threads fill one table; from Python 3.12 on, each would get its own from a `cached_property`.
+            vars(self).setdefault("_sorted", unknown)
+        return self._sorted
 
     def draws(self, pattern: Integers, slot: Integers) -> tuple[Integers, Integers]:
         """Part of a slot of a pattern, and the number of earlier slots of that part."""

@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
-from loadax.sources.io.byte_stream import take_parts
+from loadax.sources.io.byte_stream import indices, take_parts
 from loadax.sources.io.locations import MappedExtent, mapped_extent, mapped_file
 from loadax.sources.io.shared_strings import OUT_OF_BAND, SharedStrings, shared_strings
 
@@ -82,7 +82,10 @@ class MemoryArray:
 
     def gather(self, first: Integers, lengths: Integers) -> Array:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
-        return take_parts(self._checked(), first, lengths).astype(self.spec.dtype, copy=False)
+        array: Any = self._checked()
+        if isinstance(array, SharedStrings):
+            return array[indices(first, lengths)]
+        return take_parts(array, first, lengths).astype(self.spec.dtype, copy=False)
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The file of entries, with their bytes where these are contiguous."""

@@ -291,3 +291,40 @@ def test_waiting_consumer_does_not_hold_up_acknowledgements() -> None:
         finally:
             release.set()
         assert waiting.result().positions.tolist() == [2, 3]
+
+
+def test_skipped_steps_are_those_of_the_loader() -> None:
+    """With partial batches, which a lease serves, steps have other numbers than in a loader that drops them."""
+    skipping = loader(20, 8, num_epochs=3).skip([0, 3, 5])
+    skipped = {*range(8), *range(28, 36), *range(48, 56)}
+    with skipping.lease() as lease:
+        served = [position for leased in lease for position in leased.positions.tolist()]
+    assert served == [position for position in range(60) if position not in skipped]
+    with skipping.host_batches(1) as batches, skipping.lease(batches.get_state()) as lease:
+        first = next(lease)
+        expected = next(batches)["id"].tolist()
+        assert (first.positions.tolist(), first.examples["id"].tolist()) == ([*range(20, 28)], expected)
+        state = lease.get_state()
+    with skipping.lease(state) as lease:
+        assert next(lease).positions.tolist() == [*range(20, 28)]
+
+
+@pytest.mark.parametrize("skipped", [[], [0], [2]])
+def test_a_step_is_one_of_the_loader(skipped: list[int]) -> None:
+    whole = loader(20, 8, num_epochs=3).skip(skipped)
+    for step in range(len(whole)):
+        with whole.lease(step) as lease, whole.host_batches(step) as batches:
+            assert next(lease).examples["id"].tolist() == next(batches)["id"].tolist()
+    with whole.lease(len(whole)) as lease:
+        assert list(lease) == []
+    with pytest.raises(StateError, match=f"start is step {len(whole) + 1}"):
+        whole.lease(len(whole) + 1)
+
+
+def test_a_resume_behind_skipped_steps_reads_nothing_before_it() -> None:
+    whole = loader(100, 2).skip(range(5, 25))
+    with whole.lease() as lease:
+        lease.ack([next(lease).positions for _ in range(24)])
+        state = lease.get_state()
+    with whole.lease(state) as lease:
+        assert [next(lease).positions.tolist(), lease._batches.step] == [[88, 89], 1]

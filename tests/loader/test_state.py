@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from loadax import Dataloader, Dataset, concat, from_arrays, from_npy, from_source
+from loadax import Dataloader, Dataset, concat, from_arrays, from_npy, from_source, mix
 from loadax.errors import StateError
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.plan.batches import BatchPlan, Remainder
@@ -173,3 +173,21 @@ def test_a_state_whose_numbers_are_arrays(as_array: Any) -> None:
             assert batches.get_state() == state
     with pytest.raises(StateError, match="the state's 'step' is True; it must be an int"):
         loader.iterate({**arrays, "step": np.array(True)})
+
+
+def test_threads_get_the_hashes_of_their_own_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread asks for those of another position while these are kept."""
+    parts = {"a": np.arange(90), "b": np.arange(90)}
+    data = mix(parts, {0: [1, 1], 40: [3, 1]}, stop="never")
+    expected = [OrderHash(data)(0, position) for position in (10, 60)]
+    assert expected[0] != expected[1]
+    order, others = OrderHash(data), [60]
+    kept: list[Any] = [None, "", []]
+
+    def keep(_: OrderHash, hashes: Any) -> None:
+        kept[:] = hashes
+        while others:
+            order(0, others.pop())
+
+    monkeypatch.setattr(OrderHash, "_kept", property(lambda _: tuple(kept), keep), raising=False)
+    assert [order(0, position) for position in (10, 60)] == expected

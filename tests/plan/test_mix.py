@@ -1,5 +1,7 @@
 """Mixtures of orders: exact shares in every block, each part in its own order and epochs, any position at once."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from math import gcd
@@ -20,6 +22,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 from tests.laws.chain_verbs import draws, end_of
+from tests.limits import HANG
 
 
 def mixed(
@@ -267,3 +270,23 @@ def test_mixture_of_many_parts_needs_one_lookup_for_its_size(monkeypatch: pytest
     monkeypatch.setattr(module._Patterns, "slots", counted)
     assert Mixed((Sequential(10),) * 500, (10,) * 500, ("a",) * 500, (Segment(0, (1,) * 500),), 0, "first").size > 4500
     assert len(lookups) == 1
+
+
+def test_threads_fill_one_table_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads make the table at the same time: what either fills in is there for both."""
+    patterns, alone = (module._Patterns(0, (300, 500, 224)) for _ in range(2))
+    every, repeat, both = np.arange(patterns.count), np.repeat, threading.Barrier(2, timeout=HANG)
+
+    def repeated(*args: Any, **options: Any) -> Any:
+        made = repeat(*args, **options)
+        both.wait()
+        return made
+
+    def before(asked: module._Patterns, chosen: Any) -> list[int]:
+        part, slot = np.ones_like(chosen), np.full_like(chosen, 100)
+        return [int(count) for count in asked.before(chosen, part, slot)]
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(np, "repeat", repeated)
+        list(threads.map(lambda first: before(patterns, every[first::2]), range(2)))
+    assert before(patterns, every) == before(alone, every)

@@ -50,7 +50,9 @@ class VisitLookahead:
         self._plan = plan
         self._end = sys.maxsize if end is None else end
         self._positions = positions
-        self._most = max(1, min(_LOOKAHEAD // max(1, len(positions)), _MOST_STEPS))
+        # To balance a step takes the costs of all its rows.
+        rows = len(positions) if plan.costs is None else max(size for _, size in plan.schedule)
+        self._most = max(1, min(_LOOKAHEAD // max(1, rows), _MOST_STEPS))
         self._ahead = 1
         self._lock = threading.Lock()
         # Several workers may read steps of different blocks at the same time.

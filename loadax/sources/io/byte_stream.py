@@ -135,7 +135,11 @@ class MappedSegments:
         pages = -(-(offsets + self.ends.ends - self.ends.begins) // self._page) * self._page
         self._places = np.cumsum(pages) - pages + offsets  # of the first byte of each segment in the reserved memory
         self._shifts = self._places - self.ends.begins
-        self._size, self._maps, self._lock = int(pages.sum()), list[_Maps](), threading.Lock()
+        self._size, self._lock = int(pages.sum()), threading.Lock()
+        self._maps: _Maps | None = None
+        # Where files are not mapped side by side, the reserved memory between them counts as a map too.
+        apart = self._page == HUGE or len(segments) > _MOST_MAPS
+        self._most = _MOST_MAPS // 2 if apart else _MOST_MAPS
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -182,20 +186,18 @@ class MappedSegments:
 
     def _mapped(self, owners: Integers) -> "_Maps":
         """Maps in which these files are, each of which is long enough."""
-        now = monotonic()
-        with self._lock:
-            full = self._maps and len(self._maps[0].files) >= _MOST_MAPS
-            if not self._maps or (full and np.isinf(self._maps[0].checked[owners]).any()):
-                # Those before are unmapped when the last thread that reads from them drops their memory.
-                self._maps[:] = [_Maps(self._size, len(self.ends.segments))]
-            maps = self._maps[0]
+        now, maps = monotonic(), self._maps
+        if maps is None or (len(maps.files) >= self._most and np.isinf(maps.checked[owners]).any()):
+            # Those before are unmapped when the last thread that reads from them drops their memory.
+            self._maps = maps = _Maps(self._size, len(self.ends.segments))
         met = {*owners.tolist()}
         if len(met) > _FEW:
             met = {*owners[maps.checked[owners] <= now - _CHECKED].tolist()}
         for index in met:
-            with self._lock:
-                if index not in maps.files:
-                    maps.files[index] = self._map(index, maps.memory)
+            if index not in maps.files:
+                with self._lock:  # only to map: a fork of the process may come while it is held, and wait for ever
+                    if index not in maps.files:
+                        maps.files[index] = self._map(index, maps.memory)
             segment, status = self.ends.segments[index], maps.files[index].status()
             if status.st_size < segment.begin + segment.size:
                 raise cut_short(segment.location)

@@ -10,6 +10,7 @@ from loadax.protocols import Array
 
 OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
 _BLOCK = 1 << 16  # rows a block
+_SHORT = 128  # characters up to which rows are encoded together, which takes up to 20 bytes a character meanwhile
 _ENCODING = "utf-8", "surrogatepass"  # of any str
 
 
@@ -65,8 +66,10 @@ def _encoded(kind: type, strings: Array) -> Iterator[Any]:
     """The buffers of strings."""
     for low in range(0, len(strings), _BLOCK):
         block = strings[low : low + _BLOCK].tolist()
-        joined = kind().join(block)
-        encoded = joined.encode(*_ENCODING) if kind is str else joined
+        if kind is str and sum(map(len, block)) > _SHORT * len(block):
+            block = [text.encode(*_ENCODING) for text in block]
+        joined = type(block[0])().join(block)
+        encoded = joined.encode(*_ENCODING) if isinstance(joined, str) else joined
         bounds = np.cumsum([0, *map(len, block)], dtype=np.int64)
         if len(encoded) > len(joined):  # from characters to bytes, of which each begins with other bits than 10
             begins = np.flatnonzero(np.frombuffer(encoded, np.uint8) & 0xC0 != 0x80)

@@ -1,5 +1,7 @@
 """The visits of the lookahead are those of the plan, in any order of calls."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
@@ -7,6 +9,8 @@ from loadax import from_arrays
 from loadax.loader.execution import producer
 from loadax.loader.execution.producer import VisitLookahead
 from loadax.plan.batches import BatchPlan
+from loadax.plan.sequential import Sequential
+from loadax.protocols import Visits
 
 
 @settings(deadline=None)
@@ -30,3 +34,19 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
 def test_visits_of_no_positions() -> None:
     plan = BatchPlan(from_arrays(np.arange(50)).order, 8, 1)
     assert len(VisitLookahead(plan, np.empty(0, np.int64), plan.num_steps)(2, 3).rows) == 0
+
+
+def test_balanced_steps_are_not_computed_far_ahead() -> None:
+    """Each takes the costs of all its rows: no batch waits for those of hundreds of steps."""
+    asked: list[int] = []
+
+    def costs(visits: Visits) -> Any:
+        asked.append(len(visits.rows))
+        return visits.rows % 7.0
+
+    plan = BatchPlan(Sequential(1 << 22), 1 << 14, costs=costs)
+    ahead = VisitLookahead(plan, np.arange(8), plan.num_steps)
+    for step in range(40):
+        ahead(step, 1)
+    assert sum(asked) >= 40 << 14
+    assert max(asked) == 1 << 16

@@ -5,6 +5,7 @@ import gc
 import mmap
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from loadax.errors import SourceError
 from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.io.file_map import _FAILED, HUGE, FileMap, _libc, reserve
+from tests.limits import HANG
 
 
 def maps_of(path: Path) -> int:
@@ -216,3 +218,32 @@ def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monke
         entries.gather(picked, lengths, np.dtype(np.uint16)),
         np.concatenate([words[low : low + count] for low, count in zip(picked, lengths, strict=True)]),
     )
+
+
+def test_files_that_are_not_side_by_side_are_half_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is reserved between two mapped files is a map of the process too."""
+    monkeypatch.setattr("loadax.sources.io.byte_stream._MOST_MAPS", 32)
+    for index in range(200):
+        (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
+    stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(200)])
+    before = len(Path("/proc/self/maps").read_text(encoding="utf-8").splitlines())
+    for start in range(0, 2000, 30):  # of the files in between, none is mapped
+        stream.read_into(np.array([start]), out := np.empty((1, 10), np.uint8))
+        assert (out == start // 10).all()
+        gc.collect()
+        assert len(Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()) - before < 32 + 20
+
+
+def test_mapped_files_are_read_without_the_lock(tmp_path: Path) -> None:
+    """A fork may come while another thread holds it: the new process would wait for ever."""
+    (tmp_path / "x").write_bytes(bytes(range(100)))
+    stream = MappedSegments([FileSpan(str(tmp_path / "x"), 0, 100)])
+    stream.read_into(np.array([0]), np.empty((1, 10), np.uint8))
+    with ThreadPoolExecutor(1) as thread:
+        with stream._lock:
+            reading = thread.submit(stream.read_into, np.array([50]), out := np.empty((1, 10), np.uint8))
+            wait([reading], HANG)
+            finished = reading.done()
+        assert finished
+        reading.result()
+    assert out.tolist() == [list(range(50, 60))]

@@ -159,3 +159,26 @@ def test_memory_of_pickling_and_unpickling_does_not_grow_with_the_rows(monkeypat
     assert packing < whole / 8
     assert unpacking < whole / 8
     assert len(parcel.message) < whole / 64
+
+
+def test_documents_of_strings_are_read_in_another_process() -> None:
+    words = objects([f"wörd {index}" for index in range(1000)])
+    documents = loadax.from_documents(words, offsets=np.arange(0, 1001, 100))
+    restored = unpack(pack(documents))
+    for rows in ([3], [3, 4], [9, 2, 5]):  # one part, neighbours, and long parts apart from each other
+        assert restored.source.read(np.array(rows)).tolist() == documents.source.read(np.array(rows)).tolist()
+
+
+def test_long_strings_take_little_memory_while_they_are_sent() -> None:
+    """Joined with a row that has an emoji, each character would take four bytes, and the place of each more."""
+    texts = objects([f"{row} 🙂 " + "a" * 20_000 for row in range(500)])
+    source, sent = ArraySource(texts), list[int]()
+    tracemalloc.start()
+    try:
+        pickle.dumps(source, 5, buffer_callback=lambda buffer: sent.append(buffer.raw().nbytes))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(sent) > 10_000_000
+    assert peak < 2.5 * sum(sent)
+    assert unpack(pack(source)).read(np.array([0, 499])).tolist() == texts[[0, 499]].tolist()
