@@ -27,7 +27,6 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.device.device_map import DeviceMap
 from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.digest import digest_of
@@ -453,10 +452,6 @@ class Dataloader:
         self._ledger = batches.ledger
         return batches
 
-    def _measuring_iterator(self, start: Any = 0) -> DataIterator:
-        """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
-        return self._begin(self._placing_mesh(), start)
-
     def warmup(self, start: Any = 0) -> None:
         """Starts reading ahead in the background, while a model is compiled or restored.
 
@@ -501,49 +496,6 @@ class Dataloader:
     def ledger(self) -> Ledger | None:
         """The counters of the latest iterator, for monitoring the loader from outside the training loop."""
         return self._ledger
-
-    def replay(self, batches: int = 4, start: Any = 0) -> Replay:
-        """Simulates a perfect loader: repeats the first few batches of the run from device memory, for as many steps.
-
-        Train on it as on the loader, and `replay.headroom(it)` tells what a perfect loader would gain. Discard the
-        trained parameters. `replay.host` has the host leaves of the batch.
-
-        Args:
-            batches: Number of batches to read first and keep on the devices.
-            start: Step or state, as for `iterate`.
-
-        Raises:
-            ArgumentError: If the run has no batch from `start` on.
-        """
-        count = integer("batches", batches, 1)
-        run = self._measuring_iterator(start)
-        if run.step == run.num_steps:
-            run.close()
-            raise ArgumentError(f"start={start!r}: the run ends at step {run.step}; pass an earlier start")
-        return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
-
-    def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
-        """Measures what a perfect loader would gain.
-
-        Trains some steps on this run and as many on its replay, waiting for the result of each.
-
-        Args:
-            train: Function of a batch whose result is waited for. It must not donate the batch.
-            steps: Number of steps, at most those of the run. The first two are not counted, so `train` may be compiled
-                then.
-            batches: Number of batches to replay.
-
-        Raises:
-            ArgumentError: If there are fewer than 12 steps.
-
-        Examples:
-            >>> import numpy as np
-            >>> from loadax import Dataloader
-            >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
-            >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
-            a perfect loader would take ...
-        """
-        return measure(self._measuring_iterator(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.

@@ -26,7 +26,7 @@ _WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its 
 _SLEEPS = 0.1  # below this share, it could not use more CPU even on an idle machine
 _ONE, _NOT_TWO = 0.4, 1.25  # busy cores of threads that hold the GIL in turn
 _SLOWS = 0.1  # cores: from here on, Python code on threads slows down the training step
-_ASK = "ask loader.headroom(step)"
+_ALONE = "measure the step alone: reuse one batch"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
 
@@ -137,7 +137,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         if slowing is None:
             return verdict(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
         stage, cores = slowing
-        advice = f"try {spelling('worker_type', 'process')}, or {_ASK}"
+        advice = f"try {spelling('worker_type', 'process')}, or {_ALONE}"
         busy = f"{_what(stage, loader)} {_verb('keep', stage, loader)} {percent_text(cores)} of a core busy on threads"
         slows = f"{busy}: if it is Python code, it slows the step itself"
         return verdict(f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice)
@@ -209,7 +209,7 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
             "",
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
-        (stage == "place", "", f"{_ASK} what a faster loader would gain"),
+        (stage == "place", "", _ALONE),
         (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),
