@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import loadax
-from loadax.cli import bench, convert, index, inspect, plan, verify
+from loadax.cli import convert, index, inspect, plan, verify
 from loadax.cli.functions import place_of
 from loadax.cli.options import add_value, code_advice, error_text
 from loadax.cli.terminal import is_interrupt, is_of_output, say
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
     _add_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (inspect, convert, verify, index, plan, bench):
+    for module in (inspect, convert, verify, index, plan):
         module.add(commands)
     return top
 

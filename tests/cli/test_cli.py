@@ -14,7 +14,7 @@ import zarr
 from PIL import Image
 
 import loadax
-from loadax.cli.options import error_text, spelling
+from loadax.cli.options import error_text
 from loadax.core import arguments
 from loadax.core.formatting import size_text
 from loadax.errors import ArgumentError
@@ -395,11 +395,3 @@ def test_every_check_of_an_argument_says_which_one() -> None:
             check()
         assert caught.value.argument == "size"
         assert pickle.loads(pickle.dumps(caught.value)).argument == "size"
-
-
-def test_arguments_are_spelled_as_options() -> None:
-    spell = spelling(OPTIONS)
-    assert (spell("batch_size"), spell("batch_size", 4)) == ("--batch-size", "--batch-size 4")
-    assert spell("overwrite", True) == "--overwrite"
-    # Options that the command does not have.
-    assert (spell("prefetch"), spell("worker_type", "process")) == ("prefetch", "worker_type='process'")
