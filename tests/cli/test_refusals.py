@@ -49,10 +49,6 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
             ("index", "refusals_module:group", *FILTER, "--seq-len", 3),
             "is opened by a function, which takes no --seq-len",
         ),
-        (
-            ("verify", "fields.zarr", "--rows", "a.txt"),
-            "--rows a.txt applies to folders of images, which fields.zarr is",
-        ),
     ],
     "value": [
         (("convert", "x.npy", "out", "--chunk-rows", 0), "--chunk-rows 0: pass 1 or more"),

@@ -154,9 +154,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
     "placing of narrow dtypes, or on CPU": (
         {"place": 9.0, "read": 1.0, "prefetch": 2},
         NOTHING,
-        (
-            f": placing on the devices takes 90% of the work on 2 threads; {ALONE}"
-        ),
+        (f": placing on the devices takes 90% of the work on 2 threads; {ALONE}"),
     ),
     "placing late": (
         {"place": 9.0, "read": 1.0, "prefetch": 0},
