@@ -91,9 +91,8 @@ class Dataloader:
         mesh: Mesh that batches are placed on. None: the current mesh when iteration starts (`jax.set_mesh` or
             `with mesh:`), else the current mesh when the loader was made, else all devices on one axis "data". A
             `loadax.sharding.plan_mesh` works for everything but placing.
-        partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a
-            `DataPartitionType`, or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis
-            mesh.
+        partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, or a
+            `DataPartitionType`. None: rows over the axis of a one-axis mesh.
         host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype. `it.host` and
             `loader.host(step)` have them for the rows that this process reads. Examples must be dicts. If all leaves
             are named, batches consist of the leaf "mask".
