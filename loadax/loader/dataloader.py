@@ -209,7 +209,7 @@ class Dataloader:
     def _begin_runs(self) -> None:
         self._phases = Phases([(self._plan, self._order)])
         self._used_up, self._warned = threading.Event(), False
-        self._ledger: Ledger | None = None
+        self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
         self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
 
@@ -312,7 +312,7 @@ class Dataloader:
             [['a', 'b'], ['a', 'b']]
         """
         batches = DataIterator([self._host_target()], self._phases, self._used_up, 0 if start is None else start)
-        self._ledger = batches.ledger
+        self.ledger = batches.ledger
         return batches
 
     def lease(self, start: Any = 0) -> Lease:
@@ -448,7 +448,7 @@ class Dataloader:
         step = self._phases.start_of(0 if start is None else start)
         mesh = self._placing_mesh()
         batches = self._take_warm(mesh, step) or self._begin(mesh, start)
-        self._ledger = batches.ledger
+        self.ledger = batches.ledger
         return batches
 
     def warmup(self, start: Any = 0) -> None:
@@ -490,11 +490,6 @@ class Dataloader:
     def _target(self, mesh: Mesh) -> Target:
         shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
         return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """The counters of the latest iterator, for monitoring the loader from outside the training loop."""
-        return self._ledger
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
