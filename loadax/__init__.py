@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.epoch import Epoch
-    from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.host_rows import HostRows
     from loadax.loader.iterator import DataIterator
     from loadax.loader.mask_errors import MaskErrors
@@ -55,12 +54,10 @@ _HOME = {  # of names that are not in `loadax.io`
     "Dataset": "loadax.dataset",
     "DeviceMap": "loadax.loader.device.device_map",
     "Epoch": "loadax.loader.epoch",
-    "Headroom": "loadax.loader.headroom",
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
     "LoaderChain": "loadax.loader.chain",
     "MaskErrors": "loadax.loader.mask_errors",
-    "Replay": "loadax.loader.headroom",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
     "Stats": "loadax.loader.metrics.stats",
@@ -78,12 +75,10 @@ __all__ = [
     "Dataset",
     "DeviceMap",
     "Epoch",
-    "Headroom",
     "HostRows",
     "LoadaxError",
     "LoaderChain",
     "MaskErrors",
-    "Replay",
     "Report",
     "Source",
     "Stats",

@@ -283,7 +283,7 @@ class Dataset:
 
         Args:
             rows: Positions as a list, a range or int64[n], negative ones counted from the end, or bool[len(self)], True
-                for positions to keep. Or the path of a file of positions: `.npy`, or `.txt` with one per line.
+                for positions to keep.
 
         Raises:
             ArgumentError: If it is not such a list, or a mask of another length.
@@ -825,8 +825,7 @@ class Dataset:
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
 
         Args:
-            rows: Row numbers of the source (as `Dataloader.rows` returns them), in any order; or the path of a file of
-                them: `.npy`, or `.txt` with one per line (`#` starts a comment).
+            rows: Row numbers of the source (as `Dataloader.rows` returns them), in any order.
 
         Raises:
             ArgumentError: If it is not such a list, it contains all rows, or the set of rows changes every epoch.

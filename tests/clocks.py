@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from loadax.core import patience
-from loadax.loader import headroom
 from loadax.loader.execution import monitor, pacing, producer, scheduler, thread_pool
 from loadax.loader.metrics import stages, stats, timeline
 from tests.limits import HANG
@@ -54,7 +53,7 @@ class Machine:
         self._looked: defaultdict[int, float] = defaultdict(float)
         self._interpreter_taken = False
         self._interpreter_wanted: deque[_Sleeper] = deque()
-        for module in (stages, scheduler, monitor, pacing, producer, timeline, headroom, patience):
+        for module in (stages, scheduler, monitor, pacing, producer, timeline, patience):
             patch.setattr(module, "perf_counter", self.perf_counter)
         patch.setattr(thread_pool, "monotonic", self.perf_counter)
         patch.setattr(stages, "thread_time", self.thread_time)

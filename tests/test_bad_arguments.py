@@ -75,7 +75,6 @@ INTS: dict[str, Call] = {
     "epochs": lambda value, _: loader().find(3, epochs=value),
     "row": lambda value, _: loader().find(value),
     "at": lambda value, _: loader().explain(2, value),
-    "batches": lambda value, _: loader().replay(value),
     "port": lambda value, _: SERVE(loader(), value),
 }
 

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 import loadax
 from loadax.errors import ArgumentError, ConformanceError, LeafError, LoadaxError, RowIndexError, SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.testing import FaultySource, check_map, check_source, checks as laws_of_sources, workers as laws_of_workers
+from loadax.testing import check_map, check_source, checks as laws_of_sources, workers as laws_of_workers
 from loadax.testing.laws import difference
 from loadax.testing.workers import check_process
 from tests.contract_sources import LEFT_BEHIND, SPEC, TREE, Elsewhere, Parts, put, take
+from tests.faulty import FaultySource
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 

@@ -91,8 +91,6 @@ TOPICS = {
         (
             "loadax.Stats",
             "loadax.Report",
-            "loadax.Headroom",
-            "loadax.Replay",
             "loadax.interop.prometheus.*",
         ),
     ),

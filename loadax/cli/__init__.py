@@ -1,4 +1,4 @@
-"""The command line: `loadax inspect`, `convert`, `verify`, `index`, `plan`, `bench`."""
+"""The command line: `loadax inspect`, `convert`, `verify`, `index`, `plan`."""
 
 from loadax.cli.program import main
 

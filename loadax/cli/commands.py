@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import loadax
-from loadax.cli import bench, convert, index, inspect, plan, verify
+from loadax.cli import convert, index, inspect, plan, verify
 from loadax.cli.functions import place_of
-from loadax.cli.options import add_value, code_advice, error_text
+from loadax.cli.options import code_advice, error_text
 from loadax.cli.terminal import is_interrupt, is_of_output, say
 from loadax.errors import LoadaxError
 from loadax.redaction import redact
@@ -50,26 +50,10 @@ def parser() -> argparse.ArgumentParser:
         prog="loadax", description="Inspects, writes, checks and explains training data, and the runs that read it."
     )
     top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
-    _add_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (inspect, convert, verify, index, plan, bench):
+    for module in (inspect, convert, verify, index, plan):
         module.add(commands)
     return top
-
-
-def _add_completion(top: argparse.ArgumentParser) -> None:
-    """Adds `--print-completion SHELL`; by shtab, where it is installed."""
-    text = "print a script that completes commands and options in this shell"
-    try:
-        import shtab
-    except ImportError:
-        add_value(top, "--print-completion", "SHELL", text, _no_completion)
-    else:
-        shtab.add_argument_to(top, ["--print-completion"], help=text)
-
-
-def _no_completion(_: str) -> NoReturn:
-    raise argparse.ArgumentTypeError("it needs shtab, which is not installed; pip install shtab")
 
 
 class _Parser(argparse.ArgumentParser):

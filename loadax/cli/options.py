@@ -14,8 +14,8 @@ from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError
 # Arguments of the library with an option of the same name and meaning.
 _ARGUMENTS = {
     "batch_size", "cache", "cache_bytes", "chunk_rows", "columns", "dtype", "executor", "hosts", "index",
-    "num_workers", "overwrite", "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len",
-    "shard_rows", "size", "variables", "worker_type", "workers",
+    "overwrite", "pad_to", "partition", "prefetch_bytes", "remainder", "resume", "seq_len",
+    "shard_rows", "size", "variables", "workers",
 }  # fmt: skip
 
 
@@ -69,26 +69,15 @@ def shuffled(dataset: Dataset, options: argparse.Namespace) -> Dataset:
         return dataset.shuffle(options.shuffle, block=options.block)
 
 
-def spelling(options: argparse.Namespace) -> Callable[..., str]:
-    """A function that spells arguments as the command's options, `--num-workers 4`, or else as Python code."""
-
-    def spell(name: str, value: Any = None) -> str:
-        if name not in _ARGUMENTS or not hasattr(options, name):
-            return name if value is None else f"{name}={value!r}"
-        option = f"--{name.replace('_', '-')}"
-        return f"{option} {value}" if isinstance(value, str | int) and not isinstance(value, bool) else option
-
-    return spell
-
-
 def error_text(error: LoadaxError, options: argparse.Namespace) -> str:
     """An error's message with its option: in front if it was passed (`--batch-size 0: …`), else at the end."""
     message, name = str(error), "columns" if error.argument == "variables" else error.argument
     if name is None or name not in _ARGUMENTS or not hasattr(options, name):
         return message
     value = getattr(options, name)
-    option = spelling(options)(name, value)
-    stated = f"{name}={shown(value)}"
+    option, stated = f"--{name.replace('_', '-')}", f"{name}={shown(value)}"
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        option += f" {value}"
     if message.startswith((f"{stated}:", f"{stated} ")):
         return option + message.removeprefix(stated)
     return f"{message} ({option})" if value is None or value is False else f"{option}: {message}"
@@ -110,14 +99,3 @@ def _block(text: str) -> int | str:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a block; pass a number of rows, or 'chunks'")
     return int(text)
-
-
-def positive(text: str) -> float:
-    """Parses the text of an option as a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
-    return value

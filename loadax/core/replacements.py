@@ -72,6 +72,7 @@ _LOADER = {
     "num_steps num_batches": "the number of steps is len(loader)",
     "certificate": "runs that read the same rows have equal loader.digest()",
     "report stats": "an iterator has it: batches = iter(loader), then batches.report() or batches.stats()",
+    "headroom replay": "measure the step alone: call it again and again with batch = loader[0]",
     "set_epoch": "each epoch has another order: for epoch in loader.epochs(): for batch in epoch: …",
 }
 _ITERATOR = {"state_dict": "batches.get_state()", "load_state_dict": "batches.set_state(state)"}
@@ -81,6 +82,7 @@ _LEASE = {
 }
 _MODULE = {
     "Certificate": "runs that read the same rows have equal loader.digest()",
+    "Headroom Replay": "measure the step alone: call it again and again with batch = loader[0]",
     "plots": "plot loader.rows(step), see the guide to orders",
     "DataLoader": "it is spelt loadax.Dataloader",
     "from_json": "loadax.from_jsonl(path); of one list of objects loadax.from_source(json.load(open(path)))",

@@ -1,6 +1,5 @@
 """Exports a run's statistics to Prometheus, read from the iterator only when it is scraped."""
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -65,11 +64,9 @@ def _stats_provider(batches: Any) -> Callable[[], Any]:
     if isinstance(batches, Dataloader | LoaderChain):
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
-    if ledger is not None:
-        return lambda: ledger
-    if not hasattr(batches, "stats") or not hasattr(batches, "step"):
+    if ledger is None:
         raise ArgumentError(f"batches={shown(batches)}: pass a Dataloader, or an iterator of one: loader.iterate()")
-    return weakref.ref(batches)
+    return lambda: ledger
 
 
 @final

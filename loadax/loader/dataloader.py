@@ -27,7 +27,6 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.device.device_map import DeviceMap
 from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.digest import digest_of
@@ -92,9 +91,8 @@ class Dataloader:
         mesh: Mesh that batches are placed on. None: the current mesh when iteration starts (`jax.set_mesh` or
             `with mesh:`), else the current mesh when the loader was made, else all devices on one axis "data". A
             `loadax.sharding.plan_mesh` works for everything but placing.
-        partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a
-            `DataPartitionType`, or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis
-            mesh.
+        partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, or a
+            `DataPartitionType`. None: rows over the axis of a one-axis mesh.
         host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype. `it.host` and
             `loader.host(step)` have them for the rows that this process reads. Examples must be dicts. If all leaves
             are named, batches consist of the leaf "mask".
@@ -211,7 +209,7 @@ class Dataloader:
     def _begin_runs(self) -> None:
         self._phases = Phases([(self._plan, self._order)])
         self._used_up, self._warned = threading.Event(), False
-        self._ledger: Ledger | None = None
+        self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
         self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
 
@@ -314,7 +312,7 @@ class Dataloader:
             [['a', 'b'], ['a', 'b']]
         """
         batches = DataIterator([self._host_target()], self._phases, self._used_up, 0 if start is None else start)
-        self._ledger = batches.ledger
+        self.ledger = batches.ledger
         return batches
 
     def lease(self, start: Any = 0) -> Lease:
@@ -458,12 +456,8 @@ class Dataloader:
         step = self._phases.start_of(0 if start is None else start)
         mesh = self._placing_mesh()
         batches = self._take_warm(mesh, step) or self._begin(mesh, start)
-        self._ledger = batches.ledger
+        self.ledger = batches.ledger
         return batches
-
-    def _measuring_iterator(self, start: Any = 0) -> DataIterator:
-        """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
-        return self._begin(self._placing_mesh(), start)
 
     def warmup(self, start: Any = 0) -> None:
         """Starts reading ahead in the background, while a model is compiled or restored.
@@ -504,54 +498,6 @@ class Dataloader:
     def _target(self, mesh: Mesh) -> Target:
         shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
         return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """The counters of the latest iterator, for monitoring the loader from outside the training loop."""
-        return self._ledger
-
-    def replay(self, batches: int = 4, start: Any = 0) -> Replay:
-        """Simulates a perfect loader: repeats the first few batches of the run from device memory, for as many steps.
-
-        Train on it as on the loader, and `replay.headroom(it)` tells what a perfect loader would gain. Discard the
-        trained parameters. `replay.host` has the host leaves of the batch.
-
-        Args:
-            batches: Number of batches to read first and keep on the devices.
-            start: Step or state, as for `iterate`.
-
-        Raises:
-            ArgumentError: If the run has no batch from `start` on.
-        """
-        count = integer("batches", batches, 1)
-        run = self._measuring_iterator(start)
-        if run.step == run.num_steps:
-            run.close()
-            raise ArgumentError(f"start={start!r}: the run ends at step {run.step}; pass an earlier start")
-        return Replay(run, count, bool(self._pipeline.whole.host_leaves.leaves))
-
-    def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
-        """Measures what a perfect loader would gain.
-
-        Trains some steps on this run and as many on its replay, waiting for the result of each.
-
-        Args:
-            train: Function of a batch whose result is waited for. It must not donate the batch.
-            steps: Number of steps, at most those of the run. The first two are not counted, so `train` may be compiled
-                then.
-            batches: Number of batches to replay.
-
-        Raises:
-            ArgumentError: If there are fewer than 12 steps.
-
-        Examples:
-            >>> import numpy as np
-            >>> from loadax import Dataloader
-            >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
-            >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
-            a perfect loader would take ...
-        """
-        return measure(self._measuring_iterator(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,7 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.files import open_regular
 from loadax.sources.io.index_folder import Entry, check_digest, digest_values
-from loadax.sources.io.npy_header import NPY_FAILURES
-from loadax.sources.io.paths import local_path
 
 
 def keep(
@@ -71,15 +67,14 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
         ArgumentError: When it is not a list of row numbers, or contains all rows.
         RowIndexError: When a row is out of range.
     """
-    given, origin = _listed(rows, "rows")
-    listed = _integers(given, "rows")
+    listed = _integers(_listed(rows, "rows"), "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
-        raise RowIndexError(f"exclude(): row {wrong[0]}{origin} is out of range; pass rows from 0 on, below {num_rows}")
+        raise RowIndexError(f"exclude(): row {wrong[0]} is out of range; pass rows from 0 on, below {num_rows}")
     listed = np.unique(listed)
     left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
     if not left.size:
-        raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
+        raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all")
     return left
 
 
@@ -97,21 +92,21 @@ def select(order: Order, rows: Any, name: str) -> Order:
     """
     if isinstance(rows, range):  # evenly spaced: no list is kept
         ends = rows[:1].start, rows[-1:].start
-        _check_positions(np.array(ends[: len(rows)], object), order.size, name, "")
+        _check_positions(np.array(ends[: len(rows)], object), order.size, name)
         if len(rows) == 0:
             return Sliced(order, 0, 1, 0)
         if (ends[0] < 0) == (ends[1] < 0):
             return Sliced(order, ends[0] % order.size, rows.step, len(rows))
     if isinstance(rows, set | frozenset):
         raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})")
-    listed, origin = _listed(rows, name)
+    listed = _listed(rows, name)
     if listed.dtype.kind == "b":
         if len(listed) != order.size:
-            what = f"{name} is a mask of {len(listed)} bools{origin}, and the dataset has {order.size} rows"
+            what = f"{name} is a mask of {len(listed)} bools, and the dataset has {order.size} rows"
             raise ArgumentError(f"{what}; pass one for each row, or a list of positions", argument=name)
         listed = np.flatnonzero(listed)
     given = _integers(listed, name)
-    _check_positions(listed, order.size, name, origin)
+    _check_positions(listed, order.size, name)
     positions = np.where(given < 0, given + order.size, given)
     return Selected(order, positions, digest_values(positions))
 
@@ -208,58 +203,26 @@ def _truth(answer: Any, name: str, row: int) -> bool:
     raise LeafTypeError(f"filter {name} returned {answer!r:.80} for row {row}; return True or False{hint}")
 
 
-def _check_positions(listed: NDArray[Any], size: int, name: str, origin: str) -> None:
+def _check_positions(listed: NDArray[Any], size: int, name: str) -> None:
     wrong = listed[(listed < -size) | (listed >= size)]
     if len(wrong):
-        what = f"position {wrong[0]}{origin} is out of range for a dataset of length {size}"
+        what = f"position {wrong[0]} is out of range for a dataset of length {size}"
         raise RowIndexError(f"{name}: {what}; pass positions from 0 on, or from -1 backwards")
 
 
-def _listed(rows: Any, name: str) -> tuple[NDArray[Any], str]:
-    """Returns the rows of a list, unchecked, and its origin for messages."""
+def _listed(rows: Any, name: str) -> NDArray[Any]:
+    """The rows of a list, unchecked."""
     if isinstance(rows, str | os.PathLike):
-        path = local_path(rows)
-        if path is None:
-            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a local .npy or .txt file")
-        listed, origin = _of_file(path), f" of {path}"
-    else:
-        try:
-            listed, origin = np.asarray(rows if hasattr(rows, "__array__") else list(rows)), ""
-        except (TypeError, ValueError):
-            what = f"{name}={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
-            raise ArgumentError(what) from None
-    if listed.ndim != 1:
-        what = f"{name} has {listed.ndim} dimensions{origin}: {listed.dtype}{list(listed.shape)}"
-        raise ArgumentError(f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name)
-    return listed, origin
-
-
-def _of_file(path: Path) -> Integers:
+        remedy = "pass the numbers in it: numpy.load(path), or numpy.loadtxt(path, int) of a text file"
+        raise ArgumentError(f"{name}={shown(os.fspath(rows))} is a path; {remedy}")
     try:
-        if path.suffix in (".npy", ".txt"):
-            os.close(open_regular(path))  # opening a pipe would block
-            return _of_text(path) if path.suffix == ".txt" else _integers(np.load(path, allow_pickle=False), str(path))
-    except OSError as error:
-        raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error
-    except ArgumentError:
-        raise
-    except NPY_FAILURES as error:
-        what = f"rows: {path} is not a .npy file of numbers ({error}); write it with numpy.save"
-        raise ArgumentError(what) from error
-    raise ArgumentError(f"rows: {path} is neither a .npy file nor a .txt file with one row number per line")
-
-
-def _of_text(path: Path) -> Integers:
-    rows = []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            text = line.partition("#")[0].strip()
-            try:
-                rows.extend([int(text)] if text else [])
-            except ValueError:
-                what = f"rows: line {number} of {path} is {text!r:.60}; write one row number per line"
-                raise ArgumentError(what) from None
-    return np.array(rows, np.int64)
+        listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name}={rows!r:.80}: pass a list or an array of row numbers") from None
+    if listed.ndim != 1:
+        what = f"{name} has {listed.ndim} dimensions: {listed.dtype}{list(listed.shape)}"
+        raise ArgumentError(f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name)
+    return listed
 
 
 def _integers(listed: NDArray[Any], name: str) -> Integers:

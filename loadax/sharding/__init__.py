@@ -3,7 +3,7 @@
 from loadax.sharding.constraint import with_sharding_constraint
 from loadax.sharding.fetch import global_to_host_array
 from loadax.sharding.mesh import PlannedMesh, data_parallel, fully_sharded, hybrid, plan_mesh
-from loadax.sharding.partition import DataPartitionType, logical_specs
+from loadax.sharding.partition import DataPartitionType
 from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "host_local_to_global",
     "host_to_global_device_array",
     "hybrid",
-    "logical_specs",
     "plan_mesh",
     "with_sharding_constraint",
 ]

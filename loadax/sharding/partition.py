@@ -1,7 +1,7 @@
 """Resolves the user's `partition` into one checked `PartitionSpec` per leaf.
 
-Accepts a spec, a `NamedSharding`, a pytree prefix of these, a `DataPartitionType`, or Flax-style rules for logical axis
-names. Only the names and sizes of the mesh's axes are used, so planned meshes work too.
+Accepts a spec, a `NamedSharding`, a pytree prefix of these, or a `DataPartitionType`. Only the names and sizes of the
+mesh's axes are used, so planned meshes work too.
 """
 
 import enum
@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from loadax.core.casting import leaf_name
@@ -51,9 +50,7 @@ def resolve_partition(
 
     Args:
         partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on `mesh`, a pytree prefix of
-            these and of `DataPartitionType`s, or rules. Rules are pairs of a logical name and mesh axes; the first one
-            for "batch" whose axes are on the mesh applies to dim 0 of every leaf. A spec given for several leaves is
-            truncated to the rank of each.
+            these and of `DataPartitionType`s. A spec given for several leaves is truncated to the rank of each.
         structure: Structure of the batch.
         shapes: Shapes of the leaves of the global batch.
         mesh: Mesh of the batch.
@@ -70,23 +67,13 @@ def resolve_partition(
         >>> from loadax.sharding import plan_mesh
         >>> from loadax.sharding.partition import resolve_partition
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
-        >>> shapes, structure = [(8, 3), (8,)], flatten({"x": 0, "y": 0})[1]
+        >>> structure = flatten({"x": 0, "y": 0})[1]
         >>> resolve_partition(PartitionSpec("data", "model"), structure, [(8, 4), (8,)], mesh)
         [P('data', 'model'), P('data',)]
-        >>> resolve_partition((("batch", "data"), ("embed", "model")), structure, shapes, mesh)
-        [P('data',), P('data',)]
     """
     sizes = axis_sizes(mesh)
     if partition is None:
         partition = _default_spec(sizes)
-    elif _is_rules(partition):
-        chosen = _chosen_axes(["batch"], partition, sizes)
-        if not chosen:
-            raise PartitionError(
-                f"partition={partition!r} has no rule for 'batch' with axes of the mesh, which are {dict(sizes)}: "
-                f"add one, such as ('batch', {next(iter(sizes))!r})"
-            )
-        partition = PartitionSpec(chosen["batch"])
     try:
         given = broadcast_prefix(partition, structure, _is_spec)
     except ArgumentError as error:
@@ -100,36 +87,6 @@ def resolve_partition(
         _check_shape(spec, shape, sizes, path)
         specs.append(spec)
     return specs
-
-
-def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) -> Any:
-    """Resolves logical axis names into specs, by Flax-style rules.
-
-    Rules apply in order. A rule assigns its mesh axes to the dim with its name if all of them are on the mesh and
-    unused in this leaf, and no earlier rule applied to that dim. Dims without a rule are not split.
-
-    Args:
-        names: Pytree of tuples (or specs) of logical names, one name per dim of a leaf; None: the dim has no name.
-        rules: Pairs of a logical name and a mesh axis, a tuple of them, or None.
-        mesh: Mesh whose axes the rules name.
-
-    Returns:
-        The same pytree with a `PartitionSpec` for every tuple of names.
-
-    Raises:
-        ArgumentError: If `rules` is not such a list, or a leaf has a name twice.
-
-    Examples:
-        >>> from loadax.sharding import logical_specs, plan_mesh
-        >>> rules = (("batch", "data"), ("length", "model"), ("embed", "model"))
-        >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
-        >>> logical_specs({"x": ("batch", "embed"), "y": ("batch",)}, rules, mesh)
-        {'x': P('data', 'model'), 'y': P('data',)}
-    """
-    if not _is_rules(rules):
-        raise ArgumentError(f"rules={rules!r}: pass pairs of a logical name and mesh axes, like (('batch', 'data'),)")
-    sizes = axis_sizes(mesh)
-    return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
 
 
 def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: str) -> None:
@@ -220,40 +177,3 @@ def _text(spec: PartitionSpec) -> str:
 
 def _truncate(spec: PartitionSpec, rank: int) -> PartitionSpec:
     return spec if len(spec) <= rank else PartitionSpec(*tuple(spec)[:rank])
-
-
-def _is_rules(partition: Any) -> bool:
-    return isinstance(partition, list | tuple) and len(partition) > 0 and all(map(_is_rule, partition))
-
-
-def _is_rule(rule: Any) -> bool:
-    if not (isinstance(rule, list | tuple) and len(rule) == 2 and isinstance(rule[0], str)):
-        return False
-    axes = rule[1] if isinstance(rule[1], list | tuple) else [rule[1]]
-    return rule[1] is None or all(isinstance(axis, str) for axis in axes)
-
-
-def _is_names(node: Any) -> bool:
-    if isinstance(node, PartitionSpec):
-        return True
-    return type(node) is tuple and all(name is None or isinstance(name, str) for name in node)
-
-
-def _logical_spec(names: tuple[Any, ...], rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec:
-    named = [name for name in names if name is not None]
-    if len(set(named)) < len(named):
-        raise ArgumentError(f"the logical names {names} contain one of them twice: give each dim of a leaf its own")
-    chosen = _chosen_axes(named, rules, sizes)
-    return PartitionSpec(*(chosen.get(name) for name in names))
-
-
-def _chosen_axes(names: Sequence[str], rules: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The axes that the rules give to each name; names without a rule are missing."""
-    chosen: dict[str, Any] = {}
-    used: set[str] = set()
-    for name, axes in rules:
-        wanted = axes_of(axes)
-        if name in names and name not in chosen and all(axis in sizes and axis not in used for axis in wanted):
-            chosen[name] = tuple(axes) if isinstance(axes, list) else axes
-            used.update(wanted)
-    return chosen

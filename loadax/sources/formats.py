@@ -93,26 +93,25 @@ def open_files(function: str, paths: Any, *arguments: Any, **named: Any) -> Any:
         raise
 
 
-def find_format(path: str, *, guess: bool = False, among: Sequence[Format] = _KNOWN) -> Format | None:
+def find_format(path: str, *, guess: bool = False) -> Format | None:
     """The format of the data at a path, pattern or URL: by its name, or by the names of files in a local folder.
 
     Args:
         path: Path or URL.
-        among: Formats to find.
         guess: Whether a URL, folder or zip file of no known format is taken for a zarr store, which may have any name.
     """
     local = None if "|" in path else local_path(path)  # "|" is part of TensorStore's URLs
     if local is None or not local.is_dir():
-        found = next((one for one in among if one.belongs(file_name(path))), None)
+        found = next((one for one in _KNOWN if one.belongs(file_name(path))), None)
         whole = "|" in path or (guess and (local is None or local.suffix.lower() == ".zip"))
     else:
-        found, whole = _format_in(local, among), guess
+        found, whole = _format_in(local), guess
     return found or (_ZARR if whole else None)
 
 
-def _format_in(folder: Path, among: Sequence[Format]) -> Format | None:
+def _format_in(folder: Path) -> Format | None:
     """The format of the files in a folder, or in the first folder below it that has files of a known format."""
-    listed = [one for one in among if one in _OWN and one.lacks and not one.needs]
+    listed = [one for one in _OWN if one.lacks and not one.needs]
     found = (
         [one for one in listed if any(one.belongs(name) for name in names if one is _ZARR or not is_hidden(name))]
         for names in _names_in(folder)

@@ -21,8 +21,8 @@ import loadax
 from loadax import Dataloader, MaskErrors
 from loadax.dataset import Dataset
 from loadax.errors import SourceError, StallError
-from loadax.testing import FaultySource
 from tests.chaos.judge import WIDTH, Count, log_to, rows_of
+from tests.faulty import FaultySource
 from tests.limits import HANG
 from tests.servers.faults import Fault, FaultProxy, Kind
 from tests.servers.ranges import RangeServer

@@ -1,7 +1,6 @@
 """The command line as its users meet it: arguments, output, exit codes."""
 
 import argparse
-import os
 import pickle
 import re
 from collections.abc import Callable
@@ -13,8 +12,7 @@ import pytest
 import zarr
 from PIL import Image
 
-import loadax
-from loadax.cli.options import error_text, spelling
+from loadax.cli.options import error_text
 from loadax.core import arguments
 from loadax.core.formatting import size_text
 from loadax.errors import ArgumentError
@@ -141,7 +139,7 @@ def test_verify(tmp_path: Path, command: Command) -> None:
     assert lines[2] == f"{path}: 50 rows of 3 arrays, 68 KiB raw: 2 damaged places; copy or write those files again"
 
 
-def test_verify_by_an_executor(fields: Path, photos: Path, tmp_path: Path, command: Command) -> None:
+def test_verify_by_an_executor(fields: Path, tmp_path: Path, command: Command) -> None:
     plain = command("verify", fields)
     for _ in range(2):
         kept = command("verify", fields, "--index", tmp_path / "checked", "--executor", "threads:2")
@@ -149,8 +147,6 @@ def test_verify_by_an_executor(fields: Path, photos: Path, tmp_path: Path, comma
     assert (tmp_path / "checked" / "verify.json").exists()
     refused = command("verify", fields, "--executor", "threads:2")
     assert "executor= needs index=, a folder that all its workers share" in refused.err
-    refused = command("verify", photos, "--index", tmp_path / "checked")
-    assert f"--index and --executor are for zarr stores, not for {photos}; leave them out" in refused.err
 
 
 def test_verify_a_store_of_others(fields: Path, command: Command) -> None:
@@ -163,55 +159,6 @@ def test_verify_a_store_of_others(fields: Path, command: Command) -> None:
     assert bad.out.startswith("t2m: rows 20 to 39: NOT_FOUND: chunk {1, 0, 0}")
     assert "1 damaged place;" in bad.out
     assert bad.out.endswith("missing chunks may contain only the fill value: some writers leave such chunks out\n")
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    for name in ("cat", "dog"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(4):
-            Image.new("RGB", (30, 20 + number), "teal").save(tmp_path / "photos" / name / f"{number}.jpg")
-    return tmp_path / "photos"
-
-
-def test_verify_images(photos: Path, tmp_path: Path, command: Command) -> None:
-    (photos / "raw.tar").touch()  # such as the archive that they came from
-    good = command("verify", photos, "--rows", tmp_path / "none.txt")
-    assert (good.code, good.out, good.err) == (0, f"{photos}: 8 images: all can be decoded\n", "")
-    assert len(loadax.from_images(photos, 8).exclude(tmp_path / "none.txt")) == 8
-
-    (photos / "cat/0.jpg").write_bytes(b"")  # also the first, whose size other images might have
-    strange = photos / "dog" / os.fsdecode(b"1\n # \xff.jpg")
-    strange.write_bytes((photos / "dog/1.jpg").read_bytes()[:-50])
-    bad = command("verify", photos)
-    lines = bad.out.splitlines()
-    assert (bad.code, bad.err, len(lines)) == (1, "", 3)
-    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it has no header of JPEG, PNG, WEBP or BMP"
-    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\xff.jpg: ")
-    assert (
-        lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
-    )
-
-    listed = command("verify", photos, "--rows", tmp_path / "damaged.txt")
-    assert (listed.code, listed.out.splitlines()[:2]) == (1, lines[:2])
-    assert listed.out.endswith(f"or dataset.exclude('{tmp_path}/damaged.txt') leaves them out\n")
-    whole = loadax.from_images(photos, 8).exclude(tmp_path / "damaged.txt")
-    assert whole.read(range(len(whole)))["label"].tolist() == [0] * 3 + [1] * 4
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("damaged.csv", "--rows damaged.csv: pass a name that ends in .txt, which Dataset.exclude reads"),
-        (
-            "/nowhere/at/all.txt",
-            "--rows /nowhere/at/all.txt can't be written: No such file or directory; pass another path",
-        ),
-    ],
-)
-def test_verify_writes_rows_where_it_can(rows: str, message: str, photos: Path, command: Command) -> None:
-    failed = command("verify", photos, "--rows", rows)
-    assert (failed.code, failed.out, failed.err) == (2, "", f"loadax: error: {message}\n")
 
 
 # inspect
@@ -395,11 +342,3 @@ def test_every_check_of_an_argument_says_which_one() -> None:
             check()
         assert caught.value.argument == "size"
         assert pickle.loads(pickle.dumps(caught.value)).argument == "size"
-
-
-def test_arguments_are_spelled_as_options() -> None:
-    spell = spelling(OPTIONS)
-    assert (spell("batch_size"), spell("batch_size", 4)) == ("--batch-size", "--batch-size 4")
-    assert spell("overwrite", True) == "--overwrite"
-    # Options that the command does not have.
-    assert (spell("prefetch"), spell("worker_type", "process")) == ("prefetch", "worker_type='process'")

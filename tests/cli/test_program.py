@@ -61,6 +61,9 @@ def slow_filter(row):
     if not Path("fast").exists():
         time.sleep(0.003)
     return True
+def dividing(): return rows().map(divide)
+def quitting(): return rows().map(quit)
+def piping(): return rows().map(pipe)
 """
 START = 1500
 PATIENT = "import sys; from loadax.cli import program; program._GRACE = 1e5; sys.exit(program.main())"
@@ -122,7 +125,6 @@ def ended(child: Any) -> tuple[int, list[str]]:
         ("convert", "users:sleeping", "out"),
         ("index", "users:rows", "--filter", "users:sleep", "--out", "ix"),
         ("index", "users:rows", "--split-by", "users:sleep", "--out", "ix"),
-        ("bench", "users:rows", "--map", "users:sleep"),
         ("inspect", "users:sleeping"),
         ("plan", "users:ignores", "--mesh", "data=1", "--batch-size", "1"),
     ],
@@ -246,9 +248,9 @@ def test_closed_stdout_and_stderr(folder: Path) -> None:
 FAILURES = {
     "filter": (("index", "users:rows", "--filter", "users:divide", "--out", "ix"), "in divide: ZeroDivisionError: "),
     "split": (("index", "users:rows", "--split-by", "users:group", "--out", "ix"), "in group: ZeroDivisionError: "),
-    "map": (("bench", "users:rows", "--map", "users:divide", "--seconds", "9"), "in divide: ZeroDivisionError: "),
-    "quit": (("bench", "users:rows", "--map", "users:quit"), "in quit: RuntimeError: map quit "),
-    "pipe": (("bench", "users:rows", "--map", "users:pipe"), "in pipe: BrokenPipeError: of the user"),
+    "map": (("convert", "users:dividing", "out"), "in divide: ZeroDivisionError: "),
+    "quit": (("convert", "users:quitting", "out"), "in quit: RuntimeError: map quit "),
+    "pipe": (("convert", "users:piping", "out"), "in pipe: BrokenPipeError: of the user"),
     "source": (("convert", "users:fails", "out"), "in fails: KeyError: 'missing'"),
     "plan": (("plan", "users:fails", "--mesh", "data=1", "--batch-size", "1"), "in fails: KeyError: 'missing'"),
     "import": (("inspect", "raises:data"), "in <module>: ZeroDivisionError: division by zero"),
@@ -278,21 +280,22 @@ def test_exception_of_a_users_function_is_one_error_with_its_place(
 
 @pytest.mark.processes
 def test_exception_in_a_worker_process_is_one_error_with_its_place(folder: Path) -> None:
-    child = start("bench", "users:rows", "--map", "users:divide", "--worker-type", "process", "--num-workers", 1)
+    child = start("convert", "users:dividing", "out", "--executor", "processes:1")
     code, err = ended(child)
     assert code == 2
     assert err[0] == f"loadax: error: {folder}/users.py:26, in divide: ZeroDivisionError: division by zero"
-    assert all(line.startswith("loadax: in ") for line in err[1:])
+    assert all(line.startswith("loadax: in ") for line in err[1:-1])
+    assert err[-1].startswith("loadax: out is unfinished; ")
 
 
 def test_exception_of_a_function_without_python_code_names_the_row(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     np.save("x.npy", np.zeros(64))
-    assert main(["bench", "x.npy", "--map", "math:factorial"]) == 2
+    assert main(["index", "x.npy", "--filter", "math:factorial", "--out", "ix"]) == 2
     err = capfd.readouterr().err
     assert err.startswith("loadax: error: TypeError: ")
-    assert "loadax: in map factorial, on row 0" in err
+    assert "loadax: in filter factorial, on row 0" in err
 
 
 def test_exceptions_of_loadax_itself_keep_their_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,8 +335,7 @@ SECRET = "http://me:SECRET@host/x"
         ("convert", "x.npy", "out", "--shards", SECRET),
         ("index", "x.npy", "--filter", f"{SECRET}:f", "--out", "ix"),
         ("index", "x.npy", "--filter", f"os:{SECRET}", "--out", "ix"),
-        ("verify", ".", "--rows", SECRET),
-        ("bench", "users:rows", "--map", "users:shout"),
+        ("index", "users:rows", "--filter", "users:shout", "--out", "ix"),
     ],
     ids=" ".join,
 )

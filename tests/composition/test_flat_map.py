@@ -9,7 +9,8 @@ import loadax
 from loadax import Dataloader, Dataset
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.testing import FaultySource, check_source
+from loadax.testing import check_source
+from tests.faulty import FaultySource
 from tests.sources.chunked import ChunkedSource
 
 ROWS = 20

@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 import loadax
 from loadax import Dataloader, Dataset
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, StreamError
-from loadax.testing import FaultySource, check_source
+from loadax.testing import check_source
+from tests.faulty import FaultySource
 from tests.limits import examples
 from tests.sources.chunked import ChunkedSource
 

@@ -103,10 +103,6 @@ def _make_rows(folder: Path) -> None:
     np.save(folder / "seed.npy", np.array([3, 5, 8]))
 
 
-def _read_rows(folder: Path) -> Dataset:
-    return loadax.from_arrays(_arrays()).exclude(folder / "seed.npy")
-
-
 def _read_array_record(folder: Path) -> Dataset:
     return loadax.from_array_record(folder / "seed.array_record")
 
@@ -398,7 +394,6 @@ FORMATS: dict[str, Format] = {
     "record": Format(_make_record, _read_record, "seed.jsonl", mutate_jsonl),
     "npy": Format(_make_npy, lambda folder: loadax.from_npy(folder / "seed.npy"), "seed.npy"),
     "npy tokens": Format(_make_rows, lambda folder: loadax.from_tokens(folder / "seed.npy", 2), "seed.npy"),
-    "npy rows": Format(_make_rows, _read_rows, "seed.npy"),
     "megatron": Format(_make_megatron, _read_megatron, "seed.idx"),
     "tar": Format(_make_tar, _read_tar, "seed.tar", mutate_tar),
     "gnu tar": Format(_make_gnu_tar, _read_tar, "seed.tar", mutate_tar),

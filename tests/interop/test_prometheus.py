@@ -129,16 +129,6 @@ def test_step_follows_batch_sizes_and_set_state() -> None:
         assert (scrape(exporter)["loadax_step"], scrape(exporter)["loadax_steps_total"]) == (5, 1)
 
 
-def test_replay_is_exported_until_it_is_collected() -> None:
-    replay = loader().replay()
-    with serve(replay) as exporter:
-        next(replay)
-        assert scrape(exporter)["loadax_steps_total"] == 1
-        del replay
-        gc.collect()
-        assert scrape(exporter) == {}
-
-
 def test_listens_on_loopback_until_closed() -> None:
     exporter = serve(loader())
     assert exporter.url == f"http://127.0.0.1:{exporter.port}/metrics"

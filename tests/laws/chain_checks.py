@@ -21,7 +21,8 @@ from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
-from loadax.testing import FaultySource, check_source
+from loadax.testing import check_source
+from tests.faulty import FaultySource
 from tests.laws.chain_choices import EPOCHS, Choices, Tally
 from tests.laws.chain_rows import Row, Stores, assert_batch, assert_row, each_leaf, form, leaves, placeable, stacked
 from tests.laws.chain_verbs import Chain, Visit

@@ -23,7 +23,7 @@ import loadax
 from loadax import Dataset
 from loadax.errors import LeafError
 from loadax.protocols import Integers
-from loadax.testing import FaultySource
+from tests.faulty import FaultySource
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair
 

@@ -12,7 +12,7 @@ import pytest
 
 from loadax import concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
-from loadax.testing import FaultySource
+from tests.faulty import FaultySource
 from tests.limits import HANG
 from tests.row_index.filters import ROWS, SMALL, VALUES, counted, data, files, rows_of, small
 

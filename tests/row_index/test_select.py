@@ -1,7 +1,6 @@
 """`select` and `ds[[…]]`: listed positions, as NumPy indexes an array."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,13 +36,6 @@ def test_it_is_numpys_indexing(rows: Any) -> None:
         assert chosen.order.visits(np.full(len(chosen), epoch), order).rows.tolist() == whole[expected].tolist()
 
 
-def test_a_file_of_positions(tmp_path: Path) -> None:
-    np.save(tmp_path / "chosen.npy", np.array([7, -1, 7], np.int16))
-    (tmp_path / "chosen.txt").write_text("7\n-1 # the last\n7\n")
-    for path in tmp_path.iterdir():
-        assert rows_of(data().select(path)) == [7, 499, 7]
-
-
 def test_a_range_keeps_no_list() -> None:
     assert data().select(range(10, 400, 3)).describe() == data()[10:400:3].describe()
     assert isinstance(data().select(range(-5, 0)).order, Sliced)
@@ -67,7 +59,8 @@ def test_the_callers_list_may_change() -> None:
         ([1.0], r"rows contains float64; pass row numbers, as integers"),
         (["3"], r"rows contains <U1"),
         ([2**70], r"rows contains object"),
-        (3, r"rows=3: pass row numbers, or the path"),
+        (3, r"rows=3: pass a list or an array of row numbers"),
+        ("chosen.npy", r"rows='chosen.npy' is a path; pass the numbers in it: numpy\.load\(path\)"),
         ([[1, 2]], r"rows has 2 dimensions: int64\[1, 2\]; pass a flat list, such as rows\.reshape\(-1\)"),
         (np.ones(499, bool), r"rows is a mask of 499 bools, and the dataset has 500 rows; pass one for each row"),
         ({3, 1}, r"rows=\{1, 3\} is a set, which has no order; pass sorted\(rows\)"),

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P, Sing
 
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
-from loadax.sharding import DataPartitionType, data_parallel, logical_specs, plan_mesh
+from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
 from loadax.sharding.partition import resolve_partition
 
 SHAPES = {"image": (16, 4, 8), "label": (16,), "nested": {"mask": (16, 8)}}
@@ -88,25 +88,9 @@ def test_none_is_the_rows_over_the_only_axis() -> None:
     assert resolve(None, plan_mesh({"x": 4}, hosts=2)) == [P("x")] * 3
 
 
-@pytest.mark.parametrize(
-    ("rules", "spec"),
-    [
-        ((("batch", "data"), ("batch", "model")), P("data")),
-        ([["batch", "absent"], ["embed", "data"], ["batch", "model"]], P("model")),
-        ((("batch", ("data", "absent")), ("batch", ("model", "data"))), P(("model", "data"))),
-        ((("batch", None), ("batch", "data")), P(None)),
-    ],
-)
-def test_the_first_rule_for_batch_whose_axes_are_there_is_taken(rules: Any, spec: P) -> None:
-    assert resolve(rules) == [spec] * 3
-
-
-def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
+def test_a_tuple_of_specs_is_a_prefix() -> None:
     structure = flatten((0, 0))[1]
     assert resolve_partition((P("data"), P()), structure, [(4,), (4,)], PLANNED) == [P("data"), P()]
-
-
-NO_RULE = (("batch", "x"), ("embed", "model"))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +119,7 @@ NO_RULE = (("batch", "x"), ("embed", "model"))
             PartitionError,
             "axes: leave them out of host data",
         ),
-        (NO_RULE, PartitionError, "has no rule for 'batch' with axes of the mesh, which are {'data': 2,"),
+        ((("batch", "data"), ("embed", "model")), ArgumentError, "partition: "),
         ("data", ArgumentError, "leaf ['image']: its partition is 'data', a str: write P('data')"),
         ({"image": P(), "label": P()}, ArgumentError, "the keys are ['image', 'label']; pass those of the data: ['im"),
         (3, ArgumentError, "3 is unexpected"),
@@ -172,45 +156,14 @@ def test_a_leaf_without_dims_takes_any_spec_meant_for_several() -> None:
     assert resolve_partition(P("data"), structure, [(), (4,)], PLANNED) == [P(), P("data")]
 
 
-@pytest.mark.parametrize(
-    ("names", "spec"),
-    [
-        (("batch", "length", "embed"), P("data", None, "model")),
-        (("embed", "batch"), P("model", "data")),
-        (("batch", None, "unheard of"), P("data", None, None)),
-        (("heads", "embed"), P("model", None)),  # the axis is used up by the earlier rule
-        (("wide",), P(("data", "model"))),
-        ((), P()),
-        (P("batch"), P("data")),
-    ],
-)
-def test_logical_names(names: Any, spec: P) -> None:
-    rules = (
-        ("length", None), ("length", "data"), ("heads", "model"), ("batch", "absent"), ("batch", "data"),
-        ("embed", "model"), ("wide", ["data", "model"]),
-    )  # fmt: skip
-    assert logical_specs({"x": names}, rules, PLANNED) == {"x": spec}
-    assert logical_specs(names, rules, real_mesh()) == spec
-
-
-def test_logical_names_are_those_of_flax() -> None:
+def test_specs_of_logical_names_are_those_of_flax() -> None:
     flax = pytest.importorskip("flax.linen")
-    rules = (("batch", "data"), ("embed", "model"), ("heads", "model"), ("batch", "model"), ("length", None))
-    for names in (
-        ("batch", "embed"),
-        ("heads", "embed"),
-        ("embed", "heads", "batch"),
-        ("length", "batch"),
-        (None, "heads"),
-    ):
-        assert logical_specs(names, rules, PLANNED) == flax.logical_to_mesh_axes(names, rules)
-
-
-def test_logical_errors() -> None:
-    with pytest.raises(ArgumentError, match=r"rules=\[\]: pass pairs of a logical name and mesh axes"):
-        logical_specs(("batch",), [], PLANNED)
-    with pytest.raises(ArgumentError, match=r"the logical names \('batch', 'batch'\) contain one of them twice"):
-        logical_specs(("batch", "batch"), (("batch", "data"),), PLANNED)
+    rules = (("batch", "data"), ("embed", "model"))
+    partition = flax.logical_to_mesh({"x": P("batch", "embed"), "y": P("batch")}, rules)  # as the docs say
+    structure = flatten({"x": 0, "y": 0})[1]
+    assert resolve_partition(partition, structure, [(8, 4), (8,)], PLANNED) == [P("data", "model"), P("data")]
+    with pytest.raises(ArgumentError, match="partition: "):
+        resolve_partition(rules, structure, [(8, 4), (8,)], PLANNED)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class TestNoRegularFile:
         with pytest.raises(SourceError, match=r"a\.bin: the file can't be memory-mapped"):
             tokens.read([0])
 
-    def test_offsets_indices_and_lists_of_rows(self, special: Callable[[str], Path]) -> None:
+    def test_offsets_and_indices(self, special: Callable[[str], Path]) -> None:
         rows = loadax.from_arrays(np.arange(4))
         index = special("index")
         if not index.is_dir():
@@ -68,9 +68,6 @@ class TestNoRegularFile:
                 rows.filter(bool, index=index, progress=False)
         with pytest.raises(SourceError, match=r"index .*filter\.json can't be read: "):
             rows.filter(bool, index=special("filter.json").parent, progress=False)
-        for name in ("rows.npy", "rows.txt"):
-            with pytest.raises(LoadaxError):
-                rows.exclude(special(name))
         with pytest.raises(LoadaxError):
             loadax.from_documents(np.arange(4), special("offsets.npy"))
 
@@ -182,8 +179,6 @@ def test_damaged_headers_of_npy_files(header: bytes, tmp_path: Path) -> None:
         loadax.from_npy(path)
     with pytest.raises(SourceError, match=r"a\.npy"):
         loadax.from_tokens(path, 4)
-    with pytest.raises(LoadaxError, match=r"a\.npy"):
-        loadax.from_arrays(np.arange(20)).exclude(path)
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")

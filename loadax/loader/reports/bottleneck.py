@@ -2,9 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import NamedTuple, final
 
 from jax.sharding import Mesh
 
@@ -12,9 +11,6 @@ from loadax.core.formatting import percent_text, short_name, size_text
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
-
-# Formats an argument in advice, from its name and optionally its value.
-Spelling: TypeAlias = Callable[..., str]
 
 _NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy
@@ -26,7 +22,7 @@ _WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its 
 _SLEEPS = 0.1  # below this share, it could not use more CPU even on an idle machine
 _ONE, _NOT_TWO = 0.4, 1.25  # busy cores of threads that hold the GIL in turn
 _SLOWS = 0.1  # cores: from here on, Python code on threads slows down the training step
-_ASK = "ask loader.headroom(step)"
+_ALONE = "measure the step alone: reuse one batch"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
 
@@ -71,7 +67,6 @@ class Report:
         shares: Shares of the loader's work, by stage, from the third step on.
         step_seconds: Seconds per step, waiting and training.
         stats: Measurements.
-        loader: Properties of the loader.
         look: Where to see more, appended by `str()`.
         hosts: Which host waits longest for data, if that was asked for; also appended.
     """
@@ -83,7 +78,6 @@ class Report:
     shares: dict[str, float]
     step_seconds: float
     stats: Stats
-    loader: LoaderInfo
     look: str | None = None
     hosts: str | None = None
 
@@ -95,18 +89,12 @@ class Report:
     __repr__ = __str__
 
 
-def keyword(name: str, value: Any = None) -> str:
-    """Formats an argument as Python code: `num_workers`, `num_workers=4`."""
-    return name if value is None else f"{name}={value!r}"
-
-
-def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = keyword) -> Report:
+def report(stats: Stats, loader: LoaderInfo | None = None) -> Report:
     """Reports on a run.
 
     Args:
         stats: Measurements of an iterator.
         loader: Properties of the loader. None: unknown.
-        spelling: Formats arguments in advice.
 
     Examples:
         >>> from loadax import Stats
@@ -125,7 +113,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
     def verdict(
         sentence: str, share: float | None, stage: str | None = None, advice: str | None = None, look: str | None = None
     ) -> Report:
-        return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, loader, look)
+        return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, look)
 
     if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
         first = f"; the first batch took {stats.first:.2f} s" if stats.steps else ""
@@ -137,7 +125,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         if slowing is None:
             return verdict(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
         stage, cores = slowing
-        advice = f"try {spelling('worker_type', 'process')}, or {_ASK}"
+        advice = f"try worker_type='process', or {_ALONE}"
         busy = f"{_what(stage, loader)} {_verb('keep', stage, loader)} {percent_text(cores)} of a core busy on threads"
         slows = f"{busy}: if it is Python code, it slows the step itself"
         return verdict(f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice)
@@ -147,13 +135,13 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         pause = f"{once} ({stats.longest:.2f} s): a pause, not the loader's speed"
         return verdict(f"{waited}, {pause}", share, look="look at what ran then with it.timeline('run.json')")
     if work.no_room > _MOST_OF_IT * work.wait:
-        advice = f"pass {spelling('prefetch_bytes')} of more than {size_text(stats.prefetch_bytes)}"
+        advice = f"pass prefetch_bytes of more than {size_text(stats.prefetch_bytes)}"
         idle = "workers are idle, because there is no room to read ahead"
         return verdict(f"{waited}: {idle}; {advice}", share, "memory", advice)
     stage = max(shares, key=lambda stage: shares[stage])
-    finding, advice = _advice(work, stage, seconds[stage], loader, spelling)
+    finding, advice = _advice(work, stage, seconds[stage], loader)
     takes = f"{_what(stage, loader)} {_verb('take', stage, loader)} {percent_text(shares[stage])} of the work"
-    return verdict(f"{waited}: {takes} {workers_text(stats)}{finding}; {advice}{_first(stats)}", share, stage, advice)
+    return verdict(f"{waited}: {takes} {_workers_text(stats)}{finding}; {advice}{_first(stats)}", share, stage, advice)
 
 
 def _first(stats: Stats) -> str:
@@ -176,7 +164,7 @@ def _verb(verb: str, stage: str, loader: LoaderInfo) -> str:
     return verb if stage == "transform" and len(loader.maps) > 1 else f"{verb}s"
 
 
-def workers_text(stats: Stats) -> str:
+def _workers_text(stats: Stats) -> str:
     """Text such as `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
@@ -184,7 +172,7 @@ def workers_text(stats: Stats) -> str:
     return f"on {stats.workers} {one if stats.workers == 1 else more}"
 
 
-def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelling: Spelling) -> tuple[str, str]:
+def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tuple[str, str]:
     """Finding about a stage, to follow "takes 81% of the work", and advice."""
     workers, at_work, cores = stats.workers, stats.at_work, stats.cores
     running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds) / (seconds or 1.0)
@@ -198,23 +186,23 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
     }.get(stage, "keep the data in the dtypes that batches have")
     # Condition, finding, advice: the first rule whose condition is true applies.
     rules = (
-        (workers == 0, "", f"leave {spelling('num_workers')} out, so that it is done while training goes on"),
+        (workers == 0, "", "leave num_workers out, so that it is done while training goes on"),
         (
             stage == "place" and stats.prefetch == 0,
             ", when it is asked for",
-            f"leave {spelling('prefetch')} out, so that batches are placed ahead",
+            "leave prefetch out, so that batches are placed ahead",
         ),
         (
             stage == "place" and loader.wide,
             "",
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
-        (stage == "place", "", f"{_ASK} what a faster loader would gain"),
+        (stage == "place", "", _ALONE),
         (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),
             ", of which one at a time runs, as code that holds the GIL does",
-            f"try {spelling('worker_type', 'process')}",
+            "try worker_type='process'",
         ),
         (at_work < stats.tried, f" ({at_work} at work: {stats.tried} brought less than a tenth more)", less),
         # A stage with hardly any CPU time does not wait for a core.
@@ -223,13 +211,13 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
             f"; the {cores} cores are busy with other work too",
             "give the loader its own cores",
         ),
-        (at_work < workers, f" ({at_work} at work so far)", f"try {spelling('num_workers', workers)}"),
+        (at_work < workers, f" ({at_work} at work so far)", f"try num_workers={workers}"),
         (
             running < _WAITS,
             f" and mostly waits ({percent_text(running)} of that is processor time)",
-            f"try {spelling('num_workers', 2 * workers)}",
+            f"try num_workers={2 * workers}",
         ),
-        (workers < cores, f", and the machine has {cores} cores", f"try {spelling('num_workers', cores)}"),
+        (workers < cores, f", and the machine has {cores} cores", f"try num_workers={cores}"),
         (True, "", less),
     )
     return next((finding, advice) for holds, finding, advice in rules if holds)

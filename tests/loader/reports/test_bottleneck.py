@@ -1,6 +1,5 @@
 """Reports: a table of statistics and sentences, and loaders that are slow in each way."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,8 @@ NOTHING, DECODE, IN_PYTHON = LoaderInfo(), LoaderInfo(("decode",)), LoaderInfo(p
 
 READ = "reading the source takes 100% of the work on 2 threads"
 GIL = "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
-SLOWS = "if it is Python code, it slows the step itself; try worker_type='process', or ask loader.headroom(step)"
+ALONE = "measure the step alone: reuse one batch"
+SLOWS = f"if it is Python code, it slows the step itself; try worker_type='process', or {ALONE}"
 FAST = ": the loader is not the bottleneck"
 GIL_BOUND = {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0}
 PROCESSES = {"worker_type": "process", "cpu": 3.0}
@@ -154,10 +154,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
     "placing of narrow dtypes, or on CPU": (
         {"place": 9.0, "read": 1.0, "prefetch": 2},
         NOTHING,
-        (
-            ": placing on the devices takes 90% of the work on 2 threads; "
-            "ask loader.headroom(step) what a faster loader would gain"
-        ),
+        (f": placing on the devices takes 90% of the work on 2 threads; {ALONE}"),
     ),
     "placing late": (
         {"place": 9.0, "read": 1.0, "prefetch": 0},
@@ -222,7 +219,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_verdict_and_spelling_of_arguments(case: str) -> None:
+def test_verdict_and_advice(case: str) -> None:
     figures, loader, sentence = TABLE[case]
     found = report(Stats(**figures), loader)
     assert found.verdict == sentence
@@ -230,14 +227,6 @@ def test_verdict_and_spelling_of_arguments(case: str) -> None:
     assert repr(found) == str(found) == sentence + look
     assert found.advice is None or found.advice in sentence
     assert sum(found.shares.values()) == pytest.approx(1.0 if any(found.shares.values()) else 0.0)
-    respelled = report(
-        Stats(**figures), loader, lambda name, value=None: f"<{name}>" if value is None else f"<{name} {value}>"
-    )
-    spelled = re.findall(r"<(\w+)(?: (\w+))?>", respelled.verdict)
-    names = re.findall(r"\b(num_workers|worker_type|prefetch_bytes|prefetch)\b", sentence)
-    assert [name for name, _ in spelled] == names
-    assert all(value in sentence for _, value in spelled)
-    assert "=" not in respelled.verdict
 
 
 def test_numbers_of_a_report() -> None:
@@ -248,7 +237,7 @@ def test_numbers_of_a_report() -> None:
     assert found.shares == pytest.approx({"read": 0.19, "transform": 0.81, "assemble": 0.0, "place": 0.0})
     assert found.step_seconds == pytest.approx(0.1)
     assert found.stats == Stats(**figures)
-    slows = "try worker_type='process', or ask loader.headroom(step)"
+    slows = f"try worker_type='process', or {ALONE}"
     for case, bottleneck, advice in (
         ("nothing yet", None, None),
         ("not the bottleneck", None, None),
@@ -323,7 +312,7 @@ SLOW: dict[str, tuple[Callable[[Machine], Dataloader], float, str, str]] = {
         lambda machine: Dataloader(decoded(machine), 16, num_epochs=None, num_workers=1),
         0.02,
         "transform",
-        "try worker_type='process', or ask loader.headroom(step)",
+        f"try worker_type='process', or {ALONE}",
     ),
     "workers without room": (  # a step of one row can't be split into pieces
         lambda machine: Dataloader(from_source(Sleepy(machine)), 1, mesh=ONE, num_workers=4, prefetch_bytes=20),

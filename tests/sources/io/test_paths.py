@@ -21,7 +21,6 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     "cache": lambda path: loadax.from_arrays(np.arange(4)).cache(path, progress=False),
     "filter": lambda path: loadax.from_arrays(np.arange(4)).filter(lambda x: x >= 0, index=path, progress=False),
     "pack": lambda path: loadax.from_source([np.arange(4)]).pack(4, index=path, progress=False),
-    "exclude": lambda path: loadax.from_arrays(np.arange(4)).exclude(path),
     "from_npy(cache=)": lambda path: loadax.from_npy("http://127.0.0.1:9/a.npy", cache=path),
 }
 
@@ -37,7 +36,7 @@ def test_what_can_be_no_path(opener: str, path: str) -> None:
     assert "\0" not in str(caught.value)
 
 
-@pytest.mark.parametrize("opener", [name for name in OPENERS if name != "exclude" and name not in SAMPLES])
+@pytest.mark.parametrize("opener", [name for name in OPENERS if name not in SAMPLES])
 @pytest.mark.parametrize("path", [3, 2.5, b"bytes", object()])
 def test_what_is_no_path(opener: str, path: Any) -> None:
     with pytest.raises(LoadaxError):

@@ -43,13 +43,11 @@ class Footer(NamedTuple):
         columns: Columns of the file; files of equal schemas share them.
         encrypted: Indices of the encrypted leaves.
         nulls: Of each leaf with nulls, where statistics tell: the first row group with some, and their number.
-        remote: Bytes of the footer of a remote file; None for a local file.
     """
 
     columns: "FileColumns"
     encrypted: frozenset[int]
     nulls: Mapping[int, "tuple[RowGroup, int]"]
-    remote: bytes | None
 
 
 class FileColumns(NamedTuple):
@@ -111,12 +109,12 @@ class ParquetFiles:
         self._files: Files | CachedFiles = files if files.cache is None or not far else CachedFiles(files, extents)
         self.far = bool(far)
         self._reset()
-        tails = dict(zip(far, self._tails(self._files, list(far)), strict=True))
+        self._remote = dict(zip(far, self._tails(list(far)), strict=True))  # bytes of the footers of remote files
         known: list[FileColumns] = []
 
         def described(first: int) -> list[tuple[Footer, list[RowGroup]]]:
             some = range(first, min(first + _SOME, len(self.locations)))
-            return [self._footer(files, file, tails.get(file), columns, known) for file in some]
+            return [self._footer(file, columns, known) for file in some]
 
         with thread_pool(_THREADS, "loadax-footers") as pool:
             found = list(chain.from_iterable(pool.map(described, range(0, len(self.locations), _SOME))))
@@ -212,43 +210,42 @@ class ParquetFiles:
         self._parsed: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def _tails(self, files: Files | CachedFiles, indices: Sequence[int]) -> list[bytes]:
-        """The footers of files: one request for each, and another one for a footer of more than 64 KiB."""
+    def _tails(self, indices: Sequence[int]) -> list[bytes]:
+        """The footers of remote files: one request for each, and another one for a footer of more than 64 KiB."""
         locations, ends = [self.locations[file] for file in indices], [self._infos[file].size for file in indices]
         starts = [max(0, end - _TAIL) for end in ends]
-        tails = files.read(list(map(ByteRange, locations, starts, ends)))
+        tails = self._files.read(list(map(ByteRange, locations, starts, ends)))
         long = [index for index, tail in enumerate(tails) if _footer_size(tail) > len(tail)]
         begins = [max(0, ends[index] - _footer_size(tails[index])) for index in long]
         longer = [ByteRange(locations[index], begin, starts[index]) for index, begin in zip(long, begins, strict=True)]
-        for index, begin in zip(long, files.read(longer), strict=True):
+        for index, begin in zip(long, self._files.read(longer), strict=True):
             tails[index] = begin + tails[index]
         return [tail[-_footer_size(tail) :] for tail in tails]
 
     def _footer(
-        self, files: Files, file: int, tail: bytes | None, columns: Collection[str] | None, known: list[FileColumns]
+        self, file: int, columns: Collection[str] | None, known: list[FileColumns]
     ) -> tuple[Footer, list[RowGroup]]:
         """What a footer says, and the row groups with rows. `known` gets the columns of each schema."""
-        content = self._tails(files, [file])[0] if tail is None else tail
-        with self._named(file):
-            opened = _reader(pa.BufferReader(content))
+        with self._named(file), self._source(file) as source:
+            opened = _reader(source)
             metadata = opened.metadata
+            source.seek(source.size() - _END)
             # Only footers with encrypted columns are followed by a signature.
-            signed = _footer_size(content) - _END > metadata.serialized_size
+            signed = _footer_size(source.read(_END)) - _END > metadata.serialized_size
             encrypted = _encrypted(metadata) if signed else frozenset()
             with self._lock:
                 shared = _file_columns(opened.schema_arrow, columns, known)
                 self._remember(self._parsed, file, metadata)
             groups = _row_groups(file, metadata)
             nulls = _nulls(metadata, groups, [index for index in shared.flat if index not in encrypted])
-        return Footer(shared, encrypted, nulls, tail), groups
+        return Footer(shared, encrypted, nulls), groups
 
     def _metadata(self, file: int) -> Any:
         with self._lock:
             metadata = self._parsed.get(file)
         if metadata is None:
-            remote = self._footers[file].remote
             with self._named(file):
-                metadata = _reader(self._local(file) if remote is None else pa.BufferReader(remote)).metadata
+                metadata = _reader(self._source(file)).metadata
                 groups = _row_groups(file, metadata)
             first, end = np.searchsorted(self.groups["file"], [file, file + 1])
             if groups != self.groups[first:end].tolist():
@@ -261,7 +258,7 @@ class ParquetFiles:
     def _opened(self, file: int, parts: dict[int, bytes]) -> Iterator[Any]:
         """A reader that no other thread uses, since pyarrow's have a position."""
         location, metadata = self.locations[file], self._metadata(file)
-        if self._footers[file].remote is not None:
+        if file in self._remote:
 
             def fetch(start: int, stop: int) -> bytes:
                 return self._files.read([ByteRange(location, start, stop)])[0]
@@ -278,7 +275,7 @@ class ParquetFiles:
             if self._infos[file] != (status.st_size, str(status.st_mtime_ns).encode()):
                 raise changed(location)
             if reader is None:
-                reader = _reader(self._local(file), metadata)
+                reader = _reader(self._source(file), metadata)
             yield reader
         with self._lock:
             self._remember(self._idle, file, reader)
@@ -296,7 +293,7 @@ class ParquetFiles:
 
     def _ranges(self, group: RowGroup, columns: Sequence[Names]) -> list[ByteRange]:
         """Byte ranges of column chunks of a row group; none for a local file."""
-        if self._footers[group.file].remote is None:
+        if group.file not in self._remote:
             return []
         chunks = self._metadata(group.file).row_group(group.number)
         spans = [_span(chunks.column(index)) for index in self._indices(group.file, columns)]
@@ -324,9 +321,10 @@ class ParquetFiles:
             return () if names[0] in self.partitions else leaves[names]
         return self._leaves(file, names[:-1])  # a struct of nothing but nulls may have no members
 
-    def _local(self, file: int) -> Any:
-        """A local file, open; by bytes, since names need not be UTF-8."""
-        return pa.OSFile(os.fsencode(self.locations[file]))
+    def _source(self, file: int) -> Any:
+        """A local file, open; by bytes, since names need not be UTF-8. Of a remote file its footer."""
+        remote = self._remote.get(file)
+        return pa.OSFile(os.fsencode(self.locations[file])) if remote is None else pa.BufferReader(remote)
 
     @contextmanager
     def _named(self, file: int) -> Iterator[None]:

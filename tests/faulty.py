@@ -35,7 +35,7 @@ class FaultySource(WrapperSource):
     Examples:
         >>> import numpy as np
         >>> from loadax import from_arrays
-        >>> from loadax.testing import FaultySource
+        >>> from tests.faulty import FaultySource
         >>> source = FaultySource(from_arrays(np.arange(4)), {2: OSError("the disk is gone")}, times=1)
         >>> source.read(np.array([1, 2]))
         Traceback (most recent call last):
