@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         from_zarr,
         write_zarr,
     )
+    from loadax.loader.buckets import Buckets
     from loadax.loader.chain import LoaderChain, chain
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {  # of names that are not in `loadax.io`
+    "Buckets": "loadax.loader.buckets",
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
@@ -70,6 +72,7 @@ _HOME = {  # of names that are not in `loadax.io`
 _MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
+    "Buckets",
     "DataIterator",
     "Dataloader",
     "Dataset",

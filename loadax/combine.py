@@ -1,6 +1,5 @@
 """Combines datasets: `concat`, `mix` and `zip`."""
 
-import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,8 @@ from loadax.dataset import Dataset, zipped
 from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
-from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
+from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop, whole_weights
 from loadax.sources.library import comes_from
-
-_MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th
 
 
 def concat(datasets: Sequence[Any]) -> Dataset:
@@ -217,25 +214,9 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
     exact = [_fraction(weight, f"{label}[{names[index]!r}]") for index, weight in enumerate(given)]
-    scale = math.lcm(*(weight.denominator for weight in exact))
-    whole = [weight.numerator * (scale // weight.denominator) for weight in exact]
-    divisor = math.gcd(*whole)
-    if not divisor:
+    if not any(exact):
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    if sum(whole) // divisor > _MOST_UNITS:
-        return _rounded(whole)
-    return tuple(weight // divisor for weight in whole)
-
-
-def _rounded(weights: list[int]) -> tuple[int, ...]:
-    """Weights as shares in 65,536ths, by largest remainders; positive shares get at least one."""
-    total = sum(weights)
-    units = [max(weight * _MOST_UNITS // total, 1) if weight else 0 for weight in weights]
-    missing = _MOST_UNITS - sum(units)
-    by_remainder = sorted(range(len(weights)), key=lambda part: units[part] * total - weights[part] * _MOST_UNITS)
-    for part in by_remainder[: max(missing, 0)]:
-        units[part] += 1
-    return tuple(units)
+    return whole_weights(exact)
 
 
 def _fraction(value: Any, label: str) -> Fraction:

@@ -75,6 +75,7 @@ TOPICS = {
         "A `Dataloader` turns a dataset into batches on a mesh; its iterators hold the state of a run.",
         (
             "loadax.Dataloader",
+            "loadax.Buckets",
             "loadax.chain",
             "loadax.LoaderChain",
             "loadax.DataIterator",

@@ -24,6 +24,7 @@ from loadax.core.distributed import this_process
 from loadax.core.replacements import DATALOADER, missing_attribute
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.buckets import Buckets
 from loadax.loader.device.device_map import DeviceMap
 from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
@@ -42,7 +43,8 @@ from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
-from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.batches import Remainder
+from loadax.plan.buckets import RunPlan
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import Skips, step_ranges
 from loadax.protocols import Integers, Tree
@@ -87,7 +89,8 @@ class Dataloader:
                 `__getitem__`.
         batch_size: Rows of the global batch over all hosts; the mesh never changes it. Or a schedule by step, such as
             `{0: 256, 10_000: 1024}`, where each size is used until the next one starts. The step function is compiled
-            once per size; `specs` lists the shapes.
+            once per size; `specs` lists the shapes. Or `loadax.Buckets`: rows of similar length in each step, padded to
+            the length of their bucket.
         mesh: Mesh that batches are placed on. None: the current mesh when iteration starts (`jax.set_mesh` or
             `with mesh:`), else the current mesh when the loader was made, else all devices on one axis "data". A
             `loadax.sharding.plan_mesh` works for everything but placing.
@@ -168,7 +171,7 @@ class Dataloader:
     def __init__(
         self,
         data: Any,
-        batch_size: int | Mapping[int, int],
+        batch_size: int | Mapping[int, int] | Buckets,
         *,
         mesh: Mesh | PlannedMesh | None = None,
         partition: Any = None,
@@ -352,7 +355,7 @@ class Dataloader:
         alone = self._pipeline.options.shard is None and this_process().count == 1  # nothing is placed
         positions = np.arange(self._plan.batch_size) if alone else self._positions(0)
 
-        def target(plan: BatchPlan) -> Target:
+        def target(plan: RunPlan) -> Target:
             pipeline = replace(self._pipeline.on_host(), plan=plan)
             shard = pipeline.host_shard(positions, 0, pipeline.form(0).host_batch)
             return Target(pipeline, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
@@ -578,7 +581,7 @@ class Dataloader:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
         return self._with_plan(skipping)
 
-    def _with_plan(self, plan: BatchPlan) -> "Dataloader":
+    def _with_plan(self, plan: RunPlan) -> "Dataloader":
         made = object.__new__(Dataloader)
         vars(made).update(vars(self), _plan=plan, _pipeline=replace(self._pipeline, plan=plan))
         made._begin_runs()
@@ -615,9 +618,7 @@ class Dataloader:
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
-        sizes = ", ".join(f"{first}: {size}" for first, size in self._plan.schedule)
-        shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
-        return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
+        return f"Dataloader({self.dataset!r}, batch_size={self._arguments['batch_size']!r}, {steps})"
 
     def _mesh_here(self) -> Mesh | PlannedMesh | None:
         """The mesh for the calling thread, which must be the caller's; None: there is none yet."""

@@ -1,6 +1,6 @@
 """BatchPipeline: makes batch producers from the dataset, the options and the mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -22,11 +22,12 @@ from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_sh
 from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
+from loadax.loader.buckets import Buckets, bucketed
 from loadax.loader.device.cache import DeviceCache, check_fixed
 from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
-from loadax.loader.execution.producer import BatchProducer, Finish
+from loadax.loader.execution.producer import BatchProducer, BucketProducer, Finish
 from loadax.loader.mask_errors import masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
@@ -43,8 +44,10 @@ from loadax.loader.row_costs import costs_of
 from loadax.loader.streams.run import LaneStates, StreamRun
 from loadax.loader.workers.job import remember_unread
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
+from loadax.plan.buckets import BucketPlan, RunPlan
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.protocols import Integers, Tree
+from loadax.reader import Reader
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import plan_mesh
 
@@ -82,13 +85,13 @@ def _missing_of(dataset: Dataset) -> list[str | bytes | None]:
 
 
 def forms_of(
-    dataset: Dataset, lengths: Schedule[int] | None, generated_leaves: Sequence[str], host_leaves: Sequence[str]
+    dataset: Dataset, datasets: Schedule[Dataset], generated_leaves: Sequence[str], host_leaves: Sequence[str]
 ) -> tuple[BatchForm, Schedule[BatchForm]]:
     """The form of batches with whole sequences, and the forms by step.
 
     Args:
         dataset: Dataset of the rows.
-        lengths: Schedule of the sequence length. None: whole sequences.
+        datasets: Datasets of batches by step, cropped or padded.
         generated_leaves: Names of the generated leaves.
         host_leaves: Names of the leaves that are not placed.
     """
@@ -97,11 +100,11 @@ def forms_of(
     def form(data: Dataset) -> BatchForm:
         return BatchForm(data, *batch_specs(data.spec, generated_leaves, host_leaves, missing))
 
-    whole = form(dataset)
-    if lengths is None:
-        return whole, ((0, whole),)
-    forms = {length: form(cut_to(dataset, length)) for length in {length for _, length in lengths}}
-    return whole, tuple((step, forms[length]) for step, length in lengths)
+    forms = {id(dataset): form(dataset)}
+    for _, data in datasets:
+        if id(data) not in forms:
+            forms[id(data)] = form(data)
+    return forms[id(dataset)], tuple((step, forms[id(data)]) for step, data in datasets)
 
 
 @final
@@ -117,7 +120,7 @@ class BatchPipeline:
         device_map: The user's function for devices, if there is one.
     """
 
-    plan: BatchPlan
+    plan: RunPlan
     whole: BatchForm
     forms: Schedule[BatchForm]
     options: LoaderOptions
@@ -162,7 +165,8 @@ class BatchPipeline:
 
     def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
         """The chunks that block shuffles keep open for a shard."""
-        plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
+        own = self.plan.of(self.plan.skips.left(segment.first))
+        plan = BatchPlan(own.order, segment.batch_size, None, "pad")
         return find_open_chunks(value_at(self.forms, segment.first).dataset.reader, plan, shard)
 
     def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
@@ -188,30 +192,69 @@ class BatchPipeline:
     def stream_run(self, states: LaneStates) -> StreamRun | None:
         """The lanes of the streams, to be read from saved states. None: there are no streams."""
         options = self.options.streams
-        return None if options is None else StreamRun(self.plan, self.whole.dataset.source, options, states)
+        return None if options is None else StreamRun(self.plan.of(0), self.whole.dataset.source, options, states)
 
     def producer(
-        self, shard: HostShard, step: int, executor: PieceExecutor, streams: StreamRun | None = None
-    ) -> BatchProducer:
-        """The producer of a step and of the following steps with the same shapes, on their shard."""
-        segment, end = self.plan.segment_of(step)
+        self,
+        shard: HostShard,
+        step: int,
+        executor: PieceExecutor,
+        streams: StreamRun | None = None,
+        shard_of: Callable[[int], HostShard] | None = None,
+    ) -> BatchProducer | BucketProducer:
+        """The producer of a step and of the following steps with the same shapes, on their shard.
+
+        With buckets, of all following steps, on the shards that `shard_of` gives for the first step of each bucket.
+        """
+        if isinstance(self.plan, BucketPlan):
+            assert shard_of is not None
+            return self._bucket_producer(self.plan, shard_of, executor)
+        end = self.plan.segment_of(step)[1]
         options = self.options
         if options.keep_on_device:
             gather = self._cache(shard, step).gather(shard)
             finish = self._finish(shard, gather)
             return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
-        reader = self.form(step).dataset.reader
-        chunks, columns = self.open_chunks(shard, segment), held_columns(reader, shard)
-        limits = options.prefetch_bytes, options.readers
-        reader = keep_open_chunks(reader, chunks, options.cache_bytes, columns, *limits)
+        reader = self._reader(shard, step, options.cache_bytes)
         if streams is not None:
             reader = streams.bind(reader)
         return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), streams, step)
 
+    def _bucket_producer(
+        self, plan: BucketPlan, shard_of: Callable[[int], HostShard], executor: PieceExecutor
+    ) -> BucketProducer:
+        firsts = {plan.bucket(plan.skips.whole_step(first)): first for first in plan.first_steps}
+        shards = [shard_of(first) for first in firsts.values()]
+        cache_bytes = None if (whole := self.options.cache_bytes) is None else whole // len(shards)
+        readers = tuple(self._reader(*each, cache_bytes) for each in zip(shards, firsts.values(), strict=True))
+        made = [
+            BatchProducer(
+                plan,
+                reader,
+                shard,
+                self.options,
+                executor,
+                plan.num_steps,
+                self._finish(shard),
+                step=first,
+                family=readers,
+            )
+            for reader, shard, first in zip(readers, shards, firsts.values(), strict=True)
+        ]
+        return BucketProducer(
+            dict(zip(firsts, made, strict=True)), lambda step: plan.bucket(plan.skips.whole_step(step))
+        )
+
+    def _reader(self, shard: HostShard, step: int, cache_bytes: int | None) -> Reader:
+        """The reader of a step, with the chunks kept that block shuffles keep open for a shard."""
+        reader, segment = self.form(step).dataset.reader, self.plan.segment_of(step)[0]
+        chunks, columns = self.open_chunks(shard, segment), held_columns(reader, shard)
+        return keep_open_chunks(reader, chunks, cache_bytes, columns, self.options.prefetch_bytes, self.options.readers)
+
     def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""
-        reader = self.form(step).dataset.reader
-        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
+        reader, finish = self.form(step).dataset.reader, self._finish(shard)
+        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, finish, step=step)
 
     def _finish(self, shard: HostShard, gather: DeviceGather | None = None) -> Finish:
         """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
@@ -240,19 +283,32 @@ def make_pipeline(given: Any) -> BatchPipeline:
     Raises:
         ArgumentError: If one can't be used.
     """
-    sizes = schedule("batch_size", given.batch_size)
+    buckets = given.batch_size if isinstance(given.batch_size, Buckets) else None
+    sizes = schedule("batch_size", 1 if buckets else given.batch_size)
     lengths = None if given.seq_len is None else schedule("seq_len", given.seq_len)
     sizes = sizes if lengths is None else together(sizes, lengths)
     dataset = as_dataset(given.data)
-    if isinstance(dataset.order, Mixed) and dataset.order.by_step:  # its weights change at positions from now on
+    if isinstance(dataset.order, Mixed) and dataset.order.by_step and not buckets:
+        # Its weights change at positions from now on.
         dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, given.num_epochs), dataset.maps)
+    epochs, remainder = given.num_epochs, given.remainder
+    epochs = None if epochs is None else integer("num_epochs", epochs)
+    plan: RunPlan | None = None
+    datasets: Schedule[Dataset] = ((0, dataset),)
+    if buckets:
+        plan, datasets = bucketed(given, dataset, epochs)
+        sizes = plan.schedule
     remember_unread(given.worker_type, given.num_workers, dataset.reader)
     masking = masking_of(given.on_error)
     rows = quarantined_rows(given.quarantine, dataset.reader.num_rows)
     if masking is not None or len(rows):
-        dataset = probe_readable(dataset, rows, masking is not None)
-    epochs, remainder = given.num_epochs, given.remainder
-    epochs = None if epochs is None else integer("num_epochs", epochs)
+        datasets = tuple((first, probe_readable(data, rows, masking is not None)) for first, data in datasets)
+    dataset = datasets[0][1]
+    if plan is not None:  # its order is that of all buckets
+        dataset = Dataset(dataset.source, plan.order, dataset.maps).probed_at(dataset.reader.first)
+    elif lengths is not None:
+        cut = {length: cut_to(dataset, length) for _, length in lengths}
+        datasets = tuple((step, cut[length]) for step, length in lengths)
     batch_sizes = [size for _, size in sizes]
     options = replace(loader_options(given, dataset, batch_sizes), masking=masking, quarantine=rows)
     if dataset.is_stream:
@@ -260,12 +316,13 @@ def make_pipeline(given: Any) -> BatchPipeline:
         if dataset.order.size >= ENDLESS:
             epochs, remainder = None, "drop"
     costs = costs_of(given.balance, dataset)
-    plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder, costs=costs)
+    if plan is None:
+        plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder, costs=costs)
     host_leaves = host_leaf_names(given.host_leaves, dataset.spec, options)
     if options.keep_on_device:
         check_fixed(dataset, options)
     padded = options.masks or given.remainder == "pad"
     generated_leaves = [MASK] * padded + [KEY] * (options.key_seed is not None)
-    forms = forms_of(dataset, lengths, generated_leaves, host_leaves)
+    forms = forms_of(dataset, datasets, generated_leaves, host_leaves)
     options = for_user_objects(options, dataset.reader)  # which may have opened something for the spec
     return BatchPipeline(plan, *forms, options, None if given.device_map is None else DevicePrograms(given.device_map))

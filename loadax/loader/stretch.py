@@ -206,7 +206,8 @@ class Stretch:
                 before.leave()
             if executor.closed:
                 executor = open_executor(options)
-            producer = self.caller.run(target.pipeline.producer, target.shard(like), like, executor, streams)
+            make = target.pipeline.producer
+            producer = self.caller.run(make, target.shard(like), like, executor, streams, target.shard)
             # Later stretches keep its result.
             tuner = WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
             self.autotuner: WorkerAutotuner = tuner if before is None else before.autotuner

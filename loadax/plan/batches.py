@@ -158,14 +158,18 @@ class BatchPlan:
         firsts = sorted({self.skips.left(segment.first) for segment in self.segments})
         return [step for step in firsts if self.num_steps is None or step < self.num_steps]
 
+    def changes(self, steps: range) -> list[int]:
+        """Those of `steps` at which the shapes of batches may change, the first one among them."""
+        return [steps.start, *(step for step in self.first_steps if steps.start < step < steps.stop)]
+
     def epoch_steps(self, epoch: int) -> range:
         """Steps of an epoch."""
         return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
 
-    def last_batch(self, epoch: int) -> tuple[int, int]:
-        """Batch size of the last whole step of an epoch, and the number of rows from its first one to the end."""
-        last = self._begin(epoch + 1) - 1
-        return self.batch_size_of(last), self.order.size - self.position_of_whole_step(last)[1]
+    def left_over(self, epoch: int) -> int:
+        """Number of rows that are left after the whole steps of an epoch; below 0: rows of padding in them."""
+        last = self._begin(epoch + 1) - 1  # the epoch may end with another batch size
+        return self.order.size - self.position_of_whole_step(last)[1] - self.batch_size_of(last)
 
     def _begin(self, epoch: int) -> int:
         """First whole step of an epoch."""
@@ -229,6 +233,14 @@ class BatchPlan:
         in_epoch = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, valid, strict=True)])
         costs = self.costs(self.order.visits(np.repeat(epochs, valid), in_epoch))
         return [arrangement(step) for step in np.split(costs, bounds)]
+
+    def of(self, step: int) -> "BatchPlan":  # noqa: ARG002 - as of `BucketPlan`
+        """The plan that a step is laid out by."""
+        return self
+
+    def local(self, step: int) -> int:
+        """Number of a step in that plan."""
+        return step
 
     def visits(self, step: int, positions: Integers | None = None) -> Visits:
         """Visits at `positions` of the batch (None: all), in that order; padding has row -1."""

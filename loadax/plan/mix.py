@@ -12,8 +12,10 @@ A schedule sets weights from given positions on. A position does not depend on w
 a part continues where it was when the weights change.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, final
 
@@ -142,7 +144,7 @@ class Mixed(BaseOrder):
             counted over all epochs.
         seed: Seed of the patterns.
         stop: End of an epoch: "first": before a part would start its next epoch; "all": when every part has finished
-            one; "never".
+            one; "never"; or a number of positions.
         by_step: Whether segments begin at steps instead, which only a run can convert: see `at_positions`.
         version: Version of the order within blocks, 1 or 2.
     """
@@ -152,7 +154,7 @@ class Mixed(BaseOrder):
     names: tuple[str, ...]
     segments: tuple[Segment, ...]
     seed: int
-    stop: Stop
+    stop: Stop | int
     by_step: bool = False
     version: int = 1
     varies = True
@@ -171,6 +173,8 @@ class Mixed(BaseOrder):
                 "the length of a mixture that is scheduled by step depends on the batch size: pass it to a Dataloader "
                 "as it is, without another verb after mix(), or schedule by example"
             )
+        if isinstance(self.stop, int):
+            return self.stop
         if self.stop == "never":
             return ENDLESS
         # A part that is an endless mixture never finishes an epoch.
@@ -369,3 +373,22 @@ class Mixed(BaseOrder):
             return pattern, np.zeros_like(pattern)
         turn = seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)
         return pattern, turn.astype(np.int64)
+
+
+def whole_weights(weights: Sequence[Fraction | int], most: int = 1 << 16) -> tuple[int, ...]:
+    """Weights of one block, not all zero, as integers without a common divisor.
+
+    They are exact, unless their sum would be above `most`: then that is their sum, by largest remainders, and positive
+    ones are at least 1.
+    """
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    whole = [weight.numerator * (scale // weight.denominator) for weight in weights]
+    total, divisor = sum(whole), math.gcd(*whole)
+    if total // divisor <= most:
+        return tuple(weight // divisor for weight in whole)
+    units = [max(weight * most // total, 1) if weight else 0 for weight in whole]
+    missing = most - sum(units)
+    by_remainder = sorted(range(len(whole)), key=lambda part: units[part] * total - whole[part] * most)
+    for part in by_remainder[: max(missing, 0)]:
+        units[part] += 1
+    return tuple(units)

@@ -153,9 +153,12 @@ Rule = tuple[Any, ...]
 Chosen = Callable[[Integers], NDArray[np.bool_]]
 
 
-def keep_rows(order: Order, rows: Integers, rule: Rule, arguments: str = "") -> Order:
-    """Keeps only the rows in the ascending list `rows`. Memory: about a byte per kept row, or two of few rows."""
-    return _keep(order, lambda fixed, first_row: _positions(fixed, first_row, rows), rule, arguments)
+def keep_rows(order: Order, rows: Integers, rule: Rule, arguments: str = "", first_row: int = 0) -> Order:
+    """Keeps only the rows in the ascending list `rows`. Memory: about a byte per kept row, or two of few rows.
+
+    Row r of the order is `first_row + r` in the list.
+    """
+    return _keep(order, lambda fixed, first_row: _positions(fixed, first_row, rows), rule, arguments, first_row)
 
 
 def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
@@ -163,10 +166,13 @@ def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Orde
     return _keep(order, lambda fixed, first_row: _where(fixed, first_row, chosen), rule, arguments)
 
 
-def _keep(order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str) -> Order:
-    return order.narrow(
-        rule[0], lambda fixed, first: Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
-    )
+def _keep(
+    order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str, first_row: int = 0
+) -> Order:
+    def keep(fixed: Order, first: int) -> Order:
+        return Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
+
+    return order.narrow(rule[0], keep, first_row)
 
 
 def leave_out_rows(order: Order, rows: Integers, rule: Rule) -> Order:

@@ -52,13 +52,16 @@ class PieceExecutor(Protocol):
     settling: float
     closed: bool
 
-    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
+    def load(
+        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+    ) -> LoadedJob:
         """Makes a job for the workers.
 
         Args:
             reader: Reader of the rows.
             options: How to fill the buffers of a step.
             prefetch_bytes: Bytes of idle buffers to keep for reuse.
+            family: Readers of one source, this one among them, of jobs whose pieces alternate.
         """
 
     def worker_text(self, thread: int) -> str:
@@ -94,7 +97,13 @@ class ThreadExecutor:
         self.workers = self.concurrency = workers
         self.first = first
 
-    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
+    def load(
+        self,
+        reader: Reader,
+        options: FillOptions,
+        prefetch_bytes: int,
+        family: tuple[Reader, ...] = (),  # noqa: ARG002
+    ) -> LoadedJob:
         return _LocalJob(reader, options, prefetch_bytes)
 
     def worker_text(self, thread: int) -> str:  # noqa: ARG002

@@ -64,12 +64,12 @@ class PieceSizes:
         fitting = int(self._group_target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
-    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
         """Splits the rows of a group of `count` steps into pieces `(low, high)`, for `active` threads.
 
         Each piece has a fixed cost, the highest for a stream with many lanes: so no more than keep these threads busy.
         """
-        rows = count * self._rows
+        rows = count * (rows_per_step or self._rows)
         parts = 1
         if count == 1 and self._weight and self._splits:
             mean, measured = self._mean_seconds / self._mean_rows, self._seconds_per_row

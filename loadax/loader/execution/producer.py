@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, final
@@ -24,6 +24,7 @@ from loadax.loader.options import LoaderOptions
 from loadax.loader.streams.ordered_reads import OrderedReads
 from loadax.loader.streams.run import StreamRun
 from loadax.plan.batches import BatchPlan
+from loadax.plan.buckets import RunPlan
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sharding.placer import Placer
@@ -95,7 +96,8 @@ class BatchProducer:
         end: Step after the last one of this shard. None: infinite.
         finish: Builds the batch. None: restores the structure only.
         streams: Lanes of the streams, if the reader has any.
-        step: First step, if there are streams.
+        step: First step.
+        family: Readers of one source, this one among them, that worker processes get together.
 
     Raises:
         WorkerError: If the reader can't be sent to the workers.
@@ -103,7 +105,7 @@ class BatchProducer:
 
     def __init__(
         self,
-        plan: BatchPlan,
+        plan: RunPlan,
         reader: Reader,
         shard: HostShard,
         options: LoaderOptions,
@@ -112,13 +114,15 @@ class BatchProducer:
         finish: Finish | None = None,
         streams: StreamRun | None = None,
         step: int = 0,
+        family: tuple[Reader, ...] = (),
     ):
         self.executor = executor
         self.end = end
+        self._local = plan.local
         self._layout = buffer_layout(shard)
-        self._visits = VisitLookahead(plan, shard.positions, end)
+        self._visits = VisitLookahead(plan.of(step), shard.positions, end)
         filling = FillOptions(self._layout, options.key_seed, options.masking is not None)
-        self._job = executor.load(reader, filling, options.prefetch_bytes)
+        self._job = executor.load(reader, filling, options.prefetch_bytes, family)
         self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
             Placer(layout, sharding, leaf.dtype, shard.microbatches)
@@ -144,6 +148,10 @@ class BatchProducer:
         self.rows_per_step = len(shard.positions)
         self.bytes_per_step = self._layout.bytes_per_step
 
+    def of(self, step: int) -> "BatchProducer":  # noqa: ARG002 - as of `BucketProducer`
+        """What reads a step."""
+        return self
+
     def prepare(self, threads: int) -> None:
         """Starts the workers that `threads` threads keep busy."""
         self._job.prepare(threads)
@@ -161,12 +169,12 @@ class BatchProducer:
 
     def rows(self, first: int, count: int, low: int, high: int) -> Integers:
         """int64[n]: rows `low` to `high` of `count` steps from `first` on, without padding."""
-        rows = self._visits(first, count).rows[low:high]
+        rows = self._visits(self._local(first), count).rows[low:high]
         return rows[rows >= 0]
 
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
         """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
-        visits = self._visits(first, buffers.count)
+        visits = self._visits(self._local(first), buffers.count)
         visits = without(Visits(visits.rows[low:high], visits.epochs[low:high]), self._quarantine)
         if self._streams is None:
             timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
@@ -220,3 +228,35 @@ class BatchProducer:
         leaves = [buffers.boxes(first + leaf, index)[0] for leaf in range(len(self._host.leaves))]
         # Views would keep the memory of placed leaves for as long as the user keeps a name.
         return self._host.structure.build(map(np.array, leaves) if self._placers else leaves)
+
+
+@final
+class BucketProducer:
+    """Reads steps of several shapes: each by the producer of its bucket, which share an executor.
+
+    Args:
+        producers: Producer of each bucket that has steps.
+        bucket: Function of a step: its bucket.
+    """
+
+    most_steps = 1
+
+    def __init__(self, producers: Mapping[int, BatchProducer], bucket: Callable[[int], int]):
+        self._producers, self._bucket = producers, bucket
+        self._used = used = [*producers.values()]
+        self.executor, self.end, self.to_accelerator = used[0].executor, used[0].end, used[0].to_accelerator
+        self.probed = max(producer.probed for producer in used)
+        self.rows_per_step = max(producer.rows_per_step for producer in used)
+        self.bytes_per_step = max(producer.bytes_per_step for producer in used)
+
+    def of(self, step: int) -> BatchProducer:
+        """What reads a step."""
+        return self._producers[self._bucket(step)]
+
+    def prepare(self, threads: int) -> None:
+        for producer in self._used:
+            producer.prepare(threads)
+
+    def close(self) -> None:
+        for producer in self._used:
+            producer.close()

@@ -20,7 +20,7 @@ from jax.profiler import TraceAnnotation
 from loadax.errors import ClosedError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.execution.monitor import RunMonitor
-from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.execution.producer import BatchProducer, BucketProducer
 from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
 from loadax.loader.streams.tickets import SkippedError
@@ -74,11 +74,17 @@ class PrefetchScheduler:
         monitor: Listener to all events. None: a new one.
     """
 
-    def __init__(self, producer: BatchProducer, first: int, options: LoaderOptions, monitor: RunMonitor | None = None):
+    def __init__(
+        self,
+        producer: BatchProducer | BucketProducer,
+        first: int,
+        options: LoaderOptions,
+        monitor: RunMonitor | None = None,
+    ):
         # None once this is closed: a producer references buffers and, with worker processes, a copy of the data.
-        self._producer: BatchProducer | None = producer
+        self._producer: BatchProducer | BucketProducer | None = producer
         self._workers = producer.executor.concurrency
-        self._rows_per_step, self._bytes_per_step = producer.rows_per_step, producer.bytes_per_step
+        self._bytes_per_step = producer.bytes_per_step
         self._next, self._stop = first, producer.end  # next step to open, and the end
         self._options = options
         # Bytes of buffers that are not yet placed; less than `prefetch_bytes` while another run uses a part of them.
@@ -114,7 +120,9 @@ class PrefetchScheduler:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
                     self._prepared = self._autotuner.size
-                    activity = Activity("starts workers", perf_counter(), producer, self._next)
+                    activity = Activity(
+                        "starts workers", perf_counter(), producer.of(max(0, self._next - 1)), self._next
+                    )
                     return partial(self._run, activity, producer.prepare, self._prepared)
                 task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
@@ -305,8 +313,8 @@ class PrefetchScheduler:
 
     def _full(self) -> bool:
         """Whether another group would exceed `prefetch_bytes`."""
-        steps = sum(group.buffers.count for group in self._groups) + self._count()
-        return bool(self._groups) and steps * self._bytes_per_step > self.budget
+        held = sum(group.buffers.count * group.producer.bytes_per_step for group in self._groups)
+        return bool(self._groups) and held + self._count() * self._bytes_per_step > self.budget
 
     def _count(self) -> int:
         """Number of steps of the next group."""
@@ -318,8 +326,9 @@ class PrefetchScheduler:
 
     def _group(self, first: int, count: int) -> StepGroup:
         assert self._producer is not None
-        pieces = self._piece_sizes.pieces(count, self._autotuner.size)
-        return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
+        producer = self._producer.of(first)
+        pieces = self._piece_sizes.pieces(count, self._autotuner.size, producer.rows_per_step)
+        return StepGroup(producer, first, producer.buffers(count), deque(pieces), len(pieces))
 
     def _run(self, activity: Activity, work: Callable[..., None], *args: Any) -> None:
         try:
@@ -339,7 +348,7 @@ class PrefetchScheduler:
             self._failed(group, error)
             return
         with self._lock:
-            self._monitor.read(timing, group.first + low // max(1, self._rows_per_step), high - low)
+            self._monitor.read(timing, group.first + low // max(1, group.producer.rows_per_step), high - low)
             group.unread -= 1
             if group.unread == 0 and self._groups and group is self._groups[0]:
                 self._arrived.notify()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
+from loadax.plan.buckets import RunPlan
 from loadax.protocols import Integers
 from loadax.reader import Reader
 from loadax.sharding.holdings import HeldRows
@@ -29,7 +30,7 @@ class Opened(NamedTuple):
     shuffles: list[OpenChunks]
 
 
-def spaced(steps: range, count: int) -> list[int]:
+def spaced(steps: Sequence[int], count: int) -> list[int]:
     """Samples at most `count` steps (or other integers) of a range, evenly spaced and away from the ends.
 
     Examples:
@@ -41,7 +42,7 @@ def spaced(steps: range, count: int) -> list[int]:
     return [steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)]
 
 
-def open_on_hosts(reader: Reader, plan: BatchPlan, hosts: AllHosts) -> list[Opened]:
+def open_on_hosts(reader: Reader, plan: RunPlan, hosts: AllHosts) -> list[Opened]:
     """Computes the open chunks on a sample of hosts; empty if no block shuffle keeps chunks."""
     groups = hosts.rows.alike
     endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
@@ -64,7 +65,7 @@ def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:
 
 
 def chunk_reads(
-    plan: BatchPlan, steps: Sequence[int], host_rows: HeldRows, source: BaseSource
+    plan: RunPlan, steps: Sequence[int], host_rows: HeldRows, source: BaseSource
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Mean number of chunks per step, and of rows decoded per row used, of sampled hosts.
 
@@ -112,7 +113,7 @@ def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers,
     return owners, rows
 
 
-def file_counts(plan: BatchPlan, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
+def file_counts(plan: RunPlan, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
     """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
     if int(host_rows.counts.max()) > _MOST_CALLS:
         return None

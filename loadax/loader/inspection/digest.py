@@ -10,17 +10,16 @@ import numpy as np
 
 from loadax import seeds
 from loadax.loader.mask_errors import without
-from loadax.plan.batches import BatchPlan
+from loadax.plan.buckets import RunPlan
 from loadax.protocols import Integers
 
 _AT_ONCE = 1 << 18  # visits to hash at a time
 
 
-def digest_of(plan: BatchPlan, steps: range, quarantine: Integers) -> str:
+def digest_of(plan: RunPlan, steps: range, quarantine: Integers) -> str:
     """Digest of consecutive steps as 32 hexadecimal digits. Rows in quarantine (sorted int64[n]) count as padding."""
     halves = [0, 0]
-    changes = [step for step in plan.first_steps if steps.start < step < steps.stop]  # of the batch size
-    for begin, end in pairwise([steps.start, *changes, steps.stop]):
+    for begin, end in pairwise([*plan.changes(steps), steps.stop]):
         positions = np.arange(plan.segment_of(begin)[0].batch_size)
         at_once = max(1, _AT_ONCE // len(positions))
         for first in range(begin, end, at_once):

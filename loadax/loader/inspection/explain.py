@@ -16,12 +16,13 @@ from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
+from loadax.plan.buckets import BucketPlan, RunPlan
 from loadax.protocols import Integers
 from loadax.sharding.mesh import axis_sizes
 
 
 def explain(
-    dataset: Dataset, plan: BatchPlan, shard: HostShard, at: int, options: LoaderOptions, steps: int
+    dataset: Dataset, plan: RunPlan, shard: HostShard, at: int, options: LoaderOptions, steps: int
 ) -> Explanation:
     """Explains a run.
 
@@ -37,7 +38,8 @@ def explain(
     hosts = AllHosts(shard, batches.batch_size)
     opened = open_on_hosts(dataset.reader, plan, hosts)
     end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
-    sampled = spaced(range(batches.first, end), steps)
+    alike = plan.alike(at) if isinstance(plan, BucketPlan) else range(batches.first, end)
+    sampled = spaced(alike, steps)
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
     micro = shard.microbatches
@@ -48,7 +50,7 @@ def explain(
     )
     return Explanation(
         data=repr(dataset.source),
-        order=dataset.verbs,
+        order=(*plan.order.text(), *(transform.text() for transform in dataset.maps)),
         batches=batches,
         mesh=axis_sizes(shard.mesh),
         hosts=len(hosts.processes),
@@ -56,16 +58,17 @@ def explain(
         leaves=plans,
         host_leaves=tuple(f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in shard.host.leaves),
         reading=reading,
-        balance=None if plan.costs is None else _balance(plan, shard, sampled),
+        balance=None if plan.costs is None else _balance(plan.of(at), shard, sampled),
+        buckets=_buckets(plan) if isinstance(plan, BucketPlan) else (),
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
     )
 
 
-def _batches(plan: BatchPlan, at: int) -> BatchFigures:
+def _batches(plan: RunPlan, at: int) -> BatchFigures:
     segment, end = plan.segment_of(at)
     epoch = plan.position_of_step(at)[0]
-    last_size, left = plan.last_batch(epoch)  # the epoch may end with another batch size
+    left = plan.left_over(epoch)
     return BatchFigures(
         batch_size=segment.batch_size,
         first=plan.skips.left(segment.first),
@@ -74,12 +77,12 @@ def _batches(plan: BatchPlan, at: int) -> BatchFigures:
         steps_per_epoch=len(plan.epoch_steps(epoch)),
         num_epochs=plan.num_epochs,
         rows_per_epoch=plan.order.size,
-        dropped=left - last_size if plan.remainder == "drop" else 0,
-        padded=last_size - left if plan.remainder == "pad" else 0,
+        dropped=left if plan.remainder == "drop" else 0,
+        padded=-left if plan.remainder == "pad" else 0,
     )
 
 
-def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
+def _reading(dataset: Dataset, plan: RunPlan, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
     source, host_rows = dataset.reader.source, hosts.rows
     read, whole = _bytes_read(dataset, hosts)
     reads = chunk_reads(plan, steps, host_rows, source)
@@ -103,6 +106,12 @@ def _reading(dataset: Dataset, plan: BatchPlan, hosts: AllHosts, opened: list[Op
         steps=len(steps),
         hosts=0 if reads is None else len(reads[0]),
     )
+
+
+def _buckets(plan: BucketPlan) -> tuple[tuple[int, int, int, float], ...]:
+    """Length, batch size, steps of an epoch, and share of padding of each bucket."""
+    order = plan.order
+    return tuple(zip(order.lengths, order.sizes, order.steps, order.padding, strict=True))
 
 
 def _balance(plan: BatchPlan, shard: HostShard, steps: Sequence[int]) -> tuple[int, float, float]:

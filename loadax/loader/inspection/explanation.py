@@ -143,6 +143,7 @@ class Explanation:
         reading: What every host reads per step.
         balance: Number of parts that the mesh cuts the rows of a batch into, and how many times the mean cost the
             dearest part costs, averaged over sampled steps: without `balance=`, and with it. None: there is none.
+        buckets: Length, batch size, steps in an epoch, and share of padding in the rows of each bucket.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
     """
@@ -157,6 +158,7 @@ class Explanation:
     host_leaves: tuple[str, ...]
     reading: Reading
     balance: tuple[int, float, float] | None
+    buckets: tuple[tuple[int, int, int, float], ...]
     memory: Memory
     warnings: tuple[str, ...]
 
@@ -199,6 +201,14 @@ class Explanation:
                 "balance",
                 [f"the dearest of {parts} parts costs {now:.3f} times their mean, {before:.3f} without balance="],
             )
+        if self.buckets:
+            entries = sum(length * size * steps for length, size, steps, _ in self.buckets)
+            padding = sum(length * size * steps * share for length, size, steps, share in self.buckets) / entries
+            lines = [
+                f"length {length:,}: {count_text(steps, 'step')} of {size:,} rows, {share:.1%} padding"
+                for length, size, steps, share in self.buckets
+            ]
+            yield "buckets", [f"an epoch, {padding:.1%} padding", *lines]
         if self.host_leaves:
             yield "host leaves", list(self.host_leaves)
         least, most = int(reading.copies.least), int(reading.copies.most)

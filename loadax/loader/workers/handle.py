@@ -74,8 +74,9 @@ class WorkerHandle:
                 f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or 'thread'"
             ) from error
         self._connection = Connection(ours)
-        self._job: weakref.ref[Job] | None = None  # job that the process has loaded
-        self._shared_reader: weakref.ref[SharedReader] | None = None  # reader that the process has unpickled
+        # Jobs that the process has loaded, by number, and what it has unpickled for them
+        self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
+        self._shared_reader: weakref.ref[SharedReader] | None = None
         self._has_loaded_job = False
         # Number of unanswered requests, including those about to be sent; counted by `ProcessPool`.
         self.pending = 0
@@ -99,7 +100,7 @@ class WorkerHandle:
                     before.lost = True  # for other threads that use this worker
                     raise LostError("idle" if self._has_loaded_job else "starting")
                 self._last_request = sent
-                if self._job is None or self._job() is not job:
+                if job.number not in self._jobs:
                     before.over.wait()
                     self._load(job)
                 self._connection.send(request)
@@ -128,9 +129,12 @@ class WorkerHandle:
 
     def _load(self, job: Job) -> None:
         has_reader = self._shared_reader is not None and self._shared_reader() is job.shared_reader
-        self._job = self._shared_reader = None
-        job.load(self._connection, has_reader)
-        self._job, self._shared_reader, self._has_loaded_job = weakref.ref(job), weakref.ref(job.shared_reader), True
+        self._shared_reader = None
+        if not has_reader:
+            self._jobs.clear()
+        job.load(self._connection, has_reader, tuple(self._jobs))
+        self._jobs[job.number] = job
+        self._shared_reader, self._has_loaded_job = weakref.ref(job.shared_reader), True
 
     def text(self) -> str:
         """The process, whether it is stopped, and its Python stack."""

@@ -5,6 +5,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from itertools import count
 from types import FunctionType
 from typing import Any, final
 
@@ -23,6 +24,7 @@ from loadax.reader import Reader
 from loadax.sources.passes.pickling import snapshot
 from loadax.sources.passes.remote_errors import RemoteError, unwrap
 
+_NUMBERS = count()  # of jobs
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
 _OR_THREADS = (
     "make it picklable: open files and connections on first use, and make the Dataloader before reading from the data, "
@@ -40,17 +42,17 @@ def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -
 
 @final
 class SharedReader:
-    """A reader, pickled once for all worker processes and jobs.
+    """Readers of one source, pickled once for all worker processes and jobs.
 
     Args:
-        reader: Reader of the rows.
+        readers: Readers of the rows.
 
     Raises:
         WorkerError: If the reader can't be pickled; names the part that can't.
     """
 
-    def __init__(self, reader: Reader):
-        self.reader = reader
+    def __init__(self, readers: tuple[Reader, ...]):
+        self.readers = readers
         self._lock = threading.Lock()
         self._by_value: list[str] = []
         self._descriptors: list[int] = []  # of all payloads: a worker may be about to open an old one
@@ -80,8 +82,9 @@ class SharedReader:
         except SourceError:
             raise  # a problem of the data, not of pickling
         except Exception as error:
-            parts: list[tuple[str, Any]] = [(f"the source, {self.reader.source!r}", self.reader.source)]
-            parts += [(f"map {name_of(row_map.function)}", row_map.function) for row_map in self.reader.maps]
+            reader = self.readers[0]
+            parts: list[tuple[str, Any]] = [(f"the source, {reader.source!r}", reader.source)]
+            parts += [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
             part = next((name for name, part in parts if not _picklable(part)), "the data")
             reason = f"{type(error).__name__}: {error}; {_OR_THREADS}"
             raise WorkerError(f"{part} can't be sent to a worker process: {reason}") from error
@@ -90,10 +93,10 @@ class SharedReader:
 
     def _pack_now_or_unread(self) -> PickledPayload:
         with suppress(Exception):  # objects that have been read from may have opened something
-            return pack(self.reader, self._by_value)
-        unread = [item for item in user_objects(self.reader) if item.unread and not _picklable(item.value)]
+            return pack(self.readers, self._by_value)
+        unread = [item for item in user_objects(self.readers) if item.unread and not _picklable(item.value)]
         instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
-        return pack(self.reader, self._by_value, instead)
+        return pack(self.readers, self._by_value, instead)
 
 
 @final
@@ -101,14 +104,17 @@ class Job:
     """Everything workers need to read pieces of one kind of batch, and the shared memory they write to.
 
     Args:
-        shared_reader: Reader of the rows.
+        shared_reader: Readers of the source.
+        reader: The one of them that reads the rows.
         options: How to fill the buffers of a step.
         keep: Bytes of idle memory to keep for reuse.
     """
 
-    def __init__(self, shared_reader: SharedReader, options: FillOptions, keep: int):
+    def __init__(self, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int):
+        self.number = next(_NUMBERS)
         self._memory = SharedMemoryPool(keep)
         self.shared_reader = shared_reader
+        self._index = next(index for index, known in enumerate(shared_reader.readers) if known is reader)
         self._options = options
         weakref.finalize(self, self._memory.close)
 
@@ -121,14 +127,15 @@ class Job:
         """The request to read a piece into buffers of this job."""
         rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
         block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
-        return ReadPiece(block, count, piece.low, piece.rows_per_step, rows, epochs)
+        return ReadPiece(self.number, block, count, piece.low, piece.rows_per_step, rows, epochs)
 
-    def load(self, connection: Connection, has_reader: bool) -> None:
+    def load(self, connection: Connection, has_reader: bool, others: tuple[int, ...]) -> None:
         """Loads this job in a worker.
 
         Args:
             connection: Connection to the worker.
             has_reader: Whether the worker already has the reader.
+            others: Numbers of other jobs of this reader that the worker should keep.
 
         Raises:
             WorkerError: If the worker can't load it.
@@ -136,7 +143,7 @@ class Job:
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             message, *descriptors = (None,) if has_reader else (payload.message, payload.descriptor)
-            load = LoadJob(message, payload.arrays, self._options)
+            load = LoadJob(self.number, others, message, payload.arrays, self._index, self._options)
             connection.send(load, (self._memory.descriptor, *descriptors))
             answer, _ = connection.receive()
             if answer is None:

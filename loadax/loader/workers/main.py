@@ -73,12 +73,11 @@ def _flush() -> None:
 
 @final
 class _RequestHandler:
-    """Handles requests, with the job that was loaded last."""
+    """Handles requests, with the jobs that were loaded."""
 
     def __init__(self) -> None:
-        self._reader: Reader | None = None
-        self._assembler: Assembler | None = None
-        self._memory: SharedMemoryView | None = None
+        self._readers: tuple[Reader, ...] = ()
+        self._jobs: dict[int, tuple[Assembler, SharedMemoryView]] = {}
 
     def answer(self, request: Any, descriptors: list[int]) -> Any:
         """Computes the answer to a request; an error becomes a `RemoteError`."""
@@ -88,30 +87,32 @@ class _RequestHandler:
             return wrap(error)
 
     def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> MissingModule | None:
-        if self._memory is not None:
-            self._memory.close()
-        self._memory, self._assembler = SharedMemoryView(descriptor), None
-        if request.message is not None:
-            assert payload is not None
-            self._reader = None
-            try:
-                self._reader = unpack(PickledPayload(request.message, payload, request.arrays))
-            except ModuleNotFoundError as error:
-                return MissingModule(error.name or "")
-            finally:
-                os.close(payload)
-        assert self._reader is not None
-        self._assembler = Assembler(self._reader, request.options)
+        memory = SharedMemoryView(descriptor)
+        try:
+            for number in self._jobs.keys() - request.others:
+                self._jobs.pop(number)[1].close()
+            if request.message is not None:
+                assert payload is not None
+                self._readers = ()
+                try:
+                    self._readers = unpack(PickledPayload(request.message, payload, request.arrays))
+                except ModuleNotFoundError as error:
+                    return MissingModule(error.name or "")
+                finally:
+                    os.close(payload)
+            self._jobs[request.number] = Assembler(self._readers[request.which], request.options), memory
+        finally:
+            if request.number not in self._jobs:
+                memory.close()
         return None
 
     def _fill(self, request: ReadPiece) -> PieceRead:
-        assert self._assembler is not None
-        assert self._memory is not None
-        layout = self._assembler.layout
-        memory = self._memory.memory(request.block, request.steps * layout.bytes_per_step)
+        assembler, shared = self._jobs[request.job]
+        layout = assembler.layout
+        memory = shared.memory(request.block, request.steps * layout.bytes_per_step)
         visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
         piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(layout, memory, request.steps))
-        timing = self._assembler.fill(piece)
+        timing = assembler.fill(piece)
         objects = piece.buffers.objects(piece.low, piece.low + len(visits.rows))
         return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")
 

@@ -10,20 +10,27 @@ class LoadJob(NamedTuple):
     """Request to load a job, sent with the descriptors of the shared memory and of the reader's payload.
 
     Args:
-        message: Message of the payload. None: the worker already has the reader.
+        number: Number of the job.
+        others: Numbers of jobs to keep.
+        message: Message of the payload, of which no job is left. None: the worker already has the readers.
         arrays: Arrays of the payload.
+        which: Index of the reader that reads the rows.
         options: How to fill the buffers of a step.
     """
 
+    number: int
+    others: tuple[int, ...]
     message: bytes | None
     arrays: tuple[tuple[int, int], ...]
+    which: int
     options: FillOptions
 
 
 class ReadPiece(NamedTuple):
-    """Request to read a piece of the job into its buffers.
+    """Request to read a piece of a job into its buffers.
 
     Args:
+        job: Number of the job.
         block: Block of shared memory with the buffers.
         steps: Number of steps in the buffers.
         low: First row of the piece in the buffers.
@@ -32,6 +39,7 @@ class ReadPiece(NamedTuple):
         epochs: Epochs of the visits, int64, as bytes.
     """
 
+    job: int
     block: Block
     steps: int
     low: int

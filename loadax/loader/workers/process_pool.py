@@ -97,16 +97,19 @@ class ProcessPool:
         worker = self._serving.get(thread)
         return " on no worker process yet" if worker is None else f" on {worker.text()}"
 
-    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> "_PoolJob":
-        """Makes a job for these workers. Consecutive jobs with the same reader send it once.
+    def load(
+        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+    ) -> "_PoolJob":
+        """Makes a job for these workers. Consecutive jobs with the same reader, or family of readers, send it once.
 
         Raises:
             WorkerError: If the reader can't be pickled; names the part that can't.
         """
-        if self._shared_reader is None or self._shared_reader.reader is not reader:
+        shared = self._shared_reader
+        if shared is None or all(known is not reader for known in shared.readers):
             self._shared_reader = None  # free its copy of the data before making the next one
-            self._shared_reader = SharedReader(reader)
-        return _PoolJob(self, Job(self._shared_reader, options, prefetch_bytes), self._mark)
+            self._shared_reader = shared = SharedReader(family or (reader,))
+        return _PoolJob(self, Job(shared, reader, options, prefetch_bytes), self._mark)
 
     def prepare(self, job: Job, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.

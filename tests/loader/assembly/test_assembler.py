@@ -86,7 +86,7 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
             for count in counts:
                 count[:] = 0
             shard = loader._shard()
-            buffers = fill(shard, data, loader._plan, 100 * number + process)
+            buffers = fill(shard, data, loader._plan.of(0), 100 * number + process)
             planned = [np.zeros_like(count) for count in counts]
             for step in range(STEPS):
                 rows = rows_of[step]

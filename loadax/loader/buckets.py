@@ -1,0 +1,188 @@
+"""`Buckets`: batches of rows of similar length."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.arguments import choice, index_key, integer, shown
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError, LeafError
+from loadax.plan.buckets import Bucketed, BucketPlan, datasets_of, split
+from loadax.plan.mix import ENDLESS, Mixed
+from loadax.plan.order import depth_first
+from loadax.plan.sample import Sampled
+from loadax.plan.subset import met_rows
+from loadax.protocols import Integers, Order
+from loadax.row_index.build import Question, answers, scan_options
+from loadax.row_index.scan import Run
+from loadax.sources.io.index_folder import Entry, check_digest, digest_values
+
+_SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged
+
+
+@final
+@dataclass(frozen=True)
+class Buckets:
+    """Batch sizes by length: each step has rows of one bucket, padded to its length, in a batch of its own size.
+
+    For `Dataloader(batch_size=…)`. A row is in the shortest bucket that holds it, and its length is in a leaf
+    "…_length" (int32), as `Dataset.pad` adds it. The steps of the buckets are spread evenly over each epoch, and the
+    rows of a bucket are in the order of the dataset, shuffled as it is. A mixture keeps its proportions in each bucket
+    and over all. `loader.specs` lists the shapes.
+
+    Lengths come from the offsets of the source, where it has them; else all rows are read once for them, and `index=`
+    keeps the result.
+
+    Args:
+        leaf: Name of the leaf to pad, whose first dimension is the length.
+        sizes: Rows of a batch, by length of the bucket, such as `{128: 512, 256: 256, 512: 128}`.
+        value: Value of the padding.
+        long: What becomes of rows that are longer than all buckets: they are an "error", "drop" leaves them out, "cut"
+            truncates them.
+        index: Folder to keep the lengths in, if rows must be read for them.
+        key: Identifier of the maps in it, for maps that can't be recognised by their code.
+
+    Raises:
+        ArgumentError: If a value can't be used; from `Dataloader`, if a row is longer than all buckets, the data is a
+            stream, a `sample` or an endless mixture, or another argument does not go with buckets.
+        LeafError: From `Dataloader`, if a row has no such leaf.
+
+    Examples:
+        >>> import numpy as np
+        >>> from loadax import Buckets, Dataloader, from_source
+        >>> rows = [{"tokens": np.arange(length)} for length in [1, 2, 3, 4, 5, 6, 7, 8]]
+        >>> loader = Dataloader(from_source(rows), batch_size=Buckets("tokens", {4: 4, 8: 2}))
+        >>> [batch["tokens"].shape for batch in loader]
+        [(2, 8), (4, 4), (2, 8)]
+    """
+
+    leaf: str
+    sizes: Mapping[int, int]
+    value: Any = 0
+    long: str = "error"
+    index: Any = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.leaf, str):
+            raise ArgumentError(f"leaf={shown(self.leaf)}: pass the name of the leaf whose length decides")
+        if not isinstance(self.sizes, Mapping) or not 0 < len(self.sizes) < 256:
+            raise ArgumentError(f"sizes={shown(self.sizes)}: pass batch sizes by length: {{128: 512, 256: 256}}")
+        sizes = {integer("length", length, 1): integer("size", size, 1) for length, size in self.sizes.items()}
+        object.__setattr__(self, "sizes", dict(sorted(sizes.items())))
+        choice("long", self.long, ("error", "drop", "cut"))
+        index_key(self.key, self.index, "the maps change")
+
+
+def _refuse(given: Any, dataset: Dataset) -> None:
+    for name, other in (("seq_len", None), ("balance", None), ("keep_on_device", False)):
+        if getattr(given, name) != other:
+            raise ArgumentError(f"{name}={shown(getattr(given, name))}: not with batch_size=Buckets(…); leave one out")
+    if dataset.is_stream:
+        raise ArgumentError("batch_size=Buckets(…) needs the lengths of all rows, which a stream does not tell")
+    for order, _ in datasets_of(dataset.order, 0):
+        drawn = next((each for each in depth_first(order) if isinstance(each, Mixed | Sampled)), None)
+        if drawn is not None:
+            verb = "mix" if isinstance(drawn, Mixed) else "sample"
+            raise ArgumentError(
+                f"batch_size=Buckets(…): {verb}() draws other rows in every epoch, so none can be chosen behind it and "
+                f"{order.text()[-1]}; pass a dataset without it, or a mix() with no verb but maps after it"
+            )
+    if isinstance(dataset.order, Mixed) and (dataset.order.by_step or dataset.order.size >= ENDLESS):
+        raise ArgumentError(
+            "batch_size=Buckets(…) needs a mixture whose epochs end at an example: pass stop='first' or 'all', and "
+            "by='example', to mix(), and num_epochs=None for an endless run"
+        )
+
+
+def _check_lengths(entry: Entry, met: NDArray[np.bool_]) -> None:
+    """Checks the lengths of an index: one for each row."""
+    check_digest(entry, "answers", np.int64, int(met.sum()), 0)
+
+
+def _lengths_in(leaf: str, run: Run) -> Integers:
+    """Lengths of a leaf in the rows of a run, int64[n].
+
+    Raises:
+        LeafError: If a row does not have the leaf, or it is a single number; names the row.
+    """
+    found = []
+    for row, example in run.examples():
+        try:
+            found.append(len(example[leaf]))
+        except (TypeError, KeyError, IndexError) as error:
+            raise LeafError(
+                f"Buckets: row {row} has no leaf {leaf!r} with a length; pass the name of an array"
+            ) from error
+    return np.array(found, np.int64)
+
+
+def bucketed(given: Any, dataset: Dataset, epochs: int | None) -> tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]:
+    """The plan of a run with buckets, and the padded dataset of each bucket by its first step.
+
+    Args:
+        given: Arguments of the `Dataloader`, as attributes.
+        dataset: Its dataset.
+        epochs: Number of epochs; None: endless.
+
+    Raises:
+        ArgumentError: As `Buckets`.
+        LeafError: As `Buckets`.
+    """
+    _refuse(given, dataset)
+    buckets: Buckets = given.batch_size
+    rows, lengths = _lengths(dataset, buckets)
+    bounds = np.array([*buckets.sizes])
+    bucket = np.searchsorted(bounds, lengths)
+    long = np.flatnonzero(bucket == len(bounds))
+    if len(long) and buckets.long == "error":
+        raise ArgumentError(
+            f"Buckets: row {rows[long[0]]} has length {lengths[long[0]]}, above {bounds[-1]}, and so have "
+            f"{len(long) - 1:,} more; add a bucket, or pass long='cut' or 'drop'"
+        )
+    if buckets.long == "cut":
+        bucket[long] = len(bounds) - 1
+    chosen = [rows[bucket == number] for number in range(len(bounds))]
+    rules = [("bucket", int(length), digest_values(kept)) for length, kept in zip(bounds, chosen, strict=True)]
+    orders = split(dataset.order, chosen, rules)
+
+    def padding(order: Order | None, length: int) -> float:
+        if order is None:
+            return 0.0
+        positions = np.linspace(0, order.size - 1, min(order.size, _SAMPLED)).astype(np.int64)
+        visited = lengths[np.searchsorted(rows, order.visits(np.zeros_like(positions), positions).rows)]
+        return float(1 - np.minimum(visited, length).mean() / length)
+
+    shares = tuple(map(padding, orders, buckets.sizes))
+    sizes = (*buckets.sizes.values(),)
+    plan = BucketPlan(
+        Bucketed(dataset.order, tuple(orders), (*bounds.tolist(),), sizes, given.remainder, shares), epochs
+    )
+
+    def padded(first: int) -> Dataset:
+        number = plan.bucket(first)
+        made = dataset.pad({buckets.leaf: int(bounds[number])}, buckets.value, truncate=buckets.long == "cut")
+        return Dataset(made.source, plan.of(first).order, made.maps)
+
+    return plan, tuple((segment.first, padded(segment.first)) for segment in plan.segments)
+
+
+def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
+    """The rows that the order ever visits, and their lengths, int64[n] each."""
+    met = np.zeros(dataset.reader.num_rows, bool)
+    for order, part in datasets_of(dataset.order, len(met)):
+        met[part.start : part.stop] = met_rows(order, "Buckets", len(part))
+    rows, reader = np.flatnonzero(met), dataset.reader
+    lengths = reader.lengths(rows)
+    if lengths is None:  # those of this leaf alone may be known
+        reader = dataset.keep(buckets.leaf).reader
+        lengths = reader.lengths(rows)
+    if lengths is None:
+        judge = partial(_lengths_in, buckets.leaf)
+        question = Question("Buckets", buckets.leaf, judge, np.int64, ["length", buckets.leaf], None, _check_lengths)
+        lengths, _ = answers(question, reader, met, scan_options(buckets.index, None, None, None, buckets.key))
+    return rows, lengths
