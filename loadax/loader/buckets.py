@@ -35,7 +35,8 @@ class Buckets:
     and over all. `loader.specs` lists the shapes.
 
     Lengths come from the offsets of the source, where it has them; else all rows are read once for them, and `index=`
-    keeps the result.
+    keeps the result. They are those before random maps and maps `with_epoch`, which must not make a row longer than its
+    bucket.
 
     Args:
         leaf: Name of the leaf to pad, whose first dimension is the length.
@@ -176,10 +177,17 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
     met = np.zeros(dataset.reader.num_rows, bool)
     for order, part in datasets_of(dataset.order, len(met)):
         met[part.start : part.stop] = met_rows(order, "Buckets", len(part))
-    rows, reader = np.flatnonzero(met), dataset.reader
+    changing = (number for number, each in enumerate(dataset.maps) if each.rng or each.with_epoch)
+    steady = Dataset(dataset.source, dataset.order, dataset.maps[: next(changing, None)])
+    rows, reader = np.flatnonzero(met), steady.reader
+    if reader.traits.random:
+        raise ArgumentError(
+            f"batch_size=Buckets(…): rows of {dataset.source!r} are mapped at random within it, so their lengths may "
+            "change; map them at random behind it"
+        )
     lengths = reader.lengths(rows)
     if lengths is None:  # those of this leaf alone may be known
-        reader = dataset.keep(buckets.leaf).reader
+        reader = steady.keep(buckets.leaf).reader
         lengths = reader.lengths(rows)
     if lengths is None:
         judge = partial(_lengths_in, buckets.leaf)

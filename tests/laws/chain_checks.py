@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import loadax
-from loadax import Dataloader
+from loadax import Buckets, Dataloader
 from loadax.composition.concat import ConcatenatedSource
 from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
@@ -24,7 +25,18 @@ from loadax.sources.base import walk
 from loadax.testing import check_source
 from tests.faulty import FaultySource
 from tests.laws.chain_choices import EPOCHS, Choices, Tally
-from tests.laws.chain_rows import Row, Stores, assert_batch, assert_row, each_leaf, form, leaves, placeable, stacked
+from tests.laws.chain_rows import (
+    Row,
+    Stores,
+    assert_batch,
+    assert_row,
+    each_leaf,
+    form,
+    leaves,
+    numeric,
+    placeable,
+    stacked,
+)
 from tests.laws.chain_verbs import Chain, Visit
 from tests.loader.oracle import assert_placed
 
@@ -43,7 +55,9 @@ def check(random: Random, stores: Stores, tally: Tally, contract: float, process
     chain: Chain | None = None
     try:
         choices = Choices(random, stores, folder, tally)
-        chain = choices.loadable(choices.chain())
+        chain = choices.chain()
+        check_bucketed(chain, random, tally)
+        chain = choices.loadable(chain)
         check_dataset(chain, random, tally)
         check_loader(chain, random, tally, random.random() < processes)
         # Hypothesis draws small numbers far more often than others. Behind them, this generator is even.
@@ -242,6 +256,16 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     if random.random() < 0.5:
         tally.checks["chained loaders"] += 1
         _check_chained(chain, (plain, run), mesh, remainder, random)
+    if random.random() < 0.5:
+        tally.checks["leased"] += 1
+        _check_leased(plain, Run(chain, batch_size, num_epochs, "pad"), random)
+    lanes = any(visit.lane is not None for batch in run.steps for visit in batch)
+    costs = np.array([random.randint(0, 9) for _ in range(chain.rows)])
+    if lanes:
+        tally.refused("balance", lambda: loader(balance=costs))
+    else:
+        tally.checks["balanced"] += 1
+        _check_balanced(loader(balance=costs), run, mesh, random)
 
 
 def _check_chained(chain: Chain, one: tuple[Dataloader, Run], mesh: Mesh, remainder: Any, random: Random) -> None:
@@ -266,6 +290,114 @@ def _check_chained(chain: Chain, one: tuple[Dataloader, Run], mesh: Mesh, remain
         for (run, step), batch in zip(steps[begin : seam + 2], batches, strict=False):
             assert_placed(batch, run.batch(step), moved)
         assert batches.step >= min(seam + 2, len(steps))
+
+
+def _check_leased(plain: Dataloader, run: Run, random: Random) -> None:
+    """Leases that end again and again serve each row, in order, until it is acknowledged or dropped."""
+    visits = [visit for batch in run.steps for visit in batch]
+    left, state = list(range(len(visits))), None
+    for number in range(3):
+        with plain.lease(state) as lease:
+            served = []
+            for leased in lease:
+                positions = leased.positions.tolist()
+                _assert_on_host(leased.examples, [visits[position].value for position in positions])
+                served += positions
+                if number < 2 and random.random() < 0.3:
+                    break
+            assert served == left[: len(served)]
+            for position in random.sample(served, random.randint(0, len(served))):
+                random.choice([lease.ack, lease.drop])(position)
+                left.remove(position)
+            state = json.loads(json.dumps(lease.get_state()))
+    with plain.lease(state) as lease:
+        assert [position for leased in lease for position in leased.positions.tolist()] == left
+
+
+def _assert_on_host(got: Any, rows: list[Row]) -> None:
+    """That rows are these, with the dtypes that JAX gives them; "mask" is that of a padded loader."""
+    if isinstance(got, dict) and "mask" not in rows[0]:
+        got = {key: leaf for key, leaf in got.items() if key != "mask"}
+    wanted = stacked(rows)
+    for array, leaf in zip(leaves(got), map(np.asarray, leaves(wanted)), strict=True):
+        assert_row(array, leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype)))
+
+
+def _check_balanced(balanced: Dataloader, run: Run, mesh: Mesh, random: Random) -> None:
+    """A step has the rows that it has without balance, at places where they are found again."""
+    step = random.randrange(len(run.steps))
+    rows, wanted = balanced.rows(step).tolist(), run.rows(step)
+    assert sorted(rows) == sorted(wanted)
+    assert [row < 0 for row in rows] == [row < 0 for row in wanted]
+    order, free = [], list(run.steps[step])
+    for row in rows[: len(run.steps[step])]:
+        order.append(next(visit for visit in free if visit.row == row))
+        free.remove(order[-1])
+    if len({visit.row for visit in order}) == len(order):
+        run.steps[step] = order
+        assert_placed(balanced[step], run.batch(step), mesh)
+    assert {place.position for place in balanced.find(rows[0]) if place.step == step} == {
+        index for index, row in enumerate(rows) if row == rows[0]
+    }
+
+
+def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
+    """Steps of rows of one bucket, padded, in the order of the chain, and bucket by bucket evenly spread."""
+    fixed = chain.splittable and not (
+        chain.mixed or chain.differs or chain.unlike or chain.dataset.reader.traits.random
+    )
+    if not fixed or not len(chain) or type(chain.first) is not dict:
+        return
+    kinds = [{np.shape(value[name])[1:] for value in chain.values()} for name in chain.first]
+    names = [name for name, leaf in chain.first.items() if name != "mask" and np.ndim(leaf) and numeric(leaf)]
+    names = [name for name, kind in zip(chain.first, kinds, strict=True) if name in names and len(kind) == 1]
+    if not names or f"{names[0]}_length" in chain.first:
+        return
+    name, (sizes, remainder) = (
+        names[0],
+        (
+            {length: random.randint(1, 4) for length in sorted(random.sample(range(1, 9), random.randint(1, 3)))},
+            random.choice(["drop", "pad"]),
+        ),
+    )
+    others = [{key: leaf for key, leaf in value.items() if key != name} for value in chain.values()]
+    if len({form(other) for other in others}) > 1 or not all(map(placeable, others)):
+        return
+    buckets = Buckets(name, sizes, long="drop")
+    tally.checks["bucketed"] += 1
+    steps: list[tuple[Fraction, int, int, list[Visit]]] = []
+    for epoch in range(2):
+        ascending = [0, *sizes]
+        for number, (length, size) in enumerate(sizes.items()):
+            own = [v for v in chain.visits(epoch) if ascending[number] - (not number) < len(v.value[name]) <= length]
+            batches = [own[start : start + size] for start in range(0, len(own), size)]
+            batches = [batch for batch in batches if len(batch) == size or remainder == "pad"]
+            for turn, batch in enumerate(batches):
+                steps.append((epoch + Fraction(2 * turn + 1, 2 * len(batches)), number, size, batch))
+    steps.sort(key=lambda step: step[:2])
+
+    def loader(workers: int = 0) -> Dataloader:
+        options: dict[str, Any] = {"num_epochs": 2, "remainder": remainder, "num_workers": workers, "mesh": mesh_of(1)}
+        return Dataloader(chain.dataset, buckets, **options)
+
+    if not steps:
+        tally.refused("Buckets", loader)
+        return
+    plain = loader()
+    rows = [[visit.row for visit in batch] + [-1] * (size - len(batch)) for _, _, size, batch in steps]
+    assert [plain.rows(step).tolist() for step in range(len(plain))] == rows
+    begin = random.randrange(len(steps))
+    with plain.iterate(begin) as batches:
+        state = json.loads(json.dumps(batches.get_state()))
+    with loader(random.choice([0, 1])).iterate(state) as batches:
+        for (_, number, _, batch), got in zip(steps[begin:], batches, strict=True):
+            length = [*sizes][number]
+            for index, visit in enumerate(batch):
+                leaf = np.asarray(visit.value[name])
+                padding = [(0, length - len(leaf)), *[(0, 0)] * (leaf.ndim - 1)]
+                wanted = np.pad(leaf, padding).astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+                assert_row(np.asarray(got[name][index]), wanted)
+                assert got[f"{name}_length"][index] == len(leaf)
 
 
 def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:

@@ -242,6 +242,32 @@ def test_explain_tells_padding_and_steps_by_bucket() -> None:
         assert f"length {length}: {steps} steps of {size} rows, {share:.1%} padding" in text
 
 
+def noise(example: Any, rng: Any) -> Any:
+    return {**example, "tokens": example["tokens"] * rng.integers(2, size=len(example["tokens"]), dtype=np.int32)}
+
+
+def doubled(example: Any, rng: Any) -> Any:
+    return {**example, "tokens": np.repeat(example["tokens"], 2 + rng.integers(1))}
+
+
+def test_rows_may_change_at_random_but_not_beyond_their_bucket() -> None:
+    mapped = data().map(noise, rng=True)
+    run = Dataloader(mapped, Buckets("tokens", SIZES), num_epochs=2, num_workers=0)
+    assert run.digest() == loader().digest()
+    for step, batch in zip(range(5), run, strict=False):
+        tokens = np.asarray(batch["tokens"])
+        whole = expected(run.rows(step), tokens.shape[1])
+        assert ((tokens == 0) | (tokens == whole)).all()
+        assert (tokens != whole).any()
+    with pytest.raises(LeafError, match=r"has \d+ entries, more than"):
+        list(Dataloader(data().map(doubled, rng=True), Buckets("tokens", SIZES)))
+    joined = loadax.concat([mapped, mapped])
+    with pytest.raises(ArgumentError, match="map them at random behind it"):
+        Dataloader(joined, Buckets("tokens", SIZES))
+    behind = loadax.concat([data(), data()]).map(noise, rng=True)
+    assert len(Dataloader(behind, Buckets("tokens", SIZES))) > len(run) // 2
+
+
 def test_bad_buckets_are_refused() -> None:
     stream = loadax.from_stream(lambda lane, lanes: iter([{"tokens": np.zeros(lane + lanes)}]), lanes=1)
     for message, make in (

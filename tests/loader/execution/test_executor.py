@@ -30,8 +30,10 @@ class Elsewhere:
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)
 
-    def load(self, reader: Reader, options: FillOptions, prefetch_bytes: int) -> LoadedJob:
-        return Job(self, ThreadExecutor().load(reader, options, prefetch_bytes))
+    def load(
+        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+    ) -> LoadedJob:
+        return Job(self, ThreadExecutor().load(reader, options, prefetch_bytes, family))
 
     def worker_text(self, thread: int) -> str:
         return ""
