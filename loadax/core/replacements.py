@@ -33,9 +33,8 @@ _DATASET = {
     "batch": "the Dataloader makes batches: loadax.Dataloader(data, batch_size=8)",
     "padded_batch": "pad the rows, then make batches: loadax.Dataloader(data.pad({'tokens': 16}), batch_size=8)",
     "ragged_batch": "data.pack(16) puts several documents into a row, and data.pad({'tokens': 16}) pads each",
-    "bucket_by_length bucket_by_sequence_length": "data.pack(16, method='best_fit') puts several documents into a row; "
-    "for buckets join a loader of each length by loadax.chain: "
-    "loadax.Dataloader(data.filter(lambda row: len(row['tokens']) <= 8).pad({'tokens': 8}), batch_size=8)",
+    "bucket_by_length bucket_by_sequence_length": "a loader makes buckets: "
+    "loadax.Dataloader(data, batch_size=loadax.Buckets('tokens', {8: 8, 16: 4}))",
     "unbatch": "data.flat_map(lambda row: [{'tokens': part} for part in np.split(row['tokens'], 2)], fan_out=2)",
     "window": "data.windows(3) has 3 consecutive rows in each example",
     "take": "the first n rows are data[:n]",

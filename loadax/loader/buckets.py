@@ -55,10 +55,10 @@ class Buckets:
     Examples:
         >>> import numpy as np
         >>> from loadax import Buckets, Dataloader, from_source
-        >>> rows = [{"tokens": np.arange(length)} for length in [1, 2, 3, 4, 5, 6, 7, 8]]
-        >>> loader = Dataloader(from_source(rows), batch_size=Buckets("tokens", {4: 4, 8: 2}))
+        >>> rows = [{"tokens": np.arange(1 + row % 8)} for row in range(64)]
+        >>> loader = Dataloader(from_source(rows), batch_size=Buckets("tokens", {4: 16, 8: 8}))
         >>> [batch["tokens"].shape for batch in loader]
-        [(2, 8), (4, 4), (2, 8)]
+        [(8, 8), (16, 4), (8, 8), (8, 8), (16, 4), (8, 8)]
     """
 
     leaf: str

@@ -33,7 +33,6 @@ from tests.laws.chain_rows import (
     each_leaf,
     form,
     leaves,
-    numeric,
     placeable,
     stacked,
 )
@@ -349,7 +348,11 @@ def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
     if not fixed or not len(chain) or type(chain.first) is not dict:
         return
     kinds = [{np.shape(value[name])[1:] for value in chain.values()} for name in chain.first]
-    names = [name for name, leaf in chain.first.items() if name != "mask" and np.ndim(leaf) and numeric(leaf)]
+    names = [
+        name
+        for name, leaf in chain.first.items()
+        if name != "mask" and np.ndim(leaf) and np.asarray(leaf).dtype.kind in "biuf"
+    ]
     names = [name for name, kind in zip(chain.first, kinds, strict=True) if name in names and len(kind) == 1]
     if not names or f"{names[0]}_length" in chain.first:
         return
@@ -365,12 +368,15 @@ def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
         return
     buckets = Buckets(name, sizes, long="drop")
     tally.checks["bucketed"] += 1
+    lengths = {visit.row: len(visit.value[name]) for visit in chain.visits(0)}
     steps: list[tuple[Fraction, int, int, list[Visit]]] = []
     for epoch in range(2):
         ascending = [0, *sizes]
         for number, (length, size) in enumerate(sizes.items()):
-            own = [v for v in chain.visits(epoch) if ascending[number] - (not number) < len(v.value[name]) <= length]
+            least = 0 if not number else ascending[number] + 1
+            own = chain.epoch(epoch, (lambda row, least=least, length=length: least <= lengths[row] <= length,))
             batches = [own[start : start + size] for start in range(0, len(own), size)]
+            batches = [sorted(batch, key=lambda visit: visit.lane or 0) for batch in batches]
             batches = [batch for batch in batches if len(batch) == size or remainder == "pad"]
             for turn, batch in enumerate(batches):
                 steps.append((epoch + Fraction(2 * turn + 1, 2 * len(batches)), number, size, batch))

@@ -181,7 +181,7 @@ SEARCHES = {
     "OOM": ["troubleshooting/", "concepts/glossary/"],
     "num_workers 0": ["guides/speed/", "start/tutorial/"],
     "pin memory": ["coming-from/torch/"],
-    "bucket by length": ["guides/orders/", "coming-from/tf-data/"],
+    "bucket by length": ["guides/buckets/", "coming-from/tf-data/"],
     "HF": ["coming-from/hugging-face/"],
     "validation": ["cookbook/evaluation/"],
 }
