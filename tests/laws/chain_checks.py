@@ -347,13 +347,12 @@ def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
     )
     if not fixed or not len(chain) or type(chain.first) is not dict:
         return
-    kinds = [{np.shape(value[name])[1:] for value in chain.values()} for name in chain.first]
     names = [
         name
         for name, leaf in chain.first.items()
-        if name != "mask" and np.ndim(leaf) and np.asarray(leaf).dtype.kind in "biuf"
+        if name != "mask" and isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "biuf"
     ]
-    names = [name for name, kind in zip(chain.first, kinds, strict=True) if name in names and len(kind) == 1]
+    names = [name for name in names if len({np.shape(value[name])[1:] for value in chain.values()}) == 1]
     if not names or f"{names[0]}_length" in chain.first:
         return
     name, (sizes, remainder) = (
@@ -374,7 +373,7 @@ def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
         ascending = [0, *sizes]
         for number, (length, size) in enumerate(sizes.items()):
             least = 0 if not number else ascending[number] + 1
-            own = chain.epoch(epoch, (lambda row, least=least, length=length: least <= lengths[row] <= length,))
+            own = chain.epoch(epoch, (lambda row, least=least, length=length: least <= lengths.get(row, -1) <= length,))
             batches = [own[start : start + size] for start in range(0, len(own), size)]
             batches = [sorted(batch, key=lambda visit: visit.lane or 0) for batch in batches]
             batches = [batch for batch in batches if len(batch) == size or remainder == "pad"]
