@@ -342,67 +342,74 @@ def _check_balanced(balanced: Dataloader, run: Run, mesh: Mesh, random: Random) 
 
 def check_bucketed(chain: Chain, random: Random, tally: Tally) -> None:
     """Steps of rows of one bucket, padded, in the order of the chain, and bucket by bucket evenly spread."""
-    fixed = chain.splittable and not (
-        chain.mixed or chain.differs or chain.unlike or chain.dataset.reader.traits.random
-    )
-    if not fixed or not len(chain) or type(chain.first) is not dict:
+    name = _ragged_leaf(chain)
+    if name is None:
         return
-    names = [
-        name
-        for name, leaf in chain.first.items()
-        if name != "mask" and isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "biuf"
-    ]
-    names = [name for name in names if len({np.shape(value[name])[1:] for value in chain.values()}) == 1]
-    if not names or f"{names[0]}_length" in chain.first:
-        return
-    name, (sizes, remainder) = (
-        names[0],
-        (
-            {length: random.randint(1, 4) for length in sorted(random.sample(range(1, 9), random.randint(1, 3)))},
-            random.choice(["drop", "pad"]),
-        ),
-    )
-    others = [{key: leaf for key, leaf in value.items() if key != name} for value in chain.values()]
-    if len({form(other) for other in others}) > 1 or not all(map(placeable, others)):
-        return
-    buckets = Buckets(name, sizes, long="drop")
-    tally.checks["bucketed"] += 1
-    lengths = {visit.row: len(visit.value[name]) for visit in chain.visits(0)}
-    steps: list[tuple[Fraction, int, int, list[Visit]]] = []
-    for epoch in range(2):
-        ascending = [0, *sizes]
-        for number, (length, size) in enumerate(sizes.items()):
-            least = 0 if not number else ascending[number] + 1
-            own = chain.epoch(epoch, (lambda row, least=least, length=length: least <= lengths.get(row, -1) <= length,))
-            batches = [own[start : start + size] for start in range(0, len(own), size)]
-            batches = [sorted(batch, key=lambda visit: visit.lane or 0) for batch in batches]
-            batches = [batch for batch in batches if len(batch) == size or remainder == "pad"]
-            for turn, batch in enumerate(batches):
-                steps.append((epoch + Fraction(2 * turn + 1, 2 * len(batches)), number, size, batch))
-    steps.sort(key=lambda step: step[:2])
+    lengths = sorted(random.sample(range(1, 9), random.randint(1, 3)))
+    sizes = {length: random.randint(1, 4) for length in lengths}
+    remainder: Literal["drop", "pad"] = random.choice(["drop", "pad"])
+    steps = bucketed_steps(chain, name, sizes, remainder)
 
     def loader(workers: int = 0) -> Dataloader:
         options: dict[str, Any] = {"num_epochs": 2, "remainder": remainder, "num_workers": workers, "mesh": mesh_of(1)}
-        return Dataloader(chain.dataset, buckets, **options)
+        return Dataloader(chain.dataset, Buckets(name, sizes, long="drop"), **options)
 
+    tally.checks["bucketed"] += 1
     if not steps:
         tally.refused("Buckets", loader)
         return
     plain = loader()
-    rows = [[visit.row for visit in batch] + [-1] * (size - len(batch)) for _, _, size, batch in steps]
+    rows = [[visit.row for visit in visits] + [-1] * (sizes[length] - len(visits)) for length, visits in steps]
     assert [plain.rows(step).tolist() for step in range(len(plain))] == rows
     begin = random.randrange(len(steps))
     with plain.iterate(begin) as batches:
         state = json.loads(json.dumps(batches.get_state()))
     with loader(random.choice([0, 1])).iterate(state) as batches:
-        for (_, number, _, batch), got in zip(steps[begin:], batches, strict=True):
-            length = [*sizes][number]
-            for index, visit in enumerate(batch):
+        for (length, visits), got in zip(steps[begin:], batches, strict=True):
+            for index, visit in enumerate(visits):
                 leaf = np.asarray(visit.value[name])
-                padding = [(0, length - len(leaf)), *[(0, 0)] * (leaf.ndim - 1)]
-                wanted = np.pad(leaf, padding).astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+                wanted = np.zeros((length, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype))
+                wanted[: len(leaf)] = leaf
                 assert_row(np.asarray(got[name][index]), wanted)
                 assert got[f"{name}_length"][index] == len(leaf)
+
+
+def _ragged_leaf(chain: Chain) -> str | None:
+    """A leaf that can be padded while the others can be stacked; None where rows have none, or other ones by epoch."""
+    changes = chain.mixed or chain.differs or chain.unlike or chain.dataset.reader.traits.random
+    if changes or not chain.splittable or not len(chain) or type(chain.first) is not dict:
+        return None
+    for name, leaf in chain.first.items():
+        if name == "mask" or not isinstance(leaf, np.ndarray) or not leaf.ndim or leaf.dtype.kind not in "biuf":
+            continue
+        others = [{key: part for key, part in value.items() if key != name} for value in chain.values()]
+        inner = {np.shape(value[name])[1:] for value in chain.values()}
+        alike = len(inner) == 1 and len({form(other) for other in others}) == 1 and all(map(placeable, others))
+        if alike and f"{name}_length" not in chain.first:
+            return name
+    return None
+
+
+def bucketed_steps(chain: Chain, name: str, sizes: dict[int, int], remainder: str) -> list[tuple[int, list[Visit]]]:
+    """Padded length and visits of each step of two epochs."""
+    known = {visit.row: len(visit.value[name]) for visit in chain.visits(0)}
+    least: dict[int, int] = {}
+    for length in sizes:
+        least[length] = max(least, default=-1) + 1
+    steps = []
+    for epoch in range(2):
+        for length, size in sizes.items():
+
+            def chosen(row: int, length: int = length) -> bool:
+                return least[length] <= known.get(row, -1) <= length
+
+            own = chain.epoch(epoch, (chosen,))
+            batches = [own[start : start + size] for start in range(0, len(own), size)]
+            batches = [batch for batch in batches if len(batch) == size or remainder == "pad"]
+            for turn, batch in enumerate(batches):
+                place = epoch + Fraction(2 * turn + 1, 2 * len(batches))
+                steps.append((place, length, sorted(batch, key=lambda visit: visit.lane or 0)))
+    return [(length, batch) for _, length, batch in sorted(steps, key=lambda step: step[:2])]
 
 
 def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:
