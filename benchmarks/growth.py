@@ -1,4 +1,4 @@
-"""Prints how costs grow: `python benchmarks/growth.py [COST ...] [--package PATH] [--json FILE]`. See README.md.
+"""Prints how costs grow: `python benchmarks/growth.py [COST ...] [--runs 3] [--package PATH] [--json FILE]`. See README.md.
 
 Every cost is a function that prepares data of size n and returns what is then measured, for three sizes or so. Its
 exponent is that of its growth between the last two: 0 does not depend on n, 1 is linear, 2 quadratic.
@@ -455,12 +455,16 @@ def told(name: str) -> dict[str, Any]:
     }
 
 
-def _of_package(name: str, package: Path) -> dict[str, Any]:
-    """The same of another checkout."""
+def _of_package(name: str, package: Path, runs: int) -> dict[str, Any]:
+    """The same of another checkout: the run whose last figure is the median, and that figure of all runs."""
     command = [sys.executable, __file__, name, "--one"]
     variables = {**environment(), "PYTHONPATH": str(package.resolve())}
-    result = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(result.stdout))
+    found = [
+        json.loads(subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        for _ in range(runs)
+    ]
+    found.sort(key=lambda run: run["figures"][-1])
+    return {**found[len(found) // 2], "runs": [run["figures"][-1] for run in found]}
 
 
 _HEADINGS = ("cost", "n", "before", "after", "asked", "exponent before", "after", "asked")
@@ -484,6 +488,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("costs", nargs="*", metavar="COST", help=f"of {', '.join(COSTS)} (default: all)")
     parser.add_argument("--package", type=Path, help="checkout of another loadax, which is measured as 'before'")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each, in new processes; the median (default 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="file to write the results to")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -498,8 +503,8 @@ def main() -> None:
         found[name] = told(name)
         # Each in a fresh process: what an earlier cost left in memory would slow the next one.
         if options.package:
-            found[name]["before"] = _of_package(name, options.package)
-        found[name]["after"] = _of_package(name, Path(loadax.__file__).parents[1])
+            found[name]["before"] = _of_package(name, options.package, options.runs)
+        found[name]["after"] = _of_package(name, Path(loadax.__file__).parents[1], options.runs)
         print("  ".join(cells(name, found[name])), flush=True)
         if options.json:
             before = machine(options.package)["commit"] if options.package else None
