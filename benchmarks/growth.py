@@ -1,4 +1,4 @@
-"""Prints how costs grow: `python benchmarks/growth.py [COST ...] [--runs 3] [--package PATH] [--json FILE]`. See README.md.
+"""Prints how costs grow: `python benchmarks/growth.py [COST ...] [--runs 3] [--package PATH]`. See README.md.
 
 Every cost is a function that prepares data of size n and returns what is then measured, for three sizes or so. Its
 exponent is that of its growth between the last two: 0 does not depend on n, 1 is linear, 2 quadratic.
