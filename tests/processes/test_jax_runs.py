@@ -15,6 +15,7 @@ SAVED = ("save", 2, 4)
 CASES: dict[str, list[tuple[str, int, int]]] = {
     "agreement of 2": [("both", 2, 4)],
     "agreement of 4": [("both", 4, 2)],
+    "buckets and balance of 2 that 4 and 1 resume": [("every_batch", 2, 4), ("go_on", 4, 2), ("go_on", 1, 8)],
     "device of 4, every mesh": [("every_mesh", 4, 2)],
     "device without another process": [("small_cases", 2, 4)],
     "grain checkpoint": [("checkpointed_by_grain", 2, 4)],
