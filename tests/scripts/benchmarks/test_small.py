@@ -14,6 +14,7 @@ MOST_CALLS = 56  # of a next() that reads several small steps at once
     ("command", "starts"),
     [
         ("balance.py --files 40 --seq-lens 64 --steps 1", {"functions": 2, "docstrings": 2, "files": 2}),
+        ("buckets.py --rows 9000 --batches 2 --rounds 1", {"sentences": 2, "documents": 2}),
         ("neighbours.py --rows 300 --rounds 1", {"huggingface": 6, "grain in": 3, "grain out": 8}),
         (
             "packed_graphs.py --graphs 300 --rounds 1 --batches 8",
