@@ -176,7 +176,13 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
     """The rows that the order ever visits, and their lengths, int64[n] each."""
     met = np.zeros(dataset.reader.num_rows, bool)
     for order, part in datasets_of(dataset.order, len(met)):
-        met[part.start : part.stop] = met_rows(order, "Buckets", len(part))
+        try:
+            met[part.start : part.stop] = met_rows(order, "Buckets", len(part))
+        except ArgumentError as error:
+            raise ArgumentError(
+                f"batch_size=Buckets(…) needs the same rows in every epoch, but {order.text()[-1]} may have others; "
+                "slice before shuffle(), and shuffle with loadax"
+            ) from error
     changing = (number for number, each in enumerate(dataset.maps) if each.rng or each.with_epoch)
     steady = Dataset(dataset.source, dataset.order, dataset.maps[: next(changing, None)])
     rows, reader = np.flatnonzero(met), steady.reader

@@ -281,6 +281,8 @@ def test_bad_buckets_are_refused() -> None:
             lambda: Dataloader(stream, Buckets("tokens", SIZES)),
         ),
         ("equal groups", lambda: loader().lease()),
+        ("slice before shuffle", lambda: Dataloader(data()[:50], Buckets("tokens", SIZES))),
+        ("no bucket fills a batch", lambda: Dataloader(loadax.as_dataset(Documents())[:0], Buckets("tokens", SIZES))),
         (
             "sample.. draws other rows",
             lambda: Dataloader(loadax.as_dataset(Documents()).sample(np.ones(ROWS)), Buckets("tokens", SIZES)),
