@@ -72,8 +72,7 @@ class PieceSizes:
         rows = count * self._rows
         parts = 1
         if count == 1 and self._weight and self._splits:
-            mean, measured = self._mean_seconds / self._mean_rows, self._seconds_per_row
-            per_row = mean if measured is None else measured
+            per_row = self._mean_seconds / self._mean_rows if self._seconds_per_row is None else self._seconds_per_row
             delay = self._mean_seconds - per_row * self._mean_rows
             most = min(rows, _PIECES_PER_WORKER * active)
             parts = max(1, min(most, round(per_row * rows / max(self._target, delay))))

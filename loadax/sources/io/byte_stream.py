@@ -22,8 +22,7 @@ _LONG = 64  # entries of a part from which slices are faster than an index array
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
-_SOME = 64  # parts of a read, whose files mostly tell that there are more than a few
-_MOST_RESERVED = 1 << 36  # bytes of addresses that may be reserved so that rows of all files are rows of one table
+_RESERVED = 1 << 36  # most bytes of addresses that are reserved so that rows of all files are rows of one table
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -96,20 +95,19 @@ def copy_stretches(
 ) -> None:
     """Copies the stretches at `starts` to the rows `rows` of `out`; None: to all rows."""
     size = stretches.shape[1]
-    phase = int(starts[0]) % size
     # The last row alone mostly tells.
-    if rows is None and out.flags.c_contiguous and int(starts[-1]) % size == phase:
-        places = starts // size
-        if (places * size + phase == starts).all():  # rows of a table, which NumPy copies directly
-            np.take(stretches[phase::size], places, axis=0, out=out, mode="clip")
-            return
+    table = not int(starts[-1] - starts[0]) % size and not ((starts - starts[0]) % size).any()
+    if rows is None and out.flags.c_contiguous and table:
+        # They are rows of a table, which NumPy copies directly.
+        phase = int(starts[0]) % size
+        np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
+        return
     if size >= _LARGE:
         for row, start in zip(range(len(starts)) if rows is None else rows.tolist(), starts.tolist(), strict=True):
             out[row] = stretches[start]
         return
     # Pieces of equal length: a short last piece would cost as much as a long one.
-    pieces = max(1, round(len(starts) * size / _COPIED))
-    step = -(-len(starts) // pieces)
+    step = -(-len(starts) // max(1, round(len(starts) * size / _COPIED)))
     for low in range(0, len(starts), step):
         batch = slice(low, low + step)
         # Rows of bytes, not items of `size` bytes: NumPy keeps the GIL for copies of fewer than 500 items of any size.
@@ -138,11 +136,10 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[FileSpan], row_bytes: int = 1):
         self.ends, self._row_bytes = Ends(segments), row_bytes
-        unit, most = row_bytes if row_bytes < _LARGE else 1, _MOST_RESERVED // len(segments)
         # Of large files, huge pages: with small ones, finding random rows in memory takes a third of the time.
-        large = self.ends.total >= HUGE * len(segments) and lcm(HUGE, unit) <= most
-        self._page = HUGE if large else mmap.ALLOCATIONGRANULARITY
-        apart = lcm(self._page, unit) if lcm(self._page, unit) <= most else self._page
+        pages = [HUGE] * (self.ends.total >= HUGE * len(segments)) + [mmap.ALLOCATIONGRANULARITY]
+        steps = [(page, lcm(page, row_bytes)) for page in pages if lcm(page, row_bytes) * len(segments) <= _RESERVED]
+        self._page, apart = (*steps, (pages[0], pages[0]))[0]
         offsets = np.array([segment.begin for segment in segments], np.int64) % self._page
         sizes = -(-(offsets + self.ends.ends - self.ends.begins) // apart) * apart
         self._places = np.cumsum(sizes) - sizes + offsets  # of the first byte of each segment in the reserved memory
@@ -157,10 +154,6 @@ class MappedSegments:
         if not out.size:
             return
         size = out.shape[1]
-        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
-        if low == high:
-            copy_stretches(self._mapped(np.array([low])).stretches(size), starts + self._shifts[low], out)
-            return
         first = self.ends.owners(starts)
         crosses = first != self.ends.owners(starts + (size - 1))
         rows = None
@@ -203,8 +196,7 @@ class MappedSegments:
                 # Those before are unmapped when the last thread that reads from them drops their memory.
                 self._maps[:] = [_Maps(self._size, len(self.ends.segments))]
             maps = self._maps[0]
-        met = {*owners[:_SOME].tolist()}
-        met = met if len(met) > _FEW else {*owners.tolist()}
+        met = {*owners.tolist()}
         if len(met) > _FEW:
             met = {*owners[maps.checked[owners] <= now - _CHECKED].tolist()}
         for index in met:

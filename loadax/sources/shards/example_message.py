@@ -3,7 +3,6 @@
 Source: TensorFlow, `example.proto` and `feature.proto`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -121,7 +120,7 @@ class Feature(NamedTuple):
                 raise self._other(stored, name, row)
             stored = np.empty(0, np.int64)  # a list without values has no kind
         other_kind = wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc")
-        if other_kind or (not self.ragged and stored.size != math.prod(self.spec.shape)):
+        if other_kind or (not self.ragged and stored.size * wanted.itemsize != self.spec.nbytes):
             raise self._other(stored, name, row)
         array = stored.astype(wanted, copy=False)
         if array is not stored and wanted.kind in "iu" and (array != stored).any():

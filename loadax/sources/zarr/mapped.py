@@ -39,10 +39,9 @@ class MappedChunks:
         self._rows = int(metadata["chunk_grid"]["configuration"]["chunk_shape"][0])
         spec, columns = {"driver": "zarr3", "metadata": metadata}, [0] * (len(self.shape) - 1)
         self._files = [f"{folder}/{chunk_key(spec, [chunk, *columns])}" for chunk in range(len(self.chunk_starts))]
-        row_bytes = math.prod(self.shape[1:]) * dtype.itemsize
-        self._chunk_bytes = self._rows * row_bytes
-        stream = MappedSegments([FileSpan(file, 0, self._chunk_bytes) for file in self._files], row_bytes)
-        self._array = StreamArray(stream, dtype, self.shape)
+        self._chunk_bytes = self._rows * math.prod(self.shape[1:]) * dtype.itemsize
+        spans = [FileSpan(file, 0, self._chunk_bytes) for file in self._files]
+        self._array = StreamArray(MappedSegments(spans, self._chunk_bytes // self._rows), dtype, self.shape)
         self._checked: set[int] = set()
         self._arguments = folder, metadata, dtype, name
 
