@@ -73,8 +73,7 @@ class StreamArray:
         starts, size = first * self._entry_bytes + low * across, (high - low) * across
         contiguous = out.flags.c_contiguous or (out.ndim == 2 and out.strides[1] == out.itemsize)
         if contiguous and out.dtype == self._stored and tuple(others) == all_columns(shape[1:]):
-            flat = out if out.ndim == 2 else out.reshape(len(out), -1)
-            self._stream.read_into(starts, flat.view(np.uint8))
+            self._stream.read_into(starts, out.reshape(len(out), -1).view(np.uint8))
             return
         content = np.empty((len(first), size), np.uint8)
         self._stream.read_into(starts, content)

@@ -35,22 +35,22 @@ class PieceSizes:
         self._target = _ISOLATED_TARGET if isolated else _TARGET
         self._group_target = self._target if isolated else _TOGETHER * _TARGET if workers else _ALONE_TARGET
         self._splits = workers > 1
-        self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
+        self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = self._mean_busy = 0.0
         self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
 
     def measured(self, rows: int, timing: Timing) -> None:
         """Records the timing of a piece of `rows` rows."""
         if not rows:
             return
-        seconds = timing.seconds
-        if self._isolated:
-            # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
-            seconds = max(timing.processor_seconds, seconds / _CONTENTION)
+        # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
+        busy = max(timing.processor_seconds, timing.seconds / _CONTENTION)
+        seconds = busy if self._isolated else timing.seconds
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
         from_rows, from_seconds = rows - self._mean_rows, seconds - self._mean_seconds
         self._mean_rows += from_rows / self._weight
         self._mean_seconds += from_seconds / self._weight
+        self._mean_busy += (busy - self._mean_busy) / self._weight
         self._spread = self._spread * _KEPT + from_rows * (rows - self._mean_rows)
         self._together = self._together * _KEPT + from_rows * (seconds - self._mean_seconds)
         if self._spread > (0.1 * self._mean_rows) ** 2:
@@ -61,7 +61,7 @@ class PieceSizes:
         """Number of steps of the next group: a power of two, so that buffers have few sizes and are reused."""
         if not self._weight:
             return 1  # the first batch must not wait for others
-        fitting = int(self._group_target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
+        fitting = int(self._group_target / max(self._mean_busy / self._mean_rows * self._rows, 1e-9) + 1e-6)
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
     def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
@@ -72,8 +72,7 @@ class PieceSizes:
         rows = count * (rows_per_step or self._rows)
         parts = 1
         if count == 1 and self._weight and self._splits:
-            mean, measured = self._mean_seconds / self._mean_rows, self._seconds_per_row
-            per_row = mean if measured is None else measured
+            per_row = self._mean_seconds / self._mean_rows if self._seconds_per_row is None else self._seconds_per_row
             delay = self._mean_seconds - per_row * self._mean_rows
             most = min(rows, _PIECES_PER_WORKER * active)
             parts = max(1, min(most, round(per_row * rows / max(self._target, delay))))

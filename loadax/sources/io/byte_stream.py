@@ -4,6 +4,7 @@ import mmap
 import threading
 from collections.abc import Sequence
 from functools import cache, partial
+from math import lcm
 from time import monotonic
 from typing import Any, NamedTuple, final
 
@@ -21,6 +22,7 @@ _LONG = 64  # entries of a part from which slices are faster than an index array
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
+_RESERVED = 1 << 36  # most bytes of addresses that are reserved so that rows of all files are rows of one table
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -50,6 +52,7 @@ class Ends:
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
+        self._each = int(sizes[0]) if (sizes == sizes[0]).all() else 0  # size of all segments; 0: they differ
 
     @property
     def total(self) -> int:
@@ -58,7 +61,7 @@ class Ends:
 
     def owners(self, offsets: Integers) -> Integers:
         """Indices of the segments that contain these bytes of the stream."""
-        return np.searchsorted(self.ends, offsets, side="right")
+        return offsets // self._each if self._each else np.searchsorted(self.ends, offsets, side="right")
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Splits the bytes `start` to `stop` of the stream into `(segment, start, stop)` within each segment."""
@@ -104,8 +107,7 @@ def copy_stretches(
             out[row] = stretches[start]
         return
     # Pieces of equal length: a short last piece would cost as much as a long one.
-    pieces = max(1, round(len(starts) * size / _COPIED))
-    step = -(-len(starts) // pieces)
+    step = -(-len(starts) // max(1, round(len(starts) * size / _COPIED)))
     for low in range(0, len(starts), step):
         batch = slice(low, low + step)
         # Rows of bytes, not items of `size` bytes: NumPy keeps the GIL for copies of fewer than 500 items of any size.
@@ -121,46 +123,51 @@ class MappedSegments:
     at most eight files, and before other reads if the last comparison was more than a second ago. Asking for the size
     of every file of every read takes longer than the copy if files are small.
 
+    Args:
+        segments: Segments of the stream.
+        row_bytes: Size of the rows, if each segment has whole ones. Segments are mapped a multiple of it apart, if they
+            begin at the same byte of a page: then rows of all segments are copied as those of one table.
+
     Raises:
         SourceError: On a read, when a file is shorter than its segment or can't be mapped; names it.
     """
 
     far = False
 
-    def __init__(self, segments: Sequence[FileSpan]):
-        self.ends = Ends(segments)
+    def __init__(self, segments: Sequence[FileSpan], row_bytes: int = 1):
+        self.ends, self._row_bytes = Ends(segments), row_bytes
         # Of large files, huge pages: with small ones, finding random rows in memory takes a third of the time.
-        self._page = HUGE if self.ends.total >= HUGE * len(segments) else mmap.ALLOCATIONGRANULARITY
+        pages = [HUGE] * (self.ends.total >= HUGE * len(segments)) + [mmap.ALLOCATIONGRANULARITY]
+        steps = [(page, lcm(page, row_bytes)) for page in pages if lcm(page, row_bytes) * len(segments) <= _RESERVED]
+        self._page, apart = (*steps, (pages[0], pages[0]))[0]
         offsets = np.array([segment.begin for segment in segments], np.int64) % self._page
-        pages = -(-(offsets + self.ends.ends - self.ends.begins) // self._page) * self._page
-        self._places = np.cumsum(pages) - pages + offsets  # of the first byte of each segment in the reserved memory
+        sizes = -(-(offsets + self.ends.ends - self.ends.begins) // apart) * apart
+        self._places = np.cumsum(sizes) - sizes + offsets  # of the first byte of each segment in the reserved memory
         self._shifts = self._places - self.ends.begins
-        self._size, self._lock = int(pages.sum()), threading.Lock()
+        self._size, self._lock = int(sizes.sum()), threading.Lock()
         self._maps: _Maps | None = None
         # Where files are not mapped side by side, the reserved memory between them counts as a map too.
-        apart = self._page == HUGE or len(segments) > _MOST_MAPS
-        self._most = _MOST_MAPS // 2 if apart else _MOST_MAPS
+        gaps = apart != mmap.ALLOCATIONGRANULARITY or len(segments) > _MOST_MAPS
+        self._most = _MOST_MAPS // 2 if gaps else _MOST_MAPS
 
     def __reduce__(self) -> Any:
-        return MappedSegments, (self.ends.segments,)
+        return MappedSegments, (self.ends.segments, self._row_bytes)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
         if not out.size:
             return
         size = out.shape[1]
-        low, high = self.ends.owners(np.array([starts.min(), starts.max() + (size - 1)])).tolist()
-        if low == high:
-            copy_stretches(self._mapped(np.array([low])).stretches(size), starts + self._shifts[low], out)
-            return
-        first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
-        crossing, rows = np.flatnonzero(first != last), np.flatnonzero(first == last)
-        if len(rows):
-            places, stretches = starts + self._shifts[first], self._mapped(first[rows]).stretches(size)
-            copy_stretches(stretches, places[rows], out, rows if len(crossing) else None)
-        if len(crossing):
+        first = self.ends.owners(starts)
+        crosses = first != self.ends.owners(starts + (size - 1))
+        rows = None
+        if crosses.any():
+            crossing, rows = np.flatnonzero(crosses), np.flatnonzero(~crosses)
             lengths = np.full(len(crossing), size)
             out[crossing] = self.gather(starts[crossing], lengths, np.dtype(np.uint8)).reshape(-1, size)
+            starts, first = starts[rows], first[rows]
+        if len(starts):
+            copy_stretches(self._mapped(first).stretches(size), starts + self._shifts[first], out, rows)
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads parts of any lengths and concatenates them.

@@ -120,10 +120,10 @@ class Feature(NamedTuple):
                 raise self._other(stored, name, row)
             stored = np.empty(0, np.int64)  # a list without values has no kind
         other_kind = wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc")
-        if other_kind or (not self.ragged and stored.size != int(np.prod(self.spec.shape))):
+        if other_kind or (not self.ragged and stored.size * wanted.itemsize != self.spec.nbytes):
             raise self._other(stored, name, row)
-        array = stored.astype(wanted)
-        if wanted.kind in "iu" and (array != stored).any():
+        array = stored.astype(wanted, copy=False)
+        if array is not stored and wanted.kind in "iu" and (array != stored).any():
             raise LeafError(f"{row()}: feature {name!r} has values that {wanted} can't hold; pass a wider dtype")
         return array if self.ragged else array.reshape(self.spec.shape)[()]
 

@@ -40,8 +40,8 @@ class MappedChunks:
         spec, columns = {"driver": "zarr3", "metadata": metadata}, [0] * (len(self.shape) - 1)
         self._files = [f"{folder}/{chunk_key(spec, [chunk, *columns])}" for chunk in range(len(self.chunk_starts))]
         self._chunk_bytes = self._rows * math.prod(self.shape[1:]) * dtype.itemsize
-        stream = MappedSegments([FileSpan(file, 0, self._chunk_bytes) for file in self._files])
-        self._array = StreamArray(stream, dtype, self.shape)
+        spans = [FileSpan(file, 0, self._chunk_bytes) for file in self._files]
+        self._array = StreamArray(MappedSegments(spans, self._chunk_bytes // self._rows), dtype, self.shape)
         self._checked: set[int] = set()
         self._arguments = folder, metadata, dtype, name
 

@@ -93,6 +93,16 @@ def test_steps_are_read_together_or_cut_but_never_both(each: float, machine: Mac
     assert sizes.steps == 1 or len(sizes.pieces(1, 4)) == 1
 
 
+@pytest.mark.parametrize("among", [2, 4])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_as_many_steps_are_read_together_on_a_busy_machine(isolated: bool, among: int, machine: Machine) -> None:
+    idle, busy = (
+        measured(PieceSizes(10, 4, isolated), lambda rows, programs=programs: machine.share(rows * 5e-5, programs), 4)
+        for programs in (1, among)
+    )
+    assert idle.steps == busy.steps > 1
+
+
 def test_one_thread_has_few_slices_until_more_are_tried(machine: Machine) -> None:
     sizes = measured(PieceSizes(64, 8), lambda rows: machine.share(rows * 0.01, 1), active=1)
     assert [len(sizes.pieces(1, active)) for active in (1, 2, 8)] == [4, 8, 32]

@@ -190,6 +190,27 @@ def test_large_files_begin_at_huge_pages_so_that_the_kernel_maps_them_so(tmp_pat
     assert [(group.memory.ctypes.data + int(place)) % HUGE for place in stream._places] == [0, 5]
 
 
+@pytest.mark.parametrize("most", [1 << 36, 1 << 28, 1 << 10])
+@pytest.mark.parametrize(("row_bytes", "count"), [(2050, 64), (6, 3), (2050, 1100), (20_000, 110)])
+def test_rows_of_all_files_are_rows_of_one_table_while_addresses_suffice(
+    row_bytes: int, count: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadax.sources.io.byte_stream._RESERVED", most)
+    expected = np.random.default_rng(0).integers(0, 256, (5, count, row_bytes), np.uint8)
+    for index, content in enumerate(expected):
+        (tmp_path / str(index)).write_bytes(content.tobytes())
+    spans = [FileSpan(str(tmp_path / str(index)), 0, count * row_bytes) for index in range(5)]
+    stream = pickle.loads(pickle.dumps(MappedSegments(spans, row_bytes)))
+    chosen = np.random.default_rng(1).permutation(5 * count)
+    out = np.empty((5 * count, row_bytes), np.uint8)
+    stream.read_into(chosen * row_bytes, out)
+    np.testing.assert_array_equal(out, expected.reshape(-1, row_bytes)[chosen])
+    apart = np.diff(stream._places)
+    assert not (apart % mmap.PAGESIZE).any()
+    assert most == 1 << 10 or not (apart % row_bytes).any()
+    assert stream._size <= max(most, 10 * HUGE)
+
+
 @pytest.mark.parametrize("size", [2, 7, 4096, 5000])
 def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that end in a page, begin in one or have none, with and without maps dropped in between."""
