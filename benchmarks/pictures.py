@@ -68,11 +68,9 @@ def ours(folder: Path, sharding: Any) -> Callable[[], Iterator[Any]]:
         picture = decode_jpeg(pair["jpg"])[top : top + _SIZE, left : left + _SIZE]
         return {"pixel_values": picture, "input_ids": tokens, "attention_mask": mask}
 
-    features = {"height": "int64", "caption": bytes, "jpg": bytes}
-    pairs = loadax.from_tfrecord(folder, features=features, progress=False).filter(
-        lambda pair: bool(pair["height"] >= _LEAST), progress=False
-    )
-    rows = pairs.map(example, rng=True).shuffle(seed=0)
+    pairs = loadax.from_tfrecord(folder, features={"height": "int64", "caption": bytes, "jpg": bytes}, progress=False)
+    kept = pairs.filter(lambda pair: bool(pair["height"] >= _LEAST), progress=False)
+    rows = kept.map(example, rng=True).shuffle(seed=0)
     return loadax.Dataloader(rows, _BATCH, num_epochs=None, partition=sharding).iterate
 
 
@@ -116,7 +114,7 @@ def main() -> None:
         write(Path(folder), options.pairs)
         command = [sys.executable, __file__, "--serve", folder]
         children = {side: stack.enter_context(started(side, [*command, side], environment())) for side in sides}
-        leaves = {str(child.ask("leaves")) for child in children.values()}
+        leaves = {child.ask("leaves") for child in children.values()}
         if len(leaves) > 1:
             raise ValueError(f"the sides make other batches: {leaves}")
         for number in range(-1, options.rounds):  # the first warms up
@@ -142,9 +140,7 @@ def answer_commands(folder: str, side: str) -> None:
     measured = Measured(SimpleNamespace(batch_size=_BATCH), Path(folder), opened)
 
     def answer(do: str, **arguments: Any) -> Any:
-        if do == "leaves":
-            return {name: f"{leaf.dtype}{leaf.shape} {leaf.sharding}" for name, leaf in next(opened()).items()}
-        return measured.round(**arguments)
+        return str(jax.tree.map(jax.typeof, next(opened()))) if do == "leaves" else measured.round(**arguments)
 
     serve(answers, answer)
     measured.end()
