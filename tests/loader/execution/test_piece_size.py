@@ -1,6 +1,7 @@
 """Piece sizes follow from measured times, here of a simulated machine."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -96,10 +97,10 @@ def test_steps_are_read_together_or_cut_but_never_both(each: float, machine: Mac
 @pytest.mark.parametrize("among", [2, 4])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_as_many_steps_are_read_together_on_a_busy_machine(isolated: bool, among: int, machine: Machine) -> None:
-    idle, busy = (
-        measured(PieceSizes(10, 4, isolated), lambda rows, programs=programs: machine.share(rows * 5e-5, programs), 4)
-        for programs in (1, among)
-    )
+    def work(rows: int, programs: int) -> None:
+        machine.share(rows * 5e-5, programs)
+
+    idle, busy = (measured(PieceSizes(10, 4, isolated), partial(work, programs=count), 4) for count in (1, among))
     assert idle.steps == busy.steps > 1
 
 

@@ -22,7 +22,7 @@ MOST_CALLS = 56  # of a next() that reads several small steps at once
         ),
         ("packing_streams.py --only easylm --rounds 1 --seconds 0.1", {"easylm": 4}),
         ("passes.py --rows 2000 --engines thread", {"| thread": 1, "recipe of": 4}),
-        ("pictures.py --pairs 512 --rounds 1 --seconds 0.05", {"loadax": 1, "tf.data": 1}),
+        ("pictures.py --pairs 256 --rounds 1 --seconds 0.05", {"loadax": 1, "tf.data": 1}),
         ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
         ("weather_windows.py --rounds 1 --hours 200", {"loadax": 1, "reader": 1, "ratio": 1}),
     ],
