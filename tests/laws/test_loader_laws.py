@@ -69,7 +69,6 @@ CUTS = (
     Cut(TALL, P(None, "model"), columns=True),
     Cut(CUBE, P(("fsdp", "data"), "seq"), columns=True),
     Cut(CUBE, P(("data", "fsdp"))),
-    Cut(CUBE, (("batch", ("seq", "data")),)),
     Cut(
         CUBE,
         {
@@ -99,7 +98,7 @@ class RandomPieces:
     def steps(self) -> int:
         return int(self._random.integers(1, 6))
 
-    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
         total = count * self._rows
         cuts = sorted({0, total, *self._random.integers(0, total, self._random.integers(0, 5)).tolist()})
         return list(pairwise(cuts))

@@ -37,7 +37,7 @@ class Runs:
 
     steps = 8
 
-    def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
         return [(0, count * self._rows)]
 
 

@@ -196,7 +196,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
                 gc.collect()
             return 1
 
-        def pieces(self, count: int, active: int) -> list[tuple[int, int]]:
+        def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
             return [(0, count * self._rows)]
 
     monkeypatch.setattr(monitor, "PieceSizes", Collecting)

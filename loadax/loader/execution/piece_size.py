@@ -67,6 +67,7 @@ class PieceSizes:
     def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
         """Splits the rows of a group of `count` steps into pieces `(low, high)`, for `active` threads.
 
+        Steps have `rows_per_step` rows; None: as many as the largest.
         Each piece has a fixed cost, the highest for a stream with many lanes: so no more than keep these threads busy.
         """
         rows = count * (rows_per_step or self._rows)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.scripts.benchmarks.scripts import FOLDER, load, run
 
-MOST_CALLS = 56  # of a next() that reads several small steps at once
+MOST_CALLS = 64  # of a next() that reads several small steps at once
 
 
 @pytest.mark.parametrize(
