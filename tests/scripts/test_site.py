@@ -114,7 +114,7 @@ return new Promise((done) => {
 
 # What people type, by the page that they look for: the names of STYLE and of other loaders.
 TERMS = {
-    "api/datasets/Dataset/": ["filter", "cache", "pad"],
+    "api/datasets/Dataset/": ["filter", "cache"],
     "api/loader/Epoch/": ["epoch"],
     "benchmarks/": ["benchmark"],
     "coming-from/grain/": ["grain", "IterDataset", "random_map"],
@@ -142,7 +142,17 @@ TERMS = {
     "guides/hosts/": ["straggler", "stall", "hang"],
     "guides/images/": ["images", "jpeg"],
     "guides/meshes/": ["mesh", "shard", "sharding", "PartitionSpec", "Explicit axes"],
-    "guides/orders/": ["shuffle", "batch size", "curriculum", "mixture", "pack", "packing", "padding", "microbatches"],
+    "guides/orders/": [
+        "shuffle",
+        "batch size",
+        "curriculum",
+        "mixture",
+        "pack",
+        "packing",
+        "pad",
+        "padding",
+        "microbatches",
+    ],
     "guides/preemption/": ["preemption", "SIGTERM"],
     "guides/speed/": ["bottleneck", "GIL", "num_workers", "profiling", "prometheus", "throughput", "worker", "workers"],
     "guides/object-storage/": ["s3", "bucket", "timeout"],
