@@ -68,30 +68,33 @@ def _targets(costs: Array, groups: Integers) -> Array:
 
 def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
     """Blocks after some rounds in which those above their targets swap a row with those below, side by side."""
-    half = len(groups) // 2
+    half, width = len(groups) // 2, groups.shape[1]
+    held, pairs = costs[groups], np.arange(half)
     for _ in range(_ROUNDS if half else 0):
-        excess = costs[groups].sum(axis=1) - targets
+        excess = held.sum(axis=1) - targets
         ascending = np.argsort(excess, kind="stable")
         cheap, dear = ascending[:half], ascending[::-1][:half]
         wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
-        lost = costs[groups[dear]][:, :, None] - costs[groups[cheap]][:, None, :]
-        off = np.abs(lost - wanted[:, None, None]).reshape(half, -1)
+        off = held[dear][:, :, None] - held[cheap][:, None, :]
+        off -= wanted[:, None, None]
+        off = np.abs(off, out=off).reshape(half, -1)
         best = off.argmin(axis=1)
-        gains = off[np.arange(half), best] < wanted
+        gains = off[pairs, best] < wanted
         if not gains.any():
             break
-        cheap, dear, (out, back) = cheap[gains], dear[gains], np.divmod(best[gains], groups.shape[1])
-        groups[dear, out], groups[cheap, back] = groups[cheap, back], groups[dear, out]
+        dear, cheap, (out, back) = dear[gains], cheap[gains], np.divmod(best[gains], width)
+        for each in (groups, held):
+            each[dear, out], each[cheap, back] = each[cheap, back], each[dear, out]
     return groups
 
 
 def _folded(costs: Array) -> Integers:
     """Order of each row of costs that balances every cut into halves, as far as their number is even: int64[m, n]."""
     order = np.arange(costs.size).reshape(*costs.shape, 1) % costs.shape[1]
+    each = np.arange(len(costs))[:, None]
     while costs.shape[1] > 1 and costs.shape[1] % 2 == 0:
         ascending, half = np.argsort(costs, axis=1, kind="stable"), costs.shape[1] // 2
-        sides = ascending[:, ::-1][:, :half], ascending[:, :half]  # the dearest beside the cheapest
-        order = np.concatenate([np.take_along_axis(order, side[..., None], axis=1) for side in sides], axis=2)
-        dear, cheap = (np.take_along_axis(costs, side, axis=1) for side in sides)
-        costs = dear + cheap
+        dear, cheap = ascending[:, : half - 1 : -1], ascending[:, :half]  # the dearest beside the cheapest
+        order = np.concatenate([order[each, dear], order[each, cheap]], axis=2)
+        costs = costs[each, dear] + costs[each, cheap]
     return order.reshape(len(order), -1)
