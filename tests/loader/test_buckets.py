@@ -10,6 +10,7 @@ import pytest
 import loadax
 from loadax import Buckets, Dataloader, MaskErrors
 from loadax.errors import ArgumentError, LeafError, StateError
+from loadax.plan.batches import BatchPlan
 
 ROWS = 400
 LENGTHS = np.minimum(np.random.default_rng(0).geometric(1 / 40, ROWS), 256)
@@ -185,6 +186,20 @@ def test_workers_get_the_data_of_all_buckets_once() -> None:
         patch.setattr(Documents, "__reduce_ex__", counted)
         assert sum(1 for _ in loaded) == len(loaded)
     assert len(pickled) <= 2  # one for the copy of an unread object
+
+
+def test_no_bucket_computes_steps_beyond_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int | None]] = []
+    visits_of = BatchPlan.visits_of
+
+    def counted(plan: BatchPlan, steps: range, positions: Any) -> Any:
+        asked.append((steps.stop, plan.num_steps))
+        return visits_of(plan, steps, positions)
+
+    monkeypatch.setattr(BatchPlan, "visits_of", counted)
+    assert sum(1 for _ in loader()) == len(loader())
+    assert asked
+    assert all(last is not None and stop <= last for stop, last in asked)
 
 
 def test_blocks_are_shuffled_and_kept_open_by_bucket() -> None:

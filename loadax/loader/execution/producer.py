@@ -120,7 +120,8 @@ class BatchProducer:
         self.end = end
         self._local = plan.local
         self._layout = buffer_layout(shard)
-        self._visits = VisitLookahead(plan.of(step), shard.positions, end)
+        own = plan.of(step)
+        self._visits = VisitLookahead(own, shard.positions, end if own is plan else own.num_steps)
         filling = FillOptions(self._layout, options.key_seed, options.masking is not None)
         self._job = executor.load(reader, filling, options.prefetch_bytes, family)
         self._finish = shard.batch.structure.build if finish is None else finish
