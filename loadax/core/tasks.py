@@ -63,26 +63,26 @@ class _Attempt(NamedTuple):
     began: float
 
 
-def checked_engine(value: Any) -> Engine | None:
-    """Returns the value of `executor=`.
+def checked_engine(value: Any, name: str = "executor") -> Engine | None:
+    """Returns the value of the argument `name`.
 
     Raises:
         ArgumentError: When it is neither an executor nor a function, or this is a worker that imports the main script.
     """
     if value is not None and hasattr(current_process(), "_inheriting"):
         raise ArgumentError(
-            "executor= in a worker process that imports the main script to find what it defines; put the code that "
+            f"{name}= in a worker process that imports the main script to find what it defines; put the code that "
             'runs there under `if __name__ == "__main__":`'
         )
     if value is None or isinstance(value, Executor) or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, type) and issubclass(value, Executor):
-        remedy = f"pass a function that makes one: executor=lambda: {value.__name__}(…)"
+        remedy = f"pass a function that makes one: {name}=lambda: {value.__name__}(…)"
     elif callable(getattr(value, "get_executor", None)):
-        remedy = "pass executor=client.get_executor()"
+        remedy = f"pass {name}=client.get_executor()"
     else:
         remedy = "pass an instance of concurrent.futures.Executor, or a function without arguments that makes one"
-    raise ArgumentError(f"executor={shown(value)} is not an executor; {remedy}")
+    raise ArgumentError(f"{name}={shown(value)} is not an executor; {remedy}")
 
 
 def index_engine(value: Any, index: Any) -> Engine | None:

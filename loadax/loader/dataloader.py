@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from jax.sharding import Mesh
 from loadax.core.arguments import integer, shown
 from loadax.core.distributed import this_process
 from loadax.core.replacements import DATALOADER, missing_attribute
+from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.buckets import Buckets
@@ -131,6 +133,11 @@ class Dataloader:
             new Python interpreters, for maps in pure Python; they write into shared memory. Functions of scripts and
             notebooks, lambdas and closures are supported; objects that they refer to are copied to each worker once.
             Batches are the same either way.
+        remote: A `concurrent.futures.Executor`, or a function without arguments that makes one: Dask's
+            `client.get_executor()`, `loadax.interop.ray.executor()`, a process pool. Its workers read ahead, and this
+            process copies their rows. What they do not deliver in time is given to another worker, then read here: no
+            batch, state or order depends on them. `num_workers` is the number of them to keep busy, autotuned up to 32.
+            Tasks are pickles, so use it in trusted networks only.
         prefetch: Number of placed batches to keep ahead of the consumer.
         prefetch_bytes: Host memory for reading ahead, in bytes, not counting placed batches.
         cache_bytes: Host memory, in bytes, for the open chunks of a block shuffle, so that each is decoded once. None:
@@ -186,6 +193,7 @@ class Dataloader:
         keep_on_device: bool | int = False,
         num_workers: int | None = None,
         worker_type: str = "thread",
+        remote: Engine | None = None,
         prefetch: int = 2,
         prefetch_bytes: int = 256 << 20,
         cache_bytes: int | None = None,
@@ -221,6 +229,10 @@ class Dataloader:
             raise MeshError(
                 "a Dataloader with mesh=, or a NamedSharding in partition=, can't be pickled, since devices belong to "
                 "their process; pickle loader.dataset, and make the loader where it is used"
+            )
+        if isinstance(self._arguments["remote"], Executor):
+            raise ArgumentError(
+                "a Dataloader with an executor as remote= can't be pickled; pass a function that makes one"
             )
         return _restored, (self._arguments, self._plan.skips)
 

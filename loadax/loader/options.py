@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, number, shown
+from loadax.core.tasks import Engine, checked_engine
 from loadax.core.tree import flatten
 from loadax.core.user_object import user_objects
 from loadax.dataset import Dataset
@@ -24,6 +25,7 @@ from loadax.protocols import Integers, Tree
 from loadax.reader import Reader
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
+_MOST_REMOTE, _FIRST_REMOTE = 32, 4  # workers of `remote=`, whose number is unknown
 
 _Value = TypeVar("_Value")
 # `(first step, value)` pairs; each value applies until the next one starts.
@@ -44,6 +46,7 @@ class LoaderOptions:
         stall_after: Seconds of waiting for a batch after which to log what it waits for. None: never.
         abort_after: Seconds of waiting for a batch after which to raise. None: never.
         streams: How streams are read. None: there are none.
+        remote: Executor whose workers read. None: workers of this machine.
     """
 
     partition: Any = None
@@ -62,6 +65,7 @@ class LoaderOptions:
     stall_after: float | None = None
     abort_after: float | None = None
     streams: StreamOptions | None = None
+    remote: Engine | None = None
 
     @property
     def readers(self) -> int:
@@ -86,13 +90,32 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
 
 
+def remote_counts(given: Any) -> tuple[int, int]:
+    """Largest and initial number of workers of `remote=` to keep busy.
+
+    Raises:
+        ArgumentError: If another argument says that others read.
+        UnsupportedError: If they read for no batch.
+    """
+    if given.worker_type != "thread":
+        raise ArgumentError(f"worker_type={given.worker_type!r}: the workers of remote= read; leave worker_type out")
+    if given.keep_on_device:
+        raise UnsupportedError("keep_on_device: all rows are read once, when iteration starts; leave out remote=")
+    if given.num_workers is None:
+        return _MOST_REMOTE, _FIRST_REMOTE
+    most = integer("num_workers", given.num_workers, 0)
+    if not most:
+        raise ArgumentError("num_workers=0 reads on the caller's thread; leave it out, or leave out remote=")
+    return most, most
+
+
 def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     """Options that read on the caller's thread if a user's object needs it.
 
     Warns:
         UserWarning: If threads take turns to call an object, or only the caller's thread may.
     """
-    in_threads = options.num_workers if options.worker_type == "thread" else 0
+    in_threads = options.num_workers if options.worker_type != "process" else 0
     objects = list(user_objects(reader)) if in_threads else []
     bound = [item for item in objects if item.of_one_thread]
     for item in objects if in_threads > 1 else bound:
@@ -109,7 +132,9 @@ def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> 
         batch_sizes: All batch sizes of the run.
     """
     most, first = worker_counts(given.num_workers, given.worker_type, dataset)
-    keep = given.keep_on_device
+    remote, keep = checked_engine(given.remote, "remote"), given.keep_on_device
+    if remote is not None:
+        most, first = remote_counts(given)
     return LoaderOptions(
         partition=given.partition,
         shard=shard_spec(given.shard_index, given.shard_count, batch_sizes),
@@ -118,7 +143,8 @@ def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> 
         keep_on_device=bool(keep) if isinstance(keep, bool | None) else integer("keep_on_device", keep, 1),
         num_workers=most,
         first_workers=first,
-        worker_type=given.worker_type,
+        worker_type=given.worker_type if remote is None else "remote",
+        remote=remote,
         prefetch=integer("prefetch", given.prefetch, 0),
         prefetch_bytes=integer("prefetch_bytes", given.prefetch_bytes, 1),
         cache_bytes=None if given.cache_bytes is None else integer("cache_bytes", given.cache_bytes, 0),
@@ -214,6 +240,11 @@ def with_streams(
         raise UnsupportedError(
             "worker_type='process': the lanes of a stream are open in this process, and no other one can read them; "
             "leave it out, and do slow work in maps that release the GIL, or in processes that open_lane starts"
+        )
+    if options.remote is not None:
+        raise UnsupportedError(
+            "remote=: the lanes of a stream are open in this process, and workers elsewhere can't read them; leave it "
+            "out, and do slow work in processes that open_lane starts"
         )
     if options.keep_on_device:
         raise UnsupportedError("keep_on_device: a stream has no fixed number of rows; leave it out")

@@ -298,7 +298,7 @@ def make_pipeline(given: Any) -> BatchPipeline:
     if buckets:
         plan, datasets = bucketed(given, dataset, epochs)
         sizes = plan.schedule
-    remember_unread(given.worker_type, given.num_workers, dataset.reader)
+    remember_unread(given.worker_type if given.remote is None else "process", given.num_workers, dataset.reader)
     masking = masking_of(given.on_error)
     rows = quarantined_rows(given.quarantine, dataset.reader.num_rows)
     if masking is not None or len(rows):

@@ -1,6 +1,7 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -68,12 +69,8 @@ class _PieceView:
 
     def span(self, tile: ColumnTile) -> tuple[int, int]:
         """Range of the tile's rows that the piece fills."""
-        low, count = self.piece.low, len(self.piece.visits.rows)
-        if tile.select is None:
-            return low, low + count
-        steps, inner = np.divmod([low, low + count], self.piece.rows_per_step)
-        first, last = (steps * len(tile.select) + np.searchsorted(tile.select, inner)).tolist()
-        return first, last
+        low = self.piece.low
+        return tile_span(tile, low, low + len(self.piece.visits.rows), self.piece.rows_per_step)
 
     def wanted(self, tile: ColumnTile) -> Integers | None:
         """Indices of the piece's rows that the tile needs; None: all."""
@@ -81,9 +78,8 @@ class _PieceView:
             return None
         key = id(tile.select)
         if key not in self._wanted:
-            first, last = self.span(tile)
-            steps, places = np.divmod(np.arange(first, last), len(tile.select))
-            self._wanted[key] = steps * self.piece.rows_per_step + tile.select[places] - self.piece.low
+            rows = _selected_rows(tile.select, self.span(tile), self.piece.rows_per_step)
+            self._wanted[key] = rows - self.piece.low
         return self._wanted[key]
 
     def real(self, tile: ColumnTile) -> Integers | None:
@@ -112,6 +108,31 @@ class _PieceView:
         rows = self.piece.buffers.rows(index)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
+
+
+def tile_span(tile: ColumnTile, low: int, high: int, rows_per_step: int) -> tuple[int, int]:
+    """Range of a tile's rows that rows `low` to `high` of the buffers fill, both counted over all steps."""
+    if tile.select is None:
+        return low, high
+    steps, inner = np.divmod([low, high], rows_per_step)
+    first, last = (steps * len(tile.select) + np.searchsorted(tile.select, inner)).tolist()
+    return first, last
+
+
+def _selected_rows(select: Integers, span: tuple[int, int], rows_per_step: int) -> Integers:
+    """Rows of the buffers that a range of the rows of a tile with `select` has."""
+    steps, places = np.divmod(np.arange(*span), len(select))
+    return steps * rows_per_step + select[places]
+
+
+def piece_layout(layout: BufferLayout, low: int, high: int, rows_per_step: int) -> BufferLayout:
+    """Layout of rows `low` to `high` of the buffers alone, as one step with one box for each tile."""
+    tiles = []
+    for tile in layout.tiles:
+        first, last = tile_span(tile, low, high, rows_per_step)
+        select = None if tile.select is None else _selected_rows(tile.select, (first, last), rows_per_step) - low
+        tiles.append(replace(tile, boxes=1, height=last - first, select=select))
+    return BufferLayout(tuple(tiles), ())
 
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:

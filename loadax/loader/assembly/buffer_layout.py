@@ -126,7 +126,8 @@ class BatchBuffers:
     def rows(self, index: int) -> NDArray[Any] | None:
         """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
         tile, view = self._tiles[index], self._views[index]
-        gapless = tile.leaf.dtype.hasobject or tile.stride == tile.height * tile.row_bytes
+        alone = len(view) * tile.boxes == 1
+        gapless = alone or tile.leaf.dtype.hasobject or tile.stride == tile.height * tile.row_bytes
         return view.reshape(len(view) * tile.boxes * tile.height, *tile.extents) if gapless else None
 
     def whole_rows(self, low: int, high: int, specs: Sequence[ArraySpec]) -> list[NDArray[Any]] | None:
@@ -165,6 +166,11 @@ class BatchBuffers:
                     box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height
                 ]
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
+
+    def copy_rows(self, to: Sequence[int], source: "BatchBuffers", rows: Sequence[int]) -> None:
+        """Copies rows with these indices from buffers to these rows of others, both with one box for each leaf."""
+        for view, other in zip(self._views, source._views, strict=True):  # noqa: SLF001 - of this class
+            view[0, 0, to] = other[0, 0, rows]
 
     def objects(self, low: int, high: int) -> list[NDArray[Any]]:
         """Rows `low` to `high` of every tile of Python objects, counted over all steps."""

@@ -1,4 +1,4 @@
-"""PieceExecutor: reads pieces on threads of this process or in worker processes."""
+"""PieceExecutor: reads pieces on threads of this process, in worker processes, or on other machines."""
 
 from collections.abc import Callable
 from typing import Protocol, final
@@ -10,6 +10,7 @@ from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
+from loadax.loader.remote.executor import RemoteExecutor
 from loadax.loader.workers.process_pool import ProcessPool
 from loadax.reader import Reader
 
@@ -35,22 +36,26 @@ class PieceExecutor(Protocol):
     """Reads pieces. Jobs may overlap: an old one is still in use when batches of another shape begin.
 
     Args:
-        worker_type: Kind of the workers, "thread" or "process".
-        isolated: Whether pieces are read outside this process, with more overhead but without this process's GIL.
+        worker_type: Kind of the workers, "thread", "process" or "remote".
+        piece_seconds: CPU seconds that a piece should take, if pieces are read outside this process, with more
+            overhead but without this process's GIL. 0: in this process.
         workers: Largest number of workers.
         concurrency: Threads of this process that keep all workers busy; 0: the consumer's thread does all the work.
         first: Threads that keep the initial workers busy.
         settling: Seconds until a new worker runs at full speed.
-        closed: Whether `close` was called.
     """
 
     worker_type: str
-    isolated: bool
+    piece_seconds: float
     workers: int
     concurrency: int
     first: int
     settling: float
-    closed: bool
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        ...
 
     def load(
         self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
@@ -73,6 +78,8 @@ class PieceExecutor(Protocol):
 
 def open_executor(options: LoaderOptions) -> PieceExecutor:
     """Makes the executor that the options ask for."""
+    if options.remote is not None and options.num_workers:
+        return RemoteExecutor(options.remote, options.num_workers, options.first_workers, TraceAnnotation)
     # If the dataset is cached on the devices, only row indices are read, which needs no processes.
     if options.worker_type == "process" and options.num_workers and not options.keep_on_device:
         return ProcessPool(options.num_workers, options.first_workers, TraceAnnotation)
@@ -90,7 +97,7 @@ class ThreadExecutor:
 
     worker_type = "thread"
     settling = 0.0
-    isolated = False
+    piece_seconds = 0.0
     closed = False
 
     def __init__(self, workers: int = 0, first: int = 0):

@@ -43,7 +43,7 @@ class RunMonitor:
         self.lock = threading.RLock()
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
-        self.piece_sizes = PieceSizes(producer.rows_per_step, executor.concurrency, executor.isolated)
+        self.piece_sizes = PieceSizes(producer.rows_per_step, executor.concurrency, executor.piece_seconds)
         self._concurrency = executor.concurrency
         self._first = first
         self._earlier = Stats() if earlier is None else earlier.stats()

@@ -8,7 +8,6 @@ from loadax.loader.metrics.stats import Timing
 _TARGET = 0.002
 _TOGETHER = 2  # times as long, at most, threads read a group of steps: no step of a group would be cut by itself
 _ALONE_TARGET = 0.001  # without workers: the batch before which a group is read waits for all of it
-_ISOLATED_TARGET = 0.012  # CPU seconds: each piece costs the training process 0.25 ms
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
 _MOST_STEPS = 16  # the steps of a group share memory, which is freed with the last of them
@@ -26,14 +25,14 @@ class PieceSizes:
     Args:
         rows_per_step: Rows that this process reads per step.
         workers: Number of threads that read pieces; 0: the consumer's own.
-        isolated: Whether pieces are read outside this process.
+        elsewhere: CPU seconds that a piece should take, if pieces are read outside this process. 0: in it.
     """
 
-    def __init__(self, rows_per_step: int, workers: int, isolated: bool = False):
+    def __init__(self, rows_per_step: int, workers: int, elsewhere: float = 0.0):
         self._rows = max(1, rows_per_step)
-        self._isolated = isolated
-        self._target = _ISOLATED_TARGET if isolated else _TARGET
-        self._group_target = self._target if isolated else _TOGETHER * _TARGET if workers else _ALONE_TARGET
+        self._elsewhere = bool(elsewhere)
+        self._target = elsewhere or _TARGET
+        self._group_target = elsewhere or (_TOGETHER * _TARGET if workers else _ALONE_TARGET)
         self._splits = workers > 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = self._mean_busy = 0.0
         self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
@@ -44,7 +43,7 @@ class PieceSizes:
             return
         # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
         busy = max(timing.processor_seconds, timing.seconds / _CONTENTION)
-        seconds = busy if self._isolated else timing.seconds
+        seconds = busy if self._elsewhere else timing.seconds
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
         from_rows, from_seconds = rows - self._mean_rows, seconds - self._mean_seconds

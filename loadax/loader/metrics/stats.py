@@ -32,6 +32,8 @@ class Timing(NamedTuple):
         began: Start by `time.perf_counter()`, which all processes of a machine share. 0: unknown.
         worker: Id of the worker process. 0: this process.
         failures: Rows that could not be read and are masked, ascending.
+        given_again: Times that the workers of `remote=` got the piece again, because it was late or lost.
+        read_here: Rows that this process read for the same reason.
     """
 
     read: float = 0.0
@@ -46,6 +48,8 @@ class Timing(NamedTuple):
     began: float = 0.0
     worker: int = 0
     failures: tuple[Failure, ...] = ()
+    given_again: int = 0
+    read_here: int = 0
 
     @property
     def seconds(self) -> float:
@@ -72,6 +76,8 @@ class Stats:
         place: Time creating `jax.Array`s.
         rows: Rows that this process read, for batches handed out or not.
         masked: Rows that could not be read, in the same batches, and are masked.
+        given_again: Read tasks that the workers of `remote=` got again, because they were late or lost.
+        read_here: Rows that this process read itself for the same reason.
         bytes: Bytes of these rows, in the dtypes of the devices.
         ready: Placed batches that are ready now.
         probed: Rows read when the loader was made, to find the spec; not counted in `rows`.
@@ -90,7 +96,7 @@ class Stats:
         workers: Largest number of workers.
         at_work: Number of active workers; lower if more would not be faster.
         tried: Largest number of workers that were active.
-        worker_type: Kind of the workers, "thread" or "process".
+        worker_type: Kind of the workers, "thread", "process" or "remote".
         prefetch: Number of placed batches to keep ahead.
         prefetch_bytes: Host memory for reading ahead, in bytes.
         cores: Number of cores that this process may use.
@@ -106,6 +112,8 @@ class Stats:
     place: float = 0.0
     rows: int = 0
     masked: int = 0
+    given_again: int = 0
+    read_here: int = 0
     bytes: int = 0
     ready: int = 0
     probed: int = 0
@@ -180,7 +188,7 @@ class Stats:
 
     def add(self, timing: Timing) -> None:
         """Counts one piece."""
-        for name in (*STAGES, "rows", "bytes", "read_cpu", "transform_cpu"):
+        for name in (*STAGES, "rows", "given_again", "read_here", "bytes", "read_cpu", "transform_cpu"):
             setattr(self, name, getattr(self, name) + getattr(timing, name))
         self.masked += len(timing.failures)
 

@@ -83,7 +83,10 @@ class Report:
 
     def __str__(self) -> str:
         masked = f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
-        parts = self.verdict, masked if self.stats.masked else None, self.look, self.hosts
+        again, here = self.stats.given_again, self.stats.read_here
+        late = f"{again:,} tasks of remote= were given out again, and {here:,} of {self.stats.rows:,} rows read here"
+        notes = masked if self.stats.masked else None, late if again or here else None
+        parts = self.verdict, *notes, self.look, self.hosts
         return "; ".join(part for part in parts if part is not None)
 
     __repr__ = __str__
@@ -168,7 +171,8 @@ def _workers_text(stats: Stats) -> str:
     """Text such as `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
-    one, more = ("process", "processes") if stats.worker_type == "process" else ("thread", "threads")
+    kinds = {"process": ("process", "processes"), "remote": ("remote worker", "remote workers")}
+    one, more = kinds.get(stats.worker_type, ("thread", "threads"))
     return f"on {stats.workers} {one if stats.workers == 1 else more}"
 
 
@@ -198,6 +202,11 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
         (stage == "place", "", _ALONE),
+        (
+            stats.worker_type == "remote",
+            "",
+            f"start more workers, and pass num_workers={2 * workers} to keep them busy",
+        ),
         (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),

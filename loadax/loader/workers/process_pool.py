@@ -44,7 +44,7 @@ class ProcessPool:
 
     worker_type = "process"
     settling = _SETTLING
-    isolated = True
+    piece_seconds = 0.012  # each piece costs the training process 0.25 ms
 
     def __init__(self, workers: int, first: int | None = None, mark: Mark = unmarked):
         refuse_while_unpacking()

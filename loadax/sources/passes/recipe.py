@@ -72,7 +72,7 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
             "executor= out, or make such objects where they are used",
             argument="executor",
         ) from error
-    header = json.dumps({**_versions(), "message": len(message), "arrays": extents_of(buffers)}).encode() + b"\n"
+    header = json.dumps({**versions(), "message": len(message), "arrays": extents_of(buffers)}).encode() + b"\n"
     name = f"recipe-{hashlib.sha256(message).hexdigest()[:16]}"
     try:
         with temporary_file(folder) as (file, temporary):
@@ -119,13 +119,7 @@ def _read(recipe: str, _stamp: tuple[int, int] | None) -> Work:
     try:
         with Path(recipe).open("rb") as file:
             header = json.loads(file.readline())
-            known = {name: header[name] for name in _versions()}
-            if known != _versions():
-                raise ArgumentError(
-                    f"a worker of the executor on {socket.gethostname()} has {_text(_versions())}, and this process "
-                    f"{_text(known)}; install the same versions in both",
-                    argument="executor",
-                )
+            check_versions({name: header[name] for name in versions()}, "executor")
             message = file.read(header["message"])
             begin = -(-file.tell() // _PAGE) * _PAGE
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -140,7 +134,22 @@ def _read(recipe: str, _stamp: tuple[int, int] | None) -> Work:
     return work
 
 
-def _versions() -> dict[str, str]:
+def check_versions(known: dict[str, str], argument: str) -> None:
+    """Checks, in a worker, that it has the versions that the process with the executor has.
+
+    Raises:
+        ArgumentError: When it has others.
+    """
+    if known != versions():
+        raise ArgumentError(
+            f"a worker of the executor on {socket.gethostname()} has {_text(versions())}, and this process "
+            f"{_text(known)}; install the same versions in both",
+            argument=argument,
+        )
+
+
+def versions() -> dict[str, str]:
+    """Versions that a worker and the process with the executor must have in common, by name."""
     return {"loadax": sys.modules["loadax"].__version__, "Python": ".".join(map(str, sys.version_info[:2]))}
 
 

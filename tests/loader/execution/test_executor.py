@@ -25,7 +25,7 @@ from tests.loader.oracle import arrays
 class Elsewhere:
     """An executor of another kind: pieces are handed to threads of its own."""
 
-    worker_type, isolated, workers, concurrency, first, settling, closed = "thread", True, 2, 4, 4, 0.0, False
+    worker_type, piece_seconds, workers, concurrency, first, settling, closed = "thread", 0.012, 2, 4, 4, 0.0, False
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)

@@ -1,0 +1,264 @@
+"""TaskEngine: gives tasks to an executor, and notices when its workers are gone, and when they are back."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import contextmanager, suppress
+from itertools import count
+from math import inf
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, TypeAlias, final
+
+from loadax.core.log import log
+from loadax.core.tasks import Engine
+from loadax.errors import ClosedError
+from loadax.loader.metrics.stats import usable_cores
+from loadax.loader.remote.task import Filled, call_of
+
+_SLOW, _LEAST = 4.0, 0.3  # a task is late after this multiple of the usual time, and at least these seconds
+_FIRST = 0.5  # seconds, before any piece was filled
+_GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
+_STARTING = 30.0  # seconds that workers have before their first answer
+_RECENT = 32  # pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
+_LOSSES = 4  # tasks that an executor loses one after the other, without an answer in between
+_RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
+# An answer that took less than the first multiple of its worker's time shows that workers have too few tasks; more than
+# the second one, that they have too many, and that the next pieces wait for them.
+_TOO_FEW, _TOO_MANY = 2.0, 3.0
+_LEAST_TASKS, _SHORTEST = 2, 0.01  # tasks at a time, and seconds of work to compare with
+
+# Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
+Answers: TypeAlias = SimpleQueue[Future[Any] | None]
+
+
+@final
+class TaskEngine:
+    """An executor, the tasks that it has, and how many pieces at a time keep its workers busy. Thread-safe.
+
+    No lock is held while the executor is called: it may hold its own while it calls `_done`.
+
+    Args:
+        engine: The executor, or what makes one.
+        first: Number of pieces at a time at first.
+        most: Largest number of pieces at a time.
+    """
+
+    def __init__(self, engine: Engine, first: int, most: int):
+        self._engine, self._most, self._room = engine, most, first
+        self._executor: Executor | None = None
+        self._lock = threading.Condition(threading.RLock())  # reentrant: garbage collection may close this
+        self._numbers = count()
+        self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
+        self._queue: deque[Answers] = deque()  # of pieces that wait for room
+        self._pieces: set[Answers] = set()
+        self._here: dict[Answers, None] = {}  # pieces that this process fills, in the order in which they asked
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        # When tasks were given out that nothing was before, and when the last one was answered.
+        self._asked, self._answered = perf_counter(), 0.0
+        self._reached = inf  # since when workers answer
+        self._losses = 0
+        self._lost = self._warned = False  # whether workers are gone, and whether they were before
+        self._over = threading.Event()
+
+    def open(self) -> None:
+        """Makes the executor.
+
+        Raises:
+            Exception: Whatever making it raises.
+        """
+        if self._executor is None:
+            self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._over.is_set()
+
+    @contextmanager
+    def piece(self) -> Iterator[Answers]:
+        """Waits until workers have room for a piece, or are gone, and makes a queue for the answers to its tasks.
+
+        First come, first served: the first caller has the piece that is needed first.
+        """
+        answers: Answers = SimpleQueue()
+        with self._lock:
+            self._queue.append(answers)
+            try:
+                while not self._lost and not self.closed and self._is_full(answers):
+                    self._lock.wait()
+            finally:
+                self._queue.remove(answers)
+                self._lock.notify_all()
+            self._pieces.add(answers)
+        try:
+            yield answers
+        finally:
+            self.give_up(answers)
+            with self._lock:
+                self._here.pop(answers, None)
+
+    def _is_full(self, answers: Answers) -> bool:
+        return len(self._pieces) >= self._room or self._queue[0] is not answers
+
+    def may_fill_here(self, answers: Answers) -> bool:
+        """Gives up a piece that this process can fill now: it has a core for each of the first that ask."""
+        with self._lock:
+            self._here.setdefault(answers)
+            is_next = list(self._here).index(answers) < usable_cores()
+        if is_next:
+            self.give_up(answers)
+        return is_next
+
+    def give_up(self, answers: Answers) -> None:
+        """Leaves the room of a piece to others, and cancels its tasks. Idempotent."""
+        with self._lock:
+            self._pieces.discard(answers)
+            self._lock.notify_all()
+            if self._reached == inf:
+                return  # these tasks have workers import loadax, and open the data
+            mine = [(future, began) for future, (began, _, asking) in self._given.items() if asking is answers]
+            for future, _ in mine:
+                del self._given[future]
+            # Else pieces that take longer than before would be given up again and again.
+            self._seconds.extend(perf_counter() - began for _, began in mine)
+        for future, _ in mine:
+            future.cancel()
+
+    def submit(self, answers: Answers, arguments: Sequence[Any]) -> str | None:
+        """Gives out a task, and returns its name. None: workers are gone.
+
+        Args:
+            answers: Where its future goes when it is done.
+            arguments: Arguments of `run`, which it calls.
+        """
+        is_starting = self._reached == inf and len(self._given) >= self._room
+        if is_starting:
+            self.late()
+        return None if self._lost or is_starting else self._submit(answers, arguments)
+
+    def _submit(self, answers: Answers, arguments: Sequence[Any]) -> str | None:
+        executor, name = self._executor, f"loadax-{id(self):x}-{next(self._numbers)}"
+        if executor is None or self.closed:
+            return None
+        began = perf_counter()
+        try:
+            future = executor.submit(*call_of(name, *arguments))
+        except Exception as error:  # noqa: BLE001 - it is broken, or was shut down: each has its own
+            self._fail(error, executor, is_broken=True)
+            return None
+        with self._lock:
+            if not self._given:
+                self._asked = began
+            self._given[future] = began, executor, answers
+        future.add_done_callback(self._done)
+        return name
+
+    def _done(self, future: Future[Any]) -> None:
+        error = CancelledError() if future.cancelled() else future.exception()
+        is_back = False
+        with self._lock:
+            now, (began, executor, answers) = perf_counter(), self._given.pop(future, (0.0, None, None))
+            if error is None:
+                is_back, self._lost, self._losses, self._answered = self._lost, False, 0, now
+                if is_back or self._reached == inf:
+                    self._reached = now
+                elif began > self._reached and isinstance(result := future.result(), Filled):
+                    self._measure(now - began, result.seconds)
+        if is_back:
+            log.info("remote=: workers answer again")
+        if executor is None or answers is None:  # it was given up
+            return
+        if error is not None and not self.closed:
+            self._fail(error, executor, is_broken=isinstance(error, BrokenExecutor))
+        answers.put(future)
+
+    def _measure(self, seconds: float, worked: float) -> None:
+        self._seconds.append(seconds)
+        ratio = seconds / max(worked, _SHORTEST)
+        if ratio > _TOO_MANY:
+            self._room = max(_LEAST_TASKS, self._room - 1)
+        elif ratio < _TOO_FEW and len(self._pieces) >= self._room:
+            self._room = min(self._most, self._room + 1)
+            self._lock.notify_all()
+
+    def patience(self) -> float:
+        """Seconds after which a task is late."""
+        with self._lock:
+            seconds = sorted(self._seconds)
+        return max(_LEAST, _SLOW * seconds[len(seconds) // 4]) if seconds else _FIRST
+
+    def late(self) -> None:
+        """Notes that a task is late: if nothing was answered meanwhile, the workers are gone."""
+        silence = perf_counter() - max(self._asked, self._answered)
+        if silence > (_STARTING if self._reached == inf else _GONE * self.patience()):
+            self._lose(f"none of {len(self._given)} tasks was answered in the last {silence:.1f} s")
+
+    def _fail(self, error: BaseException, executor: Executor, *, is_broken: bool) -> None:
+        """Counts a task that the executor has lost."""
+        with self._lock:
+            self._losses += 1
+            if is_broken and executor is self._executor:
+                self._executor = None
+        if is_broken or self._losses >= _LOSSES:
+            self._lose(f"{type(error).__name__}: {error}")
+
+    def _lose(self, reason: str) -> None:
+        with self._lock:
+            if self._lost or self.closed:
+                return
+            self._lost, is_first, self._warned = True, not self._warned, True
+            self._wake()
+            is_over = self._executor is None and isinstance(self._engine, Executor)
+        then, name = "until they answer again", type(self._engine).__name__
+        if is_over:
+            then = f"from now on, since this {name} can't be used any more; remote=lambda: {name}(…) is made again"
+        text = "the workers of remote= are gone (%s): rows are read in this process %s"
+        (log.warning if is_first else log.info)(text, reason, then)
+        if not is_over:
+            threading.Thread(target=self._look_for_workers, name="loadax-remote", daemon=True).start()
+
+    def _wake(self) -> None:
+        """Ends the waiting for answers and for room."""
+        self._lock.notify_all()
+        for answers in self._pieces:
+            answers.put(None)
+
+    def _look_for_workers(self) -> None:
+        """Gives out small tasks until one is answered, if need be to a new executor."""
+        answers: Answers = SimpleQueue()
+        asked = -_FORGOTTEN
+        while not self._over.wait(_RETRY) and self._lost:
+            if answers.empty() and perf_counter() - asked < _FORGOTTEN:
+                continue
+            answers = SimpleQueue()
+            try:
+                self.open()
+                asked = perf_counter() if self._submit(answers, ("",)) else -_FORGOTTEN
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+                log.debug("remote=: no executor: %s", error)
+
+    def next(self, answers: Answers, seconds: float) -> Future[Any] | None:
+        """Waits for the next answer; None: there is none in time.
+
+        Raises:
+            ClosedError: If this is closed.
+        """
+        future: Future[Any] | None = None
+        with suppress(Empty):
+            future = answers.get(timeout=seconds)
+        if self.closed:
+            raise ClosedError("the iterator was closed")
+        return future
+
+    def close(self) -> None:
+        """Cancels all tasks, and shuts down an executor that was made here. Idempotent."""
+        with self._lock:
+            self._over.set()
+            self._wake()
+            given, executor, self._executor = list(self._given), self._executor, None
+        for future in given:
+            future.cancel()
+        if executor is not None and executor is not self._engine:
+            executor.shutdown(wait=False)

@@ -1,0 +1,220 @@
+"""RemoteExecutor: has pieces filled by the workers of an executor, and fills here what they don't deliver in time."""
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from threading import get_ident
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from loadax.core.buffers import BufferPool
+from loadax.core.tasks import Engine, Raised
+from loadax.errors import ArgumentError
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, piece_layout, tile_span
+from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.metrics.stages import Mark, unmarked
+from loadax.loader.metrics.stats import Timing
+from loadax.loader.remote.engine import Answers, TaskEngine
+from loadax.loader.remote.task import Filled, Recipe, make_recipe
+from loadax.loader.workers.job import SharedReader
+from loadax.loader.workers.payload import PickledPayload
+from loadax.reader import Reader
+from loadax.sources.passes.pickling import unpickle_answer
+from loadax.sources.passes.remote_errors import unwrap
+
+_TASKS_PER_WORKER = 2  # a worker has the next piece while the answer to the previous one is on its way
+_TRIES = 2  # times that a piece is given out, before it is filled here
+_SMALL = 1 << 15  # bytes
+_POLL = 0.05  # seconds between two looks whether a core is free to fill a piece here
+
+
+class _Known(NamedTuple):
+    """The payload of the readers, the digest of its recipe, and the recipe if it is small enough for every task."""
+
+    payload: PickledPayload
+    digest: str
+    small: Recipe | None
+
+
+@final
+class RemoteExecutor:
+    """A `PieceExecutor` over a `concurrent.futures.Executor`.
+
+    Args:
+        engine: The executor, or a function that makes one.
+        workers: Largest number of its workers to keep busy.
+        first: Number of workers to keep busy at first.
+        mark: Marks the time that a thread waits for a piece, for a profiler.
+
+    Raises:
+        Exception: Whatever making the executor raises.
+    """
+
+    worker_type = "remote"
+    piece_seconds = 0.025  # each costs the training process and the network up to a few milliseconds
+    settling = 0.6
+
+    def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
+        self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
+        self.tasks = TaskEngine(engine, self.first, self.concurrency)
+        self.tasks.open()
+        self.mark = mark
+        # By thread: the task that it waits for, and since when; no name: there is none yet.
+        self.serving: dict[int, tuple[str, float]] = {}
+        self._shared_reader: SharedReader | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.tasks.closed
+
+    def load(
+        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+    ) -> "_RemoteJob":
+        """Makes a job for the workers. Consecutive jobs with the same reader, or family of readers, send it once.
+
+        Raises:
+            WorkerError: If the reader can't be pickled; names the part that can't.
+        """
+        shared = self._shared_reader
+        if shared is None or all(known is not reader for known in shared.readers):
+            self._shared_reader = None  # free its copy of the data before making the next one
+            self._shared_reader = shared = SharedReader(family or (reader,))
+        return _RemoteJob(self, shared, reader, options, prefetch_bytes)
+
+    def worker_text(self, thread: int) -> str:
+        """The task that a thread waits for; empty if it fills the piece itself."""
+        if (serving := self.serving.get(thread)) is None:
+            return ""
+        name, began = serving
+        waits = f"by task {name} of remote=, given out" if name else "when workers of remote= have room, asked"
+        return f" {waits} {perf_counter() - began:.1f} s ago"
+
+    def close(self) -> None:
+        """Cancels all tasks. Idempotent and thread-safe."""
+        self.tasks.close()
+        self._shared_reader = None
+
+
+@final
+class _RemoteJob:
+    """A job of a `RemoteExecutor`. Its recipe is sent to each worker once."""
+
+    def __init__(
+        self, executor: RemoteExecutor, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int
+    ):
+        self._executor, self._shared_reader, self._options = executor, shared_reader, options
+        self._index = next(index for index, known in enumerate(shared_reader.readers) if known is reader)
+        self._pickled = pickle.dumps(options)
+        self._pool = BufferPool(keep)
+        self._assembler = Assembler(reader, options, executor.mark)
+        self._latest: _Known | None = None
+        self._known()
+
+    def buffers(self, count: int) -> BatchBuffers:
+        """Buffers of `count` steps."""
+        layout = self._options.layout
+        return BatchBuffers(layout, self._pool.lease(count * layout.bytes_per_step), count)
+
+    def prepare(self, threads: int) -> None:
+        """Does nothing: the user starts workers."""
+
+    def run(self, piece: Piece) -> Timing:
+        """Has a worker fill a piece. Reads it here if it is late or lost twice, or if there are no workers.
+
+        Raises:
+            ClosedError: If the executor was closed.
+            ArgumentError: If workers can't import loadax, or have another version.
+            Exception: Whatever the source or a map raised.
+        """
+        serving = self._executor.serving
+        serving[get_ident()] = "", perf_counter()
+        try:
+            with self._executor.mark("loadax.remote"), self._executor.tasks.piece() as answers:
+                return self._run(piece, answers)
+        finally:
+            serving.pop(get_ident(), None)
+
+    def _run(self, piece: Piece, answers: Answers) -> Timing:
+        serving, tasks = self._executor.serving, self._executor.tasks
+        visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
+        arguments = [self._index, self._pickled, *visits, piece.low, piece.rows_per_step]
+        known, tries, waits = self._known(), 0, False
+        while True:
+            if not waits and tries < _TRIES:
+                waits = self._give_out(answers, (known.digest, known.small, *arguments))
+                tries = tries + 1 if waits else _TRIES
+            if not waits and tasks.may_fill_here(answers):
+                serving.pop(get_ident(), None)
+                timing = self._assembler.fill(piece)
+                return timing._replace(read_here=timing.rows, given_again=int(tries > 1))
+            future = tasks.next(answers, tasks.patience() / tries if waits else _POLL)
+            if future is None:
+                if waits:
+                    tasks.late()
+                waits = False
+                continue
+            result = _result(future)
+            if result is None:
+                waits = False
+            elif isinstance(result, Filled):
+                return self._take(piece, result)._replace(given_again=int(tries > 1))
+            elif isinstance(result, Raised):
+                raise unwrap(result.error, "a worker of remote=")
+            elif result.digest == known.digest:  # else a task given out before the recipe was made again
+                if result.module is not None:
+                    self._shared_reader.send_by_value(result.module, known.payload)
+                    known = self._known()
+                recipe = make_recipe(known.payload)
+                waits = self._give_out(answers, (known.digest, recipe, *arguments))
+
+    def _give_out(self, answers: Answers, arguments: Sequence[Any]) -> bool:
+        name = self._executor.tasks.submit(answers, arguments)
+        if name is not None:
+            self._executor.serving[get_ident()] = name, perf_counter()
+        return name is not None
+
+    def _known(self) -> "_Known":
+        payload = self._shared_reader.payload
+        if self._latest is None or self._latest.payload is not payload:
+            digest, recipe = hashlib.sha256(), make_recipe(payload)
+            for part in recipe:
+                digest.update(part if isinstance(part, bytes) else repr(part).encode())
+            small = len(recipe.message) + len(recipe.memory) < _SMALL
+            self._latest = _Known(payload, digest.hexdigest(), recipe if small else None)
+        return self._latest
+
+    def _take(self, piece: Piece, filled: Filled) -> Timing:
+        """Copies the rows of a piece to its buffers."""
+        low, high = piece.low, piece.low + len(piece.visits.rows)
+        layout = piece_layout(self._options.layout, low, high, piece.rows_per_step)
+        rows = BatchBuffers(layout, filled.memory, 1)
+        if filled.objects:
+            for into, values in zip(rows.objects(0, high - low), unpickle_answer(filled.objects), strict=True):
+                into[:] = values
+        for index, tile in enumerate(self._options.layout.tiles):
+            values = rows.rows(index)
+            assert values is not None  # a piece has one box
+            piece.buffers.write(index, *tile_span(tile, low, high, piece.rows_per_step), values)
+        timing = Timing(*filled.timing)
+        return timing._replace(began=perf_counter() - timing.seconds, worker=filled.worker)
+
+
+def _result(future: Future[Any]) -> Any:
+    """The result of a task; None: the executor has lost it.
+
+    Raises:
+        ArgumentError: If the worker can't import loadax.
+    """
+    try:
+        return future.result()
+    except (Exception, CancelledError) as error:  # each engine has its own
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
+            raise ArgumentError(
+                f"the workers of remote= can't import loadax ({error}); install it there, in the same version",
+                argument="remote",
+            ) from error
+        return None

@@ -1,0 +1,245 @@
+"""What a worker of an executor runs: it opens the dataset of a recipe once, and fills pieces."""
+
+import functools
+import hashlib
+import mmap
+import os
+import pickle
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.buffers import BufferPool
+from loadax.core.tasks import Raised
+from loadax.core.user_object import RAISED
+from loadax.errors import LoadaxError, WorkerError
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, piece_layout
+from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.metrics.stats import Timing
+from loadax.loader.remote.row_cache import RowCache
+from loadax.loader.workers.payload import PickledPayload, unpack
+from loadax.loader.workers.shared_memory import nameless_file
+from loadax.protocols import Visits
+from loadax.reader import Reader
+from loadax.sources.passes.pickling import pickle_answer
+from loadax.sources.passes.recipe import check_versions, versions
+from loadax.sources.passes.remote_errors import wrap
+
+_MOST_RECIPES = 4  # that a worker keeps open, such as those of training and evaluation
+_MOST_JOBS = 32  # of a recipe, such as buckets
+_MOST_LAYOUTS = 64
+_IDLE_BYTES = 64 << 20  # of buffers, for reuse
+_KEPT_BYTES = 256 << 20  # of rows that other jobs may ask for
+
+# A text, so that a worker without loadax can tell that it lacks it.
+_CALL = "__import__('loadax.loader.remote.task', fromlist=['run']).run(*arguments)"
+
+
+class Recipe(NamedTuple):
+    """The data that a worker opens, and keeps.
+
+    Args:
+        versions: Versions that worker and training process must have in common.
+        message, arrays, memory: Payload of the readers; see `PickledPayload`.
+    """
+
+    versions: dict[str, str]
+    message: bytes
+    arrays: tuple[tuple[int, int], ...]
+    memory: bytes
+
+
+class Missing(NamedTuple):
+    """Answer: the worker lacks the recipe with this digest, or a module that it needs."""
+
+    digest: str
+    module: str | None = None
+
+
+class Filled(NamedTuple):
+    """Answer: the rows of a piece.
+
+    Args:
+        timing: Fields of its `Timing`.
+        seconds: Time that the worker took.
+        memory: uint8: buffers of its `piece_layout`.
+        objects: Pickled rows of the tiles of Python objects; empty if there are none.
+        worker: Id of the worker's process.
+    """
+
+    timing: tuple[Any, ...]
+    seconds: float
+    memory: NDArray[np.uint8]
+    objects: bytes
+    worker: int
+
+
+def make_recipe(payload: PickledPayload) -> Recipe:
+    """Makes the recipe of readers that were pickled for worker processes."""
+    with mmap.mmap(payload.descriptor, 0, access=mmap.ACCESS_READ) as memory:
+        return Recipe(versions(), payload.message, payload.arrays, memory[:])
+
+
+def call_of(name: str, digest: str, recipe: Recipe | None = None, *piece: Any) -> Sequence[Any]:
+    """The call of `run`: a function and its arguments. `name`: unique, since Dask runs equal calls once."""
+    return eval, _CALL, {"arguments": (digest, recipe and tuple(recipe), *piece), "name": name}
+
+
+def run(
+    digest: str,
+    recipe: tuple[Any, ...] | None,
+    reader: int = 0,
+    options: bytes = b"",
+    rows: bytes = b"",
+    epochs: bytes = b"",
+    low: int = 0,
+    per_step: int = 0,
+) -> Any:
+    """Fills a piece in a worker of an executor.
+
+    Args:
+        digest: Digest of the recipe.
+        recipe: Fields of the recipe. None: the worker may know it.
+        reader: Index of the reader.
+        options: Pickled `FillOptions`.
+        rows: Rows of the visits of the piece, int64, as bytes.
+        epochs: Epochs of the visits, int64, as bytes.
+        low: First row in the buffers of the training process.
+        per_step: Rows per step there.
+
+    Returns:
+        `Filled`, `Missing`, or `Raised` with a `RemoteError`.
+    """
+    try:
+        data = _data(digest, recipe)
+        if isinstance(data, Missing):
+            return data
+        visits = Visits(np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64))
+        return data.job(reader, options).fill(visits, low, per_step) if rows else None
+    except RAISED as error:
+        return Raised(wrap(error))
+
+
+@final
+class _Data:
+    """An opened recipe. Thread-safe."""
+
+    def __init__(self, digest: str, readers: tuple[Reader, ...]):
+        self._digest, self._readers = digest, readers
+        self.job = functools.lru_cache(_MOST_JOBS)(self._job)
+
+    def _job(self, reader: int, options: bytes) -> "_Job":
+        digest = f"{self._digest} {reader} {hashlib.sha256(options).hexdigest()}"
+        return _Job(digest, self._readers[reader], pickle.loads(options))  # noqa: S301 - tasks are pickles anyway
+
+
+@final
+class _Job:
+    """A reader, and how it fills pieces. Thread-safe."""
+
+    def __init__(self, digest: str, reader: Reader, options: FillOptions):
+        self._digest, self._reader, self._options = digest, reader, options
+        self._pool = BufferPool(_IDLE_BYTES)
+        self._assembler = functools.lru_cache(_MOST_LAYOUTS)(self._make_assembler)
+        # Rows are kept if each has all tiles, without objects of unknown size, and errors end a run.
+        self._keeps = not options.masking and all(
+            tile.select is None and not tile.leaf.dtype.hasobject for tile in options.layout.tiles
+        )
+
+    def fill(self, visits: Visits, low: int, per_step: int) -> Filled:
+        """Fills a piece."""
+        began = perf_counter()
+        if self._keeps:
+            timing, buffers = self._fill_missing(visits)
+        else:
+            timing, buffers = self._fill(visits, low, per_step)
+        objects = buffers.objects(0, len(visits.rows))
+        pickled = pickle_answer(objects) if objects else b""
+        return Filled(tuple(timing), perf_counter() - began, buffers.memory, pickled, os.getpid())
+
+    def _fill(self, visits: Visits, low: int, per_step: int) -> tuple[Timing, BatchBuffers]:
+        assembler = self._assembler(low, low + len(visits.rows), per_step)
+        buffers = self._buffers(assembler)
+        return assembler.fill(Piece(visits, 0, len(visits.rows), buffers)), buffers
+
+    def _fill_missing(self, visits: Visits) -> tuple[Timing, BatchBuffers]:
+        """Fills the rows that are not kept, and copies those that are."""
+        keys = list(zip([self._digest] * len(visits.rows), visits.epochs.tolist(), visits.rows.tolist(), strict=True))
+        kept = _rows.find(keys)
+        missing = [index for index, found in enumerate(kept) if found is None]
+        count = len(missing)
+        if count == len(keys):
+            timing, buffers = self._fill(visits, 0, max(1, count))
+            _rows.keep(keys, buffers)
+            return timing, buffers
+        timing, buffers = Timing(), self._buffers(self._assembler(0, len(keys), len(keys)))
+        if missing:
+            timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]), 0, count)
+            _rows.keep([keys[index] for index in missing], part)
+            buffers.copy_rows(missing, part, list(range(count)))
+        for source, (to, rows) in _by_buffers(kept).items():
+            buffers.copy_rows(to, source, rows)
+        return timing._replace(rows=int((visits.rows >= 0).sum())), buffers
+
+    def _buffers(self, assembler: Assembler) -> BatchBuffers:
+        return BatchBuffers(assembler.layout, self._pool.lease(assembler.layout.bytes_per_step), 1)
+
+    def _make_assembler(self, low: int, high: int, per_step: int) -> Assembler:
+        layout = piece_layout(self._options.layout, low, high, per_step)
+        return Assembler(self._reader, self._options._replace(layout=layout))
+
+
+def _by_buffers(kept: Sequence[tuple[BatchBuffers, int] | None]) -> dict[BatchBuffers, tuple[list[int], list[int]]]:
+    """For each buffers with kept rows, the indices where they go and those of the rows in it."""
+    copies: dict[BatchBuffers, tuple[list[int], list[int]]] = {}
+    for index, found in enumerate(kept):
+        if found is not None:
+            to, rows = copies.setdefault(found[0], ([], []))
+            to.append(index)
+            rows.append(found[1])
+    return copies
+
+
+_opened: OrderedDict[str, _Data] = OrderedDict()
+_rows = RowCache(_KEPT_BYTES)
+_opening = threading.Lock()  # a worker with several threads opens a dataset once
+
+
+def _data(digest: str, recipe: tuple[Any, ...] | None) -> _Data | Missing:
+    with _opening:
+        if digest not in _opened:
+            if recipe is None:
+                return Missing(digest)
+            try:
+                _opened[digest] = _Data(digest, _open(Recipe(*recipe)))
+            except ModuleNotFoundError as error:
+                return Missing(digest, error.name or "")
+            while len(_opened) > _MOST_RECIPES:
+                _opened.popitem(last=False)
+        _opened.move_to_end(digest)
+        return _opened[digest]
+
+
+def _open(recipe: Recipe) -> tuple[Reader, ...]:
+    check_versions(recipe.versions, "remote")
+    descriptor = nameless_file()
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(recipe.memory)
+        readers: tuple[Reader, ...] = unpack(PickledPayload(recipe.message, descriptor, recipe.arrays))
+    except (LoadaxError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        raise WorkerError(
+            f"a worker of remote= on {socket.gethostname()} could not load the data: {type(error).__name__}: {error}; "
+            "make it picklable: open files and connections on first use, or leave out remote="
+        ) from error
+    finally:
+        os.close(descriptor)
+    return readers
