@@ -24,7 +24,6 @@ import numpy as np
 import PIL.Image
 
 import loadax
-from loadax.cli.executors import executor_maker
 
 ENGINES = ("process", "remote")
 WORKERS, BATCH, SIZE = 2, 64, 160
@@ -92,7 +91,9 @@ def _executor(engine: str, address: str) -> Any:
         from loadax.interop.ray import executor
 
         return executor(num_cpus=1)
-    return executor_maker(f"dask:{address}")
+    from distributed import Client
+
+    return Client(address, direct_to_workers=True).get_executor(pure=False)
 
 
 def make_jpegs(folder: Path) -> None:

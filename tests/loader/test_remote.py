@@ -145,16 +145,16 @@ def test_run_is_resumed_with_and_without_remote() -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_large_recipe_is_sent_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, opened = Counter[str](), Counter[str]()
+    sent, opened = Counter[str](), Counter[bytes]()
     make, open_ = task.make_recipe, task._open
 
     def make_recipe(*given: Any) -> task.Recipe:
         sent["recipe"] += 1
         return make(*given)
 
-    def opening(digest: str, recipe: task.Recipe) -> Any:
-        opened[digest] += 1
-        return open_(digest, recipe)
+    def opening(recipe: task.Recipe) -> Any:
+        opened[recipe.message] += 1
+        return open_(recipe)
 
     monkeypatch.setattr(remote_executor, "_SMALL", 0)
     monkeypatch.setattr(remote_executor, "make_recipe", make_recipe)

@@ -54,7 +54,7 @@ class RemoteExecutor:
     """
 
     worker_type = "remote"
-    piece_seconds = 0.025  # each costs the training process and the network up to a few milliseconds
+    piece_seconds = 0.1  # each costs a scheduler, this process and the worker some milliseconds
     settling = 0.6
 
     def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
