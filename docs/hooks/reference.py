@@ -101,9 +101,10 @@ TOPICS = {
         ("loadax.sharding.*",),
     ),
     "interop": Topic(
-        "Grain, trainers and Ray",
-        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); "
-        "and for Ray: see [Passes on a cluster](../../guides/clusters.md).",
+        "Grain, trainers, Ray and Pathways",
+        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); for "
+        "Ray: see [Passes on a cluster](../../guides/clusters.md); and for Pathways: see "
+        "[Reading on other machines](../../guides/remote.md#pathways).",
         (
             "loadax.interop.grain.to_map_dataset",
             "loadax.interop.grain.as_grain_iterator",
@@ -112,6 +113,7 @@ TOPICS = {
             "loadax.interop.levanter.batches",
             "loadax.interop.levanter.AsyncDataset",
             "loadax.interop.ray.executor",
+            "loadax.interop.pathways.*",
         ),
     ),
     "seeds": Topic(

@@ -71,7 +71,7 @@ def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
 
-def _restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
+def restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
     """The loader that was pickled."""
     loader = Dataloader(**arguments)
     return loader._with_plan(replace(loader._plan, skips=skips))  # noqa: SLF001
@@ -234,7 +234,7 @@ class Dataloader:
             raise ArgumentError(
                 "a Dataloader with an executor as remote= can't be pickled; pass a function that makes one"
             )
-        return _restored, (self._arguments, self._plan.skips)
+        return restored, (self._arguments, self._plan.skips)
 
     def __deepcopy__(self, _: object = None) -> "Dataloader":
         return self  # it has no state

@@ -167,10 +167,10 @@ class BatchBuffers:
                 ]
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
 
-    def copy_rows(self, to: Sequence[int], source: "BatchBuffers", rows: Sequence[int]) -> None:
-        """Copies rows with these indices from buffers to these rows of others, both with one box for each leaf."""
+    def copy_row(self, to: int, source: "BatchBuffers", row: int) -> None:
+        """Copies a row of other buffers to row `to` of these, both with one box for each leaf."""
         for view, other in zip(self._views, source._views, strict=True):  # noqa: SLF001 - of this class
-            view[0, 0, to] = other[0, 0, rows]
+            view[0, 0, to] = other[0, 0, row]
 
     def objects(self, low: int, high: int) -> list[NDArray[Any]]:
         """Rows `low` to `high` of every tile of Python objects, counted over all steps."""

@@ -53,7 +53,7 @@ class TaskEngine:
         self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
         self._queue: deque[Answers] = deque()  # of pieces that wait for room
         self._pieces: set[Answers] = set()
-        self._here: dict[Answers, None] = {}  # pieces that this process fills, in the order in which they asked
+        self._cores = threading.Semaphore(usable_cores())  # for pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         # When tasks were given out that nothing was before, and when the last one was answered.
         self._asked, self._answered = perf_counter(), 0.0
@@ -96,20 +96,21 @@ class TaskEngine:
             yield answers
         finally:
             self.give_up(answers)
-            with self._lock:
-                self._here.pop(answers, None)
 
     def _is_full(self, answers: Answers) -> bool:
         return len(self._pieces) >= self._room or self._queue[0] is not answers
 
-    def may_fill_here(self, answers: Answers) -> bool:
-        """Gives up a piece that this process can fill now: it has a core for each of the first that ask."""
-        with self._lock:
-            self._here.setdefault(answers)
-            is_next = list(self._here).index(answers) < usable_cores()
-        if is_next:
-            self.give_up(answers)
-        return is_next
+    @contextmanager
+    def here(self, answers: Answers) -> Iterator[None]:
+        """Gives up a piece, and waits for a core of this process to fill it.
+
+        Raises:
+            ClosedError: If this is closed.
+        """
+        self.give_up(answers)
+        with self._cores:
+            self._check_open()
+            yield
 
     def give_up(self, answers: Answers) -> None:
         """Leaves the room of a piece to others, and cancels its tasks. Idempotent."""
@@ -248,9 +249,12 @@ class TaskEngine:
         future: Future[Any] | None = None
         with suppress(Empty):
             future = answers.get(timeout=seconds)
+        self._check_open()
+        return future
+
+    def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("the iterator was closed")
-        return future
 
     def close(self) -> None:
         """Cancels all tasks, and shuts down an executor that was made here. Idempotent."""

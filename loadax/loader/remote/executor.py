@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from threading import get_ident
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
-from loadax.loader.remote.task import Filled, Recipe, make_recipe
+from loadax.loader.remote.task import Filled, make_recipe
 from loadax.loader.workers.job import SharedReader
 from loadax.loader.workers.payload import PickledPayload
 from loadax.reader import Reader
@@ -27,16 +27,6 @@ from loadax.sources.passes.remote_errors import unwrap
 
 _TASKS_PER_WORKER = 2  # a worker has the next piece while the answer to the previous one is on its way
 _TRIES = 2  # times that a piece is given out, before it is filled here
-_SMALL = 1 << 15  # bytes
-_POLL = 0.05  # seconds between two looks whether a core is free to fill a piece here
-
-
-class _Known(NamedTuple):
-    """The payload of the readers, the digest of its recipe, and the recipe if it is small enough for every task."""
-
-    payload: PickledPayload
-    digest: str
-    small: Recipe | None
 
 
 @final
@@ -111,7 +101,7 @@ class _RemoteJob:
         self._pickled = pickle.dumps(options)
         self._pool = BufferPool(keep)
         self._assembler = Assembler(reader, options, executor.mark)
-        self._latest: _Known | None = None
+        self._latest: tuple[PickledPayload, str] | None = None
         self._known()
 
     def buffers(self, count: int) -> BatchBuffers:
@@ -142,34 +132,31 @@ class _RemoteJob:
         serving, tasks = self._executor.serving, self._executor.tasks
         visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
         arguments = [self._index, self._pickled, *visits, piece.low, piece.rows_per_step]
-        known, tries, waits = self._known(), 0, False
+        (payload, digest), tries, waits = self._known(), 0, False
         while True:
             if not waits and tries < _TRIES:
-                waits = self._give_out(answers, (known.digest, known.small, *arguments))
+                waits = self._give_out(answers, (digest, None, *arguments))
                 tries = tries + 1 if waits else _TRIES
-            if not waits and tasks.may_fill_here(answers):
-                serving.pop(get_ident(), None)
-                timing = self._assembler.fill(piece)
+            if not waits:
+                with tasks.here(answers):
+                    serving.pop(get_ident(), None)
+                    timing = self._assembler.fill(piece)
                 return timing._replace(read_here=timing.rows, given_again=int(tries > 1))
-            future = tasks.next(answers, tasks.patience() / tries if waits else _POLL)
+            future = tasks.next(answers, tasks.patience() / tries)
             if future is None:
-                if waits:
-                    tasks.late()
-                waits = False
-                continue
-            result = _result(future)
+                tasks.late()
+            result = None if future is None else _result(future)
             if result is None:
                 waits = False
             elif isinstance(result, Filled):
                 return self._take(piece, result)._replace(given_again=int(tries > 1))
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
-            elif result.digest == known.digest:  # else a task given out before the recipe was made again
+            elif result.digest == digest:  # else a task given out before the recipe was made again
                 if result.module is not None:
-                    self._shared_reader.send_by_value(result.module, known.payload)
-                    known = self._known()
-                recipe = make_recipe(known.payload)
-                waits = self._give_out(answers, (known.digest, recipe, *arguments))
+                    self._shared_reader.send_by_value(result.module, payload)
+                    payload, digest = self._known()
+                waits = self._give_out(answers, (digest, make_recipe(payload), *arguments))
 
     def _give_out(self, answers: Answers, arguments: Sequence[Any]) -> bool:
         name = self._executor.tasks.submit(answers, arguments)
@@ -177,14 +164,14 @@ class _RemoteJob:
             self._executor.serving[get_ident()] = name, perf_counter()
         return name is not None
 
-    def _known(self) -> "_Known":
+    def _known(self) -> tuple[PickledPayload, str]:
+        """The payload of the readers, and the digest of its recipe."""
         payload = self._shared_reader.payload
-        if self._latest is None or self._latest.payload is not payload:
-            digest, recipe = hashlib.sha256(), make_recipe(payload)
-            for part in recipe:
+        if self._latest is None or self._latest[0] is not payload:
+            digest = hashlib.sha256()
+            for part in make_recipe(payload):
                 digest.update(part if isinstance(part, bytes) else repr(part).encode())
-            small = len(recipe.message) + len(recipe.memory) < _SMALL
-            self._latest = _Known(payload, digest.hexdigest(), recipe if small else None)
+            self._latest = payload, digest.hexdigest()
         return self._latest
 
     def _take(self, piece: Piece, filled: Filled) -> Timing:

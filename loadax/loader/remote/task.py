@@ -182,9 +182,11 @@ class _Job:
         if missing:
             timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]), 0, count)
             _rows.keep([keys[index] for index in missing], part)
-            buffers.copy_rows(missing, part, list(range(count)))
-        for source, (to, rows) in _by_buffers(kept).items():
-            buffers.copy_rows(to, source, rows)
+            for row, index in enumerate(missing):
+                kept[index] = part, row
+        for index, found in enumerate(kept):
+            assert found is not None  # it was kept, or was missing
+            buffers.copy_row(index, *found)
         return timing._replace(rows=int((visits.rows >= 0).sum())), buffers
 
     def _buffers(self, assembler: Assembler) -> BatchBuffers:
@@ -193,17 +195,6 @@ class _Job:
     def _make_assembler(self, low: int, high: int, per_step: int) -> Assembler:
         layout = piece_layout(self._options.layout, low, high, per_step)
         return Assembler(self._reader, self._options._replace(layout=layout))
-
-
-def _by_buffers(kept: Sequence[tuple[BatchBuffers, int] | None]) -> dict[BatchBuffers, tuple[list[int], list[int]]]:
-    """For each buffers with kept rows, the indices where they go and those of the rows in it."""
-    copies: dict[BatchBuffers, tuple[list[int], list[int]]] = {}
-    for index, found in enumerate(kept):
-        if found is not None:
-            to, rows = copies.setdefault(found[0], ([], []))
-            to.append(index)
-            rows.append(found[1])
-    return copies
 
 
 _opened: OrderedDict[str, _Data] = OrderedDict()

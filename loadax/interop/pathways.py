@@ -1,0 +1,112 @@
+"""loadax on Pathways, and other runs of one controller: each host makes its part of a batch beside its own devices."""
+
+# ruff: noqa: SLF001 - it works with the parts of a loader
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.experimental import colocated_python
+from jax.sharding import NamedSharding, PartitionSpec
+
+from loadax.errors import ArgumentError
+from loadax.loader.dataloader import Dataloader, restored
+from loadax.protocols import Tree
+
+
+def batches(loader: Dataloader, start: Any = 0) -> "ColocatedIterator":
+    """Iterates over a loader whose rows are read by the hosts of the devices, not by this controller.
+
+    A controller of JAX's Pathways has all devices, so that `iter(loader)` would read every row here. Instead, each host
+    gets the arguments of the loader by pickle, once, makes its own loader for the CPU devices beside its accelerators,
+    reads ahead there, and hands its parts of a batch to the accelerators.
+
+    Args:
+        loader: Loader with `mesh=`, or with a NamedSharding in `partition=`, with one shape of batches.
+        start: Step, or a state of `get_state()` from this or any other run.
+
+    Raises:
+        ArgumentError: If the loader has `host_leaves=`, several shapes of batches, `device_map=` or `keep_on_device=`.
+        StateError: If the state belongs to other data.
+
+    Examples:
+        ```python
+        import jax
+        import numpy as np
+        import loadax
+        from loadax.interop import pathways
+
+        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+        data = loadax.from_arrays({"x": np.arange(64.0)}).shuffle(seed=0)
+        loader = loadax.Dataloader(data, batch_size=16, mesh=mesh)
+        for batch in pathways.batches(loader):
+            print(batch["x"].sharding)
+        ```
+    """
+    return ColocatedIterator(loader, start)
+
+
+@final
+class ColocatedIterator(Iterator[Tree]):
+    """Placed batches, made by the hosts of the devices. Made by `batches`.
+
+    Args:
+        loader: As for `batches`.
+        start: As for `batches`.
+    """
+
+    def __init__(self, loader: Dataloader, start: Any):
+        arguments = loader._arguments
+        unlike = [name for name in ("host_leaves", "device_map", "keep_on_device") if arguments[name]]
+        if unlike or len(loader.specs) > 1:
+            text = f"{unlike[0]}=" if unlike else f"{len(loader.specs)} shapes of batches"
+            raise ArgumentError(
+                f"loader has {text}, and hosts make jax.Arrays of one shape; make the loader without it",
+                argument="loader",
+            )
+        self._phases, self._prefetch = loader._phases, arguments["prefetch"]
+        self.step = self._phases.start_of(start)
+        self._shardings = jax.tree.map(lambda leaf: leaf.sharding, loader.spec)
+        mesh = colocated_python.colocated_cpu_devices(loader._placing_mesh())
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        partition = jax.tree.map(_spec_of, arguments["partition"])
+        given = {**arguments, "mesh": None, "partition": partition}
+        remote_class: Any = colocated_python.colocated_python_class(_Host)
+        self._host = remote_class(given, loader._plan.skips)
+        self._ahead: deque[Tree] = deque()
+
+    def __next__(self) -> Tree:
+        while len(self._ahead) <= self._prefetch and self.step + len(self._ahead) != self._phases.num_steps:
+            step = jax.device_put(np.int32(self.step + len(self._ahead)), self._everywhere)
+            self._ahead.append(jax.device_put(self._host.batch(step), self._shardings))
+        if not self._ahead:
+            raise StopIteration
+        self.step += 1
+        return self._ahead.popleft()
+
+    def get_state(self) -> dict[str, Any]:
+        """The state after the batches handed out, as that of a `DataIterator`: either continues the other's run."""
+        return self._phases.state(self.step)
+
+
+def _spec_of(partition: Any) -> Any:
+    return partition.spec if isinstance(partition, NamedSharding) else partition
+
+
+class _Host:
+    """What each host runs. Not final: JAX makes a class of it."""
+
+    def __init__(self, arguments: dict[str, Any], skips: Any):
+        self._given = arguments, skips
+        self._batches: Any = None
+
+    def batch(self, step: jax.Array) -> Tree:
+        """This host's part of a batch; the next one is read ahead."""
+        number = int(step.addressable_data(0))
+        if self._batches is None or self._batches.step != number:
+            arguments, skips = self._given
+            assert isinstance(step.sharding, NamedSharding)
+            self._batches = restored({**arguments, "mesh": step.sharding.mesh}, skips).iterate(number)
+        return next(self._batches)
