@@ -102,8 +102,8 @@ TOPICS = {
     ),
     "interop": Topic(
         "Grain, trainers, Ray and Pathways",
-        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); for "
-        "Ray: see [Passes on a cluster](../../guides/clusters.md); and for Pathways: see "
+        "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); "
+        "for Ray: see [Passes on a cluster](../../guides/clusters.md); and for Pathways: see "
         "[Reading on other machines](../../guides/remote.md#pathways).",
         (
             "loadax.interop.grain.to_map_dataset",

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 from loadax.core.log import log
 from loadax.core.tasks import Engine
@@ -17,7 +17,8 @@ from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
 
-_SLOW, _LEAST = 4.0, 0.3  # a task is late after this multiple of the usual time, and at least these seconds
+# A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
+_SLOW, _LATER, _LEAST = 4.0, 0.5, 0.3
 _FIRST = 0.5  # seconds, before any piece was filled
 _GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
 _STARTING = 30.0  # seconds that workers have before their first answer
@@ -29,8 +30,17 @@ _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers,
 _TOO_FEW, _TOO_MANY = 2.0, 3.0
 _LEAST_TASKS, _SHORTEST = 2, 0.01  # tasks at a time, and seconds of work to compare with
 
-# Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
-Answers: TypeAlias = SimpleQueue[Future[Any] | None]
+
+@final
+class Answers(SimpleQueue[Future[Any] | None]):
+    """Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
+
+    Args:
+        number: Number of the piece, in the order in which they are needed.
+    """
+
+    def __init__(self, number: int = 0):
+        self.number = number
 
 
 @final
@@ -53,7 +63,8 @@ class TaskEngine:
         self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
         self._queue: deque[Answers] = deque()  # of pieces that wait for room
         self._pieces: set[Answers] = set()
-        self._cores = threading.Semaphore(usable_cores())  # for pieces that this process fills
+        self._waiting: list[int] = []  # numbers of pieces that wait for a core of this process
+        self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         # When tasks were given out that nothing was before, and when the last one was answered.
         self._asked, self._answered = perf_counter(), 0.0
@@ -82,7 +93,7 @@ class TaskEngine:
 
         First come, first served: the first caller has the piece that is needed first.
         """
-        answers: Answers = SimpleQueue()
+        answers = Answers(next(self._numbers))
         with self._lock:
             self._queue.append(answers)
             try:
@@ -102,15 +113,25 @@ class TaskEngine:
 
     @contextmanager
     def here(self, answers: Answers) -> Iterator[None]:
-        """Gives up a piece, and waits for a core of this process to fill it.
+        """Gives up a piece, and waits for a core of this process to fill it: the one that is needed first comes first.
 
         Raises:
             ClosedError: If this is closed.
         """
         self.give_up(answers)
-        with self._cores:
+        with self._lock:
+            self._waiting.append(answers.number)
+            while not self.closed and (self._filling >= usable_cores() or min(self._waiting) != answers.number):
+                self._lock.wait()
+            self._waiting.remove(answers.number)
+            self._filling += 1
+        try:
             self._check_open()
             yield
+        finally:
+            with self._lock:
+                self._filling -= 1
+                self._lock.notify_all()
 
     def give_up(self, answers: Answers) -> None:
         """Leaves the room of a piece to others, and cancels its tasks. Idempotent."""
@@ -188,7 +209,8 @@ class TaskEngine:
         """Seconds after which a task is late."""
         with self._lock:
             seconds = sorted(self._seconds)
-        return max(_LEAST, _SLOW * seconds[len(seconds) // 4]) if seconds else _FIRST
+        usual = seconds[len(seconds) // 4] if seconds else 0.0
+        return max(_LEAST, min(_SLOW * usual, usual + _LATER)) if seconds else _FIRST
 
     def late(self) -> None:
         """Notes that a task is late: if nothing was answered meanwhile, the workers are gone."""
@@ -228,12 +250,12 @@ class TaskEngine:
 
     def _look_for_workers(self) -> None:
         """Gives out small tasks until one is answered, if need be to a new executor."""
-        answers: Answers = SimpleQueue()
+        answers = Answers()
         asked = -_FORGOTTEN
         while not self._over.wait(_RETRY) and self._lost:
             if answers.empty() and perf_counter() - asked < _FORGOTTEN:
                 continue
-            answers = SimpleQueue()
+            answers = Answers()
             try:
                 self.open()
                 asked = perf_counter() if self._submit(answers, ("",)) else -_FORGOTTEN
