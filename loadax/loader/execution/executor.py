@@ -43,6 +43,7 @@ class PieceExecutor(Protocol):
         concurrency: Threads of this process that keep all workers busy; 0: the consumer's thread does all the work.
         first: Threads that keep the initial workers busy.
         settling: Seconds until a new worker runs at full speed.
+        closed: Whether `close` was called.
     """
 
     worker_type: str
@@ -51,11 +52,7 @@ class PieceExecutor(Protocol):
     concurrency: int
     first: int
     settling: float
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        ...
+    closed: bool
 
     def load(
         self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()

@@ -25,10 +25,6 @@ _STARTING = 30.0  # seconds that workers have before their first answer
 _RECENT = 32  # pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
 _LOSSES = 4  # tasks that an executor loses one after the other, without an answer in between
 _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
-# An answer that took less than the first multiple of its worker's time shows that workers have too few tasks; more than
-# the second one, that they have too many, and that the next pieces wait for them.
-_TOO_FEW, _TOO_MANY = 2.0, 3.0
-_LEAST_TASKS, _SHORTEST = 2, 0.01  # tasks at a time, and seconds of work to compare with
 
 
 @final
@@ -45,24 +41,21 @@ class Answers(SimpleQueue[Future[Any] | None]):
 
 @final
 class TaskEngine:
-    """An executor, the tasks that it has, and how many pieces at a time keep its workers busy. Thread-safe.
+    """An executor, and the tasks that it has. Thread-safe.
 
     No lock is held while the executor is called: it may hold its own while it calls `_done`.
 
     Args:
         engine: The executor, or what makes one.
-        first: Number of pieces at a time at first.
-        most: Largest number of pieces at a time.
+        first: Tasks to give out before the first one is answered.
     """
 
-    def __init__(self, engine: Engine, first: int, most: int):
-        self._engine, self._most, self._room = engine, most, first
+    def __init__(self, engine: Engine, first: int):
+        self._engine, self._first = engine, first
         self._executor: Executor | None = None
         self._lock = threading.Condition(threading.RLock())  # reentrant: garbage collection may close this
         self._numbers = count()
         self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
-        self._queue: deque[Answers] = deque()  # of pieces that wait for room
-        self._pieces: set[Answers] = set()
         self._waiting: list[int] = []  # numbers of pieces that wait for a core of this process
         self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
@@ -89,27 +82,12 @@ class TaskEngine:
 
     @contextmanager
     def piece(self) -> Iterator[Answers]:
-        """Waits until workers have room for a piece, or are gone, and makes a queue for the answers to its tasks.
-
-        First come, first served: the first caller has the piece that is needed first.
-        """
+        """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
         answers = Answers(next(self._numbers))
-        with self._lock:
-            self._queue.append(answers)
-            try:
-                while not self._lost and not self.closed and self._is_full(answers):
-                    self._lock.wait()
-            finally:
-                self._queue.remove(answers)
-                self._lock.notify_all()
-            self._pieces.add(answers)
         try:
             yield answers
         finally:
             self.give_up(answers)
-
-    def _is_full(self, answers: Answers) -> bool:
-        return len(self._pieces) >= self._room or self._queue[0] is not answers
 
     @contextmanager
     def here(self, answers: Answers) -> Iterator[None]:
@@ -134,10 +112,8 @@ class TaskEngine:
                 self._lock.notify_all()
 
     def give_up(self, answers: Answers) -> None:
-        """Leaves the room of a piece to others, and cancels its tasks. Idempotent."""
+        """Cancels the tasks of a piece. Idempotent."""
         with self._lock:
-            self._pieces.discard(answers)
-            self._lock.notify_all()
             if self._reached == inf:
                 return  # these tasks have workers import loadax, and open the data
             mine = [(future, began) for future, (began, _, asking) in self._given.items() if asking is answers]
@@ -155,7 +131,7 @@ class TaskEngine:
             answers: Where its future goes when it is done.
             arguments: Arguments of `run`, which it calls.
         """
-        is_starting = self._reached == inf and len(self._given) >= self._room
+        is_starting = self._reached == inf and len(self._given) >= self._first
         if is_starting:
             self.late()
         return None if self._lost or is_starting else self._submit(answers, arguments)
@@ -171,6 +147,9 @@ class TaskEngine:
             self._fail(error, executor, is_broken=True)
             return None
         with self._lock:
+            if self._over.is_set():
+                future.cancel()
+                return None
             if not self._given:
                 self._asked = began
             self._given[future] = began, executor, answers
@@ -186,8 +165,8 @@ class TaskEngine:
                 is_back, self._lost, self._losses, self._answered = self._lost, False, 0, now
                 if is_back or self._reached == inf:
                     self._reached = now
-                elif began > self._reached and isinstance(result := future.result(), Filled):
-                    self._measure(now - began, result.seconds)
+                elif began > self._reached and isinstance(future.result(), Filled):
+                    self._seconds.append(now - began)
         if is_back:
             log.info("remote=: workers answer again")
         if executor is None or answers is None:  # it was given up
@@ -195,15 +174,6 @@ class TaskEngine:
         if error is not None and not self.closed:
             self._fail(error, executor, is_broken=isinstance(error, BrokenExecutor))
         answers.put(future)
-
-    def _measure(self, seconds: float, worked: float) -> None:
-        self._seconds.append(seconds)
-        ratio = seconds / max(worked, _SHORTEST)
-        if ratio > _TOO_MANY:
-            self._room = max(_LEAST_TASKS, self._room - 1)
-        elif ratio < _TOO_FEW and len(self._pieces) >= self._room:
-            self._room = min(self._most, self._room + 1)
-            self._lock.notify_all()
 
     def patience(self) -> float:
         """Seconds after which a task is late."""
@@ -243,9 +213,9 @@ class TaskEngine:
             threading.Thread(target=self._look_for_workers, name="loadax-remote", daemon=True).start()
 
     def _wake(self) -> None:
-        """Ends the waiting for answers and for room."""
+        """Ends the waiting for answers, and for a core."""
         self._lock.notify_all()
-        for answers in self._pieces:
+        for answers in {answers for _, _, answers in self._given.values()}:
             answers.put(None)
 
     def _look_for_workers(self) -> None:

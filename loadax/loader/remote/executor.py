@@ -49,17 +49,12 @@ class RemoteExecutor:
 
     def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
         self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
-        self.tasks = TaskEngine(engine, self.first, self.concurrency)
+        self.tasks = TaskEngine(engine, self.first)
         self.tasks.open()
-        self.mark = mark
-        # By thread: the task that it waits for, and since when; no name: there is none yet.
+        self.mark, self.closed = mark, False
+        # By thread: the task that it waits for, and since when.
         self.serving: dict[int, tuple[str, float]] = {}
         self._shared_reader: SharedReader | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self.tasks.closed
 
     def load(
         self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
@@ -80,11 +75,11 @@ class RemoteExecutor:
         if (serving := self.serving.get(thread)) is None:
             return ""
         name, began = serving
-        waits = f"by task {name} of remote=, given out" if name else "when workers of remote= have room, asked"
-        return f" {waits} {perf_counter() - began:.1f} s ago"
+        return f" by task {name} of remote=, given out {perf_counter() - began:.1f} s ago"
 
     def close(self) -> None:
         """Cancels all tasks. Idempotent and thread-safe."""
+        self.closed = True
         self.tasks.close()
         self._shared_reader = None
 
@@ -120,13 +115,11 @@ class _RemoteJob:
             ArgumentError: If workers can't import loadax, or have another version.
             Exception: Whatever the source or a map raised.
         """
-        serving = self._executor.serving
-        serving[get_ident()] = "", perf_counter()
         try:
             with self._executor.mark("loadax.remote"), self._executor.tasks.piece() as answers:
                 return self._run(piece, answers)
         finally:
-            serving.pop(get_ident(), None)
+            self._executor.serving.pop(get_ident(), None)
 
     def _run(self, piece: Piece, answers: Answers) -> Timing:
         serving, tasks = self._executor.serving, self._executor.tasks

@@ -91,37 +91,20 @@ def call_of(name: str, digest: str, recipe: Recipe | None = None, *piece: Any) -
     return eval, _CALL, {"arguments": (digest, recipe and tuple(recipe), *piece), "name": name}
 
 
-def run(
-    digest: str,
-    recipe: tuple[Any, ...] | None,
-    reader: int = 0,
-    options: bytes = b"",
-    rows: bytes = b"",
-    epochs: bytes = b"",
-    low: int = 0,
-    per_step: int = 0,
-) -> Any:
+def run(digest: str, recipe: tuple[Any, ...] | None, *piece: Any) -> Any:
     """Fills a piece in a worker of an executor.
 
     Args:
         digest: Digest of the recipe.
         recipe: Fields of the recipe. None: the worker may know it.
-        reader: Index of the reader.
-        options: Pickled `FillOptions`.
-        rows: Rows of the visits of the piece, int64, as bytes.
-        epochs: Epochs of the visits, int64, as bytes.
-        low: First row in the buffers of the training process.
-        per_step: Rows per step there.
+        piece: Arguments of `_Data.fill`; none: the task only shows that there is a worker.
 
     Returns:
         `Filled`, `Missing`, or `Raised` with a `RemoteError`.
     """
     try:
         data = _data(digest, recipe)
-        if isinstance(data, Missing):
-            return data
-        visits = Visits(np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64))
-        return data.job(reader, options).fill(visits, low, per_step) if rows else None
+        return data.fill(*piece) if piece and isinstance(data, _Data) else data
     except RAISED as error:
         return Raised(wrap(error))
 
@@ -132,9 +115,23 @@ class _Data:
 
     def __init__(self, digest: str, readers: tuple[Reader, ...]):
         self._digest, self._readers = digest, readers
-        self.job = functools.lru_cache(_MOST_JOBS)(self._job)
+        self._job = functools.lru_cache(_MOST_JOBS)(self._make_job)
 
-    def _job(self, reader: int, options: bytes) -> "_Job":
+    def fill(self, reader: int, options: bytes, rows: bytes, epochs: bytes, low: int, per_step: int) -> "Filled":
+        """Fills a piece.
+
+        Args:
+            reader: Index of the reader.
+            options: Pickled `FillOptions`.
+            rows: Rows of the visits of the piece, int64, as bytes.
+            epochs: Epochs of the visits, int64, as bytes.
+            low: First row in the buffers of the training process.
+            per_step: Rows per step there.
+        """
+        visits = Visits(np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64))
+        return self._job(reader, options).fill(visits, low, per_step)
+
+    def _make_job(self, reader: int, options: bytes) -> "_Job":
         digest = f"{self._digest} {reader} {hashlib.sha256(options).hexdigest()}"
         return _Job(digest, self._readers[reader], pickle.loads(options))  # noqa: S301 - tasks are pickles anyway
 
