@@ -132,14 +132,15 @@ def test_floors_growth_and_accelerators_get_their_tables(tmp_path: Path) -> None
     }
     cost = {"text": "parts", "sizes": [1, 1000], "unit": "ms", "exponent": 0.2, "most": 0.05}
     sides = {"before": {"figures": [1, 690.0], "exponent": 1.1}, "after": {"figures": [0.04, 0.04], "exponent": 0.0}}
+    rising = {"text": "files", "after": {"figures": [2.0, 2345.6], "exponent": 0.9}}
     loaders = {"loadax": {"measured": {"1": {"utilisation": 0.97}}, "most": 4}, "grain": {"measured": {}, "most": 0}}
     (tmp_path / "floors.json").write_text(json.dumps({"floors": floors}))
-    (tmp_path / "growth.json").write_text(json.dumps({"growth": {"state": {**cost, **sides}}}))
+    (tmp_path / "growth.json").write_text(json.dumps({"growth": {"state": {**cost, **sides}, "open": {**cost, **rising}}}))
     entry = {"text": "small", "loaders": loaders}
     (tmp_path / "accelerators.json").write_text(json.dumps({"accelerators": {"resnet50": entry}}))
     page = tmp_path / "page.md"
     page.write_text(
-        "".join(f"<!-- measured: {name} -->\n<!-- end -->\n" for name in ("floors", "growth", "accelerators"))
+        "".join(f"<!-- measured: {name} -->\n<!-- end -->\n" for name in ("floors", "growth", "growing", "accelerators"))
     )
     run("tables.py", *(str(path) for path in sorted(tmp_path.glob("*.json"))), "--page", str(page))
     lines = page.read_text().splitlines()
@@ -147,6 +148,7 @@ def test_floors_growth_and_accelerators_get_their_tables(tmp_path: Path) -> None
     assert "| a loop | at most 1.6 | **2.00** | 1.11 | 1.50 | 1.50 |" in lines
     assert "| a step | at most 60 | **80** | **80** | 1.50 | 1.50 |" in lines
     assert "| parts | 1,000 | **690 ms** | 0.04 ms | 0.05 ms | **1.1** | 0.0 | 0.2 |" in lines
+    assert lines[lines.index("<!-- measured: growing -->") + 3 :][:2] == ["| files | 1,000 | 2,346 ms |", "<!-- end -->"]
     assert "| resnet50, small | 4 (one: 97%) | 0 |" in lines
 
 
@@ -156,10 +158,10 @@ def test_without_results_it_says_what_to_run(tmp_path: Path) -> None:
         run("tables.py", str(tmp_path / "empty.json"))
 
 
-def test_every_workload_of_the_page_is_one_that_can_be_run() -> None:
+def test_every_workload_of_the_pages_is_one_that_can_be_run() -> None:
     tables = load("tables")
-    page = (FOLDER.parent / "docs" / "benchmarks.md").read_text()
-    blocks = {match[1] for match in tables._BLOCK.findall(page)}
+    text = "".join(page.read_text() for page in tables._PAGES)
+    blocks = {match[1] for match in tables._BLOCK.findall(text)}
     workloads = load("workloads").FULL.keys() - set(tables._STORES)
-    assert blocks == {"setting", "overview", "shows", "stores", "floors", "growth", "accelerators", *workloads}
+    assert blocks == {"setting", "overview", "shows", "stores", "floors", "growth", "growing", "accelerators", *workloads}
     assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()
