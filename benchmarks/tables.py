@@ -251,16 +251,26 @@ def stores(results: Results) -> list[str]:
     return _compared(results, "| rows/s of loadax, divided by those of | limit | measured |", rows)
 
 
-def contestants(runs: list[Run]) -> list[str]:
-    """Everybody's medians; of the run in the middle, when there are several."""
+def contestants(runs: list[Run], every: bool = True) -> list[str]:
+    """Medians of the contestants, in the run in the middle when there are several.
+
+    Args:
+        runs: Runs of a workload.
+        every: Whether all forms of a library are shown. False: its fastest one.
+    """
     run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
+    shown = list(run["contestants"])
+    if not every:
+        forms = [[name for name in shown if name.startswith(prefixes)] for prefixes in _GROUPS.values()]
+        slower = {name for names in forms for name in names if name != best(run, names)}
+        shown = [name for name in shown if name not in slower]
     lines = [
         "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | cold |",
         "|---|" + "---:|" * 7,
     ]
     lines += [
         "| " + " | ".join(f"`{cell}`" if not column else cell for column, cell in enumerate(line(run, name))) + " |"
-        for name in run["contestants"]
+        for name in shown
     ]
     return lines
 
@@ -287,17 +297,15 @@ def setting(results: Results) -> list[str]:
     ]
 
 
-def floors(found: dict[str, Any]) -> list[str]:
+def floors(found: dict[str, Any], sides: Sequence[str] = ("before", "after")) -> list[str]:
     """What floors.py measured: medians of its runs; what misses its goal in bold."""
-    lines = [
-        "| loadax beside | goal | by CPU: before | after | by rows/s: before | after |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    columns = [f"{by}: {side}" if len(sides) > 1 else by for by in ("by CPU", "by rows/s") for side in sides]
+    lines = [f"| loadax beside | goal | {' | '.join(columns)} |", "|---|---:|" + "---:|" * len(columns)]
     for case in found.values():
         shares = case["kind"] == "share"
         goal = "" if case["goal"] is None else f"{case['goal']:g}" if shares else f"at most {case['goal']:g}"
-        cells = [_floor(case, side) for side in ("before", "after")]
-        cells += [_median([run[side]["rate"] for run in case["runs"] if side in run]) for side in ("before", "after")]
+        cells = [_floor(case, side) for side in sides]
+        cells += [_median([run[side]["rate"] for run in case["runs"] if side in run]) for side in sides]
         lines.append(f"| {case['text']} | {goal} | {' | '.join(cells)} |")
     return lines
 
@@ -376,7 +384,8 @@ def accelerators(found: dict[str, Any]) -> list[str]:
 
 # The tables that are made of a script's results, by their names, and the names of the results.
 _OF_SCRIPTS = {
-    "floors": (floors, "floors"),
+    "floors": (lambda found: floors(found, ("after",)), "floors"),
+    "all-floors": (floors, "floors"),
     "growth": (growth, "growth"),
     "growing": (growing, "growth"),
     "accelerators": (accelerators, "accelerators"),
@@ -395,11 +404,10 @@ def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
         made |= {"setting": setting(results), "overview": overview(results), "shows": shows(results)}
     if any(name in _STORES for name in results):
         made["stores"] = stores(results)
-    return made | {
-        name: contestants(runs)
-        for name, runs in results.items()
-        if name not in _STORES and "loadax" in runs[0]["contestants"]
-    }
+    for name, runs in results.items():
+        if name not in _STORES and "loadax" in runs[0]["contestants"]:
+            made |= {name: contestants(runs, every=False), f"all-{name}": contestants(runs)}
+    return made
 
 
 def rewritten(page: str, made: dict[str, list[str]]) -> str:
