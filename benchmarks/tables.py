@@ -383,7 +383,7 @@ def accelerators(found: dict[str, Any]) -> list[str]:
 
 
 # The tables that are made of a script's results, by their names, and the names of the results.
-_OF_SCRIPTS = {
+_OF_SCRIPTS: dict[str, tuple[Callable[[dict[str, Any]], list[str]], str]] = {
     "floors": (lambda found: floors(found, ("after",)), "floors"),
     "all-floors": (floors, "floors"),
     "growth": (growth, "growth"),
