@@ -256,7 +256,7 @@ def contestants(runs: list[Run], every: bool = True) -> list[str]:
 
     Args:
         runs: Runs of a workload.
-        every: Whether all forms of a library are shown. False: its fastest one.
+        every: Whether all forms of a library are shown, and the first batch of a process. False: the fastest form.
     """
     run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
     shown = list(run["contestants"])
@@ -264,14 +264,12 @@ def contestants(runs: list[Run], every: bool = True) -> list[str]:
         forms = [[name for name in shown if name.startswith(prefixes)] for prefixes in _GROUPS.values()]
         slower = {name for names in forms for name in names if name != best(run, names)}
         shown = [name for name in shown if name not in slower]
-    lines = [
-        "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | cold |",
-        "|---|" + "---:|" * 7,
-    ]
-    lines += [
-        "| " + " | ".join(f"`{cell}`" if not column else cell for column, cell in enumerate(line(run, name))) + " |"
-        for name in shown
-    ]
+    headings = ["rows/s", "loadax has", "in rounds", "CPU s/Mrow", "memory", "first batch", "cold"]
+    columns = len(headings) if every else len(headings) - 1
+    lines = [f"| | {' | '.join(headings[:columns])} |", "|---|" + "---:|" * columns]
+    for name in shown:
+        _, *cells = line(run, name)
+        lines.append(f"| `{name}` | {' | '.join(cells[:columns])} |")
     return lines
 
 
