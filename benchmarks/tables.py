@@ -1,7 +1,7 @@
-"""Writes what was measured into docs/benchmarks.md, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
+"""Writes what was measured into two pages, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
 
-A table is between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
-stay as they are.
+docs/benchmarks.md is for users, benchmarks/README.md for maintainers. A table is between `<!-- measured: NAME -->` and
+`<!-- end -->`, and is replaced. Those of workloads without results stay as they are.
 """
 
 import argparse
@@ -16,11 +16,12 @@ import plots
 from report import Run, best, cpu_seconds, line, others, peers, ratio, speeds, trainer_seconds
 
 _HERE = Path(__file__).parent
-_PAGE = _HERE.parent / "docs" / "benchmarks.md"
+_PAGES = (_HERE.parent / "docs" / "benchmarks.md", _HERE / "README.md")
 _BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WITH_WORKERS = ("grain-2", "grain-dataloader-2", "grain-batches-2", "torch-2", "torch-batches-2")
 _PER_ELEMENT = ("grain-inline", "grain-threads", "grain-dataloader")
 _TORCH = ("torch-0", "torch-0-numpy", "torch-2", "torch-2-numpy", "torch-batches", "torch-batches-2")
+_FLAT = 0.5  # exponent of a cost that does not count as growing
 _STORES = ("fields", "chunks", "raw-fields", "raw-tokens", "raw-tokens-small", "windows")
 
 Results = dict[str, list[Run]]  # the runs of each workload
@@ -250,17 +251,25 @@ def stores(results: Results) -> list[str]:
     return _compared(results, "| rows/s of loadax, divided by those of | limit | measured |", rows)
 
 
-def contestants(runs: list[Run]) -> list[str]:
-    """Everybody's medians; of the run in the middle, when there are several."""
+def contestants(runs: list[Run], every: bool = True) -> list[str]:
+    """Medians of the contestants, in the run in the middle when there are several.
+
+    Args:
+        runs: Runs of a workload.
+        every: Whether all forms of a library are shown, and the first batch of a process. False: the fastest form.
+    """
     run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
-    lines = [
-        "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | cold |",
-        "|---|" + "---:|" * 7,
-    ]
-    lines += [
-        "| " + " | ".join(f"`{cell}`" if not column else cell for column, cell in enumerate(line(run, name))) + " |"
-        for name in run["contestants"]
-    ]
+    shown = list(run["contestants"])
+    if not every:
+        forms = [[name for name in shown if name.startswith(prefixes)] for prefixes in _GROUPS.values()]
+        slower = {name for names in forms for name in names if name != best(run, names)}
+        shown = [name for name in shown if name not in slower]
+    headings = ["rows/s", "loadax has", "in rounds", "CPU s/Mrow", "memory", "first batch", "cold"]
+    columns = len(headings) if every else len(headings) - 1
+    lines = [f"| | {' | '.join(headings[:columns])} |", "|---|" + "---:|" * columns]
+    for name in shown:
+        _, *cells = line(run, name)
+        lines.append(f"| `{name}` | {' | '.join(cells[:columns])} |")
     return lines
 
 
@@ -286,17 +295,15 @@ def setting(results: Results) -> list[str]:
     ]
 
 
-def floors(found: dict[str, Any]) -> list[str]:
+def floors(found: dict[str, Any], sides: Sequence[str] = ("before", "after")) -> list[str]:
     """What floors.py measured: medians of its runs; what misses its goal in bold."""
-    lines = [
-        "| loadax beside | goal | by CPU: before | after | by rows/s: before | after |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    columns = [f"{by}: {side}" if len(sides) > 1 else by for by in ("by CPU", "by rows/s") for side in sides]
+    lines = [f"| loadax beside | goal | {' | '.join(columns)} |", "|---|---:|" + "---:|" * len(columns)]
     for case in found.values():
         shares = case["kind"] == "share"
         goal = "" if case["goal"] is None else f"{case['goal']:g}" if shares else f"at most {case['goal']:g}"
-        cells = [_floor(case, side) for side in ("before", "after")]
-        cells += [_median([run[side]["rate"] for run in case["runs"] if side in run]) for side in ("before", "after")]
+        cells = [_floor(case, side) for side in sides]
+        cells += [_median([run[side]["rate"] for run in case["runs"] if side in run]) for side in sides]
         lines.append(f"| {case['text']} | {goal} | {' | '.join(cells)} |")
     return lines
 
@@ -337,6 +344,16 @@ def growth(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def growing(found: dict[str, Any]) -> list[str]:
+    """The costs that still grow with n, and what they are at the largest n."""
+    lines = ["| | n | cost |", "|---|---:|---:|"]
+    for cost in found.values():
+        after = cost.get("after")
+        if after and after["exponent"] > _FLAT and cost["unit"] == "ms":
+            lines.append(f"| {cost['text']} | {cost['sizes'][-1]:,} | {after['figures'][-1]:,.0f} ms |")
+    return lines
+
+
 def _held(figure: float | None, most: float | None, text: str) -> str:
     if figure is None:
         return ""
@@ -363,7 +380,14 @@ def accelerators(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-_OF_SCRIPTS = {"floors": floors, "growth": growth, "accelerators": accelerators}
+# The tables that are made of a script's results, by their names, and the names of the results.
+_OF_SCRIPTS: dict[str, tuple[Callable[[dict[str, Any]], list[str]], str]] = {
+    "floors": (lambda found: floors(found, ("after",)), "floors"),
+    "all-floors": (floors, "floors"),
+    "growth": (growth, "growth"),
+    "growing": (growing, "growth"),
+    "accelerators": (accelerators, "accelerators"),
+}
 
 
 def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
@@ -373,16 +397,15 @@ def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
         results: Runs of run.py, by workload.
         found: Results of floors.py, growth.py and accelerators.py.
     """
-    made = {name: table(found[name]) for name, table in _OF_SCRIPTS.items() if name in found}
+    made = {name: table(found[source]) for name, (table, source) in _OF_SCRIPTS.items() if source in found}
     if results:
         made |= {"setting": setting(results), "overview": overview(results), "shows": shows(results)}
     if any(name in _STORES for name in results):
         made["stores"] = stores(results)
-    return made | {
-        name: contestants(runs)
-        for name, runs in results.items()
-        if name not in _STORES and "loadax" in runs[0]["contestants"]
-    }
+    for name, runs in results.items():
+        if name not in _STORES and "loadax" in runs[0]["contestants"]:
+            made |= {name: contestants(runs, every=False), f"all-{name}": contestants(runs)}
+    return made
 
 
 def rewritten(page: str, made: dict[str, list[str]]) -> str:
@@ -396,7 +419,7 @@ def rewritten(page: str, made: dict[str, list[str]]) -> str:
 
 
 def main() -> None:
-    """Reads the results, writes the page and the pictures."""
+    """Reads the results, writes the pages and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "results",
@@ -405,18 +428,23 @@ def main() -> None:
         help="files of run.py, floors.py, growth.py and accelerators.py (default: all of benchmarks/results)",
     )
     parser.add_argument(
-        "--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)"
+        "--page",
+        type=Path,
+        help="the page that is rewritten, with its pictures beside it (default: docs/benchmarks.md and README.md)",
     )
     options = parser.parse_args()
     files = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
     results: Results = {entry["workload"]: entry["runs"] for entry in files if "workload" in entry and entry["runs"]}
-    found = {name: measured[name] for measured in files for name in _OF_SCRIPTS if name in measured}
+    found = {name: measured[name] for measured in files for _, name in _OF_SCRIPTS.values() if name in measured}
     if not results and not found:
         parser.error("there are no results; run benchmarks/run.py first")
-    options.page.write_text(rewritten(options.page.read_text(), blocks(results, found)))
+    pages = [options.page] if options.page else _PAGES
+    made = blocks(results, found)
+    for page in pages:
+        page.write_text(rewritten(page.read_text(), made))
     if results:
-        plots.draw(results, options.page.parent / "assets")
-        plots.summary(results, options.page.parent / "assets" / "benchmarks-summary.svg")
+        plots.draw(results, pages[0].parent / "assets")
+        plots.summary(results, pages[0].parent / "assets" / "benchmarks-summary.svg")
 
 
 def _compared(

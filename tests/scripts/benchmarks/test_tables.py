@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.benchmarks.scripts import FOLDER, load, run
+from tests.scripts.benchmarks.scripts import load, run
 
 
 def contestant(*millions: float) -> dict[str, Any]:
@@ -81,16 +81,14 @@ def test_remarks_tell_who_is_missing_and_what_was_measured_besides() -> None:
 
 
 def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path) -> None:
-    runs = [
-        a_run(**{"loadax": contestant(speed), "numpy": contestant(1), "grain-inline": contestant(0.1)})
-        for speed in (2, 3, 4)
-    ]
+    slower = {"numpy": contestant(1), "grain-inline": contestant(0.1), "grain-2": contestant(0.05)}
+    runs = [a_run(loadax=contestant(speed), **slower) for speed in (2, 3, 4)]
     (tmp_path / "tokens.json").write_text(json.dumps({"workload": "tokens", "text": "", "runs": runs}))
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- measured: shows -->\nold\n<!-- end -->\nbetween\n<!-- measured: tokens -->\n<!-- end -->\n"
-        "<!-- measured: images -->\nkept\n<!-- end -->\n<!-- measured: setting -->\n<!-- end -->\n"
-        "<!-- measured: overview -->\n<!-- end -->\n"
+        "<!-- measured: all-tokens -->\n<!-- end -->\n<!-- measured: images -->\nkept\n<!-- end -->\n"
+        "<!-- measured: setting -->\n<!-- end -->\n<!-- measured: overview -->\n<!-- end -->\n"
     )
     arguments = ("tables.py", str(tmp_path / "tokens.json"), "--page", str(page))
     run(*arguments)
@@ -108,6 +106,10 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
         "| [tokens in a memory-mapped file](#tokens) | 3.00 | 30.0 |  |  |  |  "
         "| [3 runs](../benchmarks/results/tokens.json) at abc |" in lines
     )
+    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == [
+        *("loadax", "numpy", "grain-inline"),  # each library in its fastest form
+        *("loadax", "numpy", "grain-inline", "grain-2"),
+    ]
     assert lines[0] == "before"
     assert {"between", "kept"} <= set(lines)
     assert "old" not in lines
@@ -132,21 +134,32 @@ def test_floors_growth_and_accelerators_get_their_tables(tmp_path: Path) -> None
     }
     cost = {"text": "parts", "sizes": [1, 1000], "unit": "ms", "exponent": 0.2, "most": 0.05}
     sides = {"before": {"figures": [1, 690.0], "exponent": 1.1}, "after": {"figures": [0.04, 0.04], "exponent": 0.0}}
+    rising = {"text": "files", "after": {"figures": [2.0, 2345.6], "exponent": 0.9}}
     loaders = {"loadax": {"measured": {"1": {"utilisation": 0.97}}, "most": 4}, "grain": {"measured": {}, "most": 0}}
     (tmp_path / "floors.json").write_text(json.dumps({"floors": floors}))
-    (tmp_path / "growth.json").write_text(json.dumps({"growth": {"state": {**cost, **sides}}}))
+    (tmp_path / "growth.json").write_text(
+        json.dumps({"growth": {"state": {**cost, **sides}, "open": {**cost, **rising}}})
+    )
     entry = {"text": "small", "loaders": loaders}
     (tmp_path / "accelerators.json").write_text(json.dumps({"accelerators": {"resnet50": entry}}))
     page = tmp_path / "page.md"
     page.write_text(
-        "".join(f"<!-- measured: {name} -->\n<!-- end -->\n" for name in ("floors", "growth", "accelerators"))
+        "".join(
+            f"<!-- measured: {name} -->\n<!-- end -->\n"
+            for name in ("floors", "all-floors", "growth", "growing", "accelerators")
+        )
     )
     run("tables.py", *(str(path) for path in sorted(tmp_path.glob("*.json"))), "--page", str(page))
     lines = page.read_text().splitlines()
+    assert "| a gather | 0.85 | 0.90 | 1.50 |" in lines
     assert "| a gather | 0.85 | **0.50** | 0.90 | 1.50 | 1.50 |" in lines
     assert "| a loop | at most 1.6 | **2.00** | 1.11 | 1.50 | 1.50 |" in lines
     assert "| a step | at most 60 | **80** | **80** | 1.50 | 1.50 |" in lines
     assert "| parts | 1,000 | **690 ms** | 0.04 ms | 0.05 ms | **1.1** | 0.0 | 0.2 |" in lines
+    assert lines[lines.index("<!-- measured: growing -->") + 3 :][:2] == [
+        "| files | 1,000 | 2,346 ms |",
+        "<!-- end -->",
+    ]
     assert "| resnet50, small | 4 (one: 97%) | 0 |" in lines
 
 
@@ -156,10 +169,21 @@ def test_without_results_it_says_what_to_run(tmp_path: Path) -> None:
         run("tables.py", str(tmp_path / "empty.json"))
 
 
-def test_every_workload_of_the_page_is_one_that_can_be_run() -> None:
+def test_every_workload_of_the_pages_is_one_that_can_be_run() -> None:
     tables = load("tables")
-    page = (FOLDER.parent / "docs" / "benchmarks.md").read_text()
-    blocks = {match[1] for match in tables._BLOCK.findall(page)}
+    text = "".join(page.read_text() for page in tables._PAGES)
+    blocks = {match[1] for match in tables._BLOCK.findall(text)}
     workloads = load("workloads").FULL.keys() - set(tables._STORES)
-    assert blocks == {"setting", "overview", "shows", "stores", "floors", "growth", "accelerators", *workloads}
+    tables_of_all = {
+        "setting",
+        "overview",
+        "shows",
+        "stores",
+        "floors",
+        "all-floors",
+        "growth",
+        "growing",
+        "accelerators",
+    }
+    assert blocks == tables_of_all | workloads | {f"all-{name}" for name in workloads}
     assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()
