@@ -35,7 +35,7 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
     rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
     for field in columns:
         numbers = [(index, *leaf) for index, row in enumerate(rows) for leaf in _floats(row, field, field.name)]
-        integers = [each for each in numbers if isinstance(each[-1], Decimal)]
+        integers = [(index, path, number) for index, path, number in numbers if isinstance(number, Decimal)]
         alone = is_sample and len(integers) == len(numbers)
         for index, path, number in sorted(integers, key=lambda each: -abs(each[-1])):
             if number == Decimal(float(number)) and not (alone and not -(1 << 63) <= number < 1 << 63):
