@@ -103,7 +103,8 @@ class _OfLibrary:
     def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         if run is not None or self.reads > 1:
-            return np.asarray(self._array[rows if run is None else run])
+            read = np.asarray(self._array[rows if run is None else run])
+            return read if read.flags.owndata else read.copy()  # a view of memory, as xarray gives
         # HDF5, which one thread reads, takes ascending rows without repeats.
         ascending, places = np.unique(rows, return_inverse=True)
         run = _run(ascending)
