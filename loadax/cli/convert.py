@@ -5,8 +5,8 @@ last part is written.
 
 examples:
   loadax convert fields.zarr train.zarr --shuffle 0
-      shuffles the rows once, so that training can read them in blocks; each chunk is decoded once, and rows go
-      through a temporary file in the destination, as large as they are uncompressed
+      shuffles the rows once, so that training can read them in blocks; each chunk is decoded once, and rows stay in
+      memory until they are written
   loadax convert corpus.bin s3://bucket/tokens --seq-len 1024 --dtype uint16
   loadax convert era5.zarr train.zarr --variables t2m,u10 --shards 0/4
       a quarter of the work; run 1/4, 2/4 and 3/4 on this machine or on others (with --shuffle, each decodes all

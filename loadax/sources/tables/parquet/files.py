@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, product
+from itertools import chain
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,12 +41,10 @@ class Footer(NamedTuple):
 
     Args:
         columns: Columns of the file; files of equal schemas share them.
-        encrypted: Indices of the encrypted leaves.
         nulls: Of each leaf with nulls, where statistics tell: the first row group with some, and their number.
     """
 
     columns: "FileColumns"
-    encrypted: frozenset[int]
     nulls: Mapping[int, "tuple[RowGroup, int]"]
 
 
@@ -140,13 +138,6 @@ class ParquetFiles:
                 fields = (field for field in schema if field.name not in self.partitions)
                 yield self.locations[file], pa.schema([*fields, *added]) if added else schema
 
-    def encrypted(self) -> Iterator[tuple[str, set[str]]]:
-        """Yields the location of each file with encrypted columns, and their names."""
-        for location, footer in zip(self.locations, self._footers, strict=True):
-            if footer.encrypted:
-                leaves = footer.columns.leaves.items()
-                yield location, {names[0] for names, indices in leaves if footer.encrypted & {*indices}}
-
     def location(self, group: RowGroup) -> str:
         """Path or URL of the file of a row group."""
         return self.locations[group.file]
@@ -193,8 +184,8 @@ class ParquetFiles:
     def locate(self, group: RowGroup) -> Location:
         """Byte range of a row group."""
         metadata = self._metadata(group.file)
-        chunks, encrypted = metadata.row_group(group.number), self._footers[group.file].encrypted
-        spans = [_span(chunks.column(index)) for index in range(metadata.num_columns) if index not in encrypted]
+        chunks = metadata.row_group(group.number)
+        spans = [_span(chunks.column(index)) for index in range(metadata.num_columns)]
         first, last = min(span[0] for span in spans), max(span[1] for span in spans) - 1
         return Location(self.location(group), first, last, f"row group {group.number}")
 
@@ -230,15 +221,16 @@ class ParquetFiles:
             opened = _reader(source)
             metadata = opened.metadata
             source.seek(source.size() - _END)
-            # Only footers with encrypted columns are followed by a signature.
-            signed = _footer_size(source.read(_END)) - _END > metadata.serialized_size
-            encrypted = _encrypted(metadata) if signed else frozenset()
+            # Only footers with encrypted columns are followed by a signature; asked for these, pyarrow ends the process
+            if _footer_size(source.read(_END)) - _END > metadata.serialized_size:
+                location = self.locations[file]
+                others = f"loadax.from_arrow(pyarrow.parquet.read_table({location!r}, columns=[…]))"
+                raise SourceError(f"{_encrypted_text(location, 'some columns are')}, or read the others: {others}")
             with self._lock:
                 shared = _file_columns(opened.schema_arrow, columns, known)
                 self._remember(self._parsed, file, metadata)
             groups = _row_groups(file, metadata)
-            nulls = _nulls(metadata, groups, [index for index in shared.flat if index not in encrypted])
-        return Footer(shared, encrypted, nulls), groups
+        return Footer(shared, _nulls(metadata, groups, shared.flat)), groups
 
     def _metadata(self, file: int) -> Any:
         with self._lock:
@@ -334,7 +326,7 @@ class ParquetFiles:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             location = self.locations[file]
             if "crypt" in str(error).replace(location, ""):
-                raise SourceError(encrypted_text(location, "the file is")) from error
+                raise SourceError(_encrypted_text(location, "the file is")) from error
             raise SourceError(
                 f"{location}: the file can't be read as Parquet: {error}; copy it again, or write it again"
             ) from error
@@ -348,27 +340,12 @@ class ParquetFiles:
                 dropped.close()
 
 
-def encrypted_text(location: str, what: str) -> str:
-    """The message for an encrypted file, or columns of one."""
+def _encrypted_text(location: str, what: str) -> str:
+    """The message for an encrypted file, or one with encrypted columns."""
     return (
         f"{location}: {what} encrypted, and loadax has no keys; let pyarrow decrypt it: loadax.from_arrow("
         f"pyarrow.parquet.read_table({location!r}, decryption_properties=…))"
     )
-
-
-def _encrypted(metadata: Any) -> frozenset[int]:
-    """Indices of the encrypted leaves. Asked for their metadata, pyarrow ends the process; reads of them raise."""
-
-    def unread(start: int, stop: int) -> bytes:
-        raise OSError(f"bytes {start} to {stop} are not read")
-
-    reader, found = _reader(pa.PythonFile(RangeFile(1 << 62, {}, unread), mode="r"), metadata), set()
-    for group, index in product(range(metadata.num_row_groups), range(metadata.num_columns)):
-        try:
-            reader.read_row_group(group, column_indices=[index])
-        except (pa.ArrowException, OSError) as error:
-            found.update([index] if "crypt" in str(error) else [])
-    return frozenset(found)
 
 
 def _reader(source: Any, metadata: Any = None) -> Any:

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from loadax.core.arguments import entries, integer
-from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
@@ -24,7 +23,7 @@ from loadax.sources.tables.arrow.call import Call, column_names, naming_file, re
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
-from loadax.sources.tables.parquet.files import Names, ParquetFiles, encrypted_text
+from loadax.sources.tables.parquet.files import Names, ParquetFiles
 from loadax.sources.tables.parquet.format import FORMAT
 from loadax.sources.tables.parquet.groups import RowGroups
 from loadax.sources.tables.parquet.source import ParquetSource
@@ -60,10 +59,6 @@ def open_parquet(
     names = column_names(listed, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
     call = Call("from_parquet", "paths", table, tuple(names))
-    for location, encrypted in parquet.encrypted():
-        if locked := [name for name in names if name in encrypted]:
-            what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
-            raise SourceError(encrypted_text(location, what) + call.without(*locked))
     schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
