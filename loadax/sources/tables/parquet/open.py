@@ -72,7 +72,8 @@ def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
     """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
     yield pa.table({name: values[:0] for name, values in files.partitions.items()})
     read = [(name,) for name in columns if name not in files.partitions]
-    yield from files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
+    tables = files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
+    yield from (table for _, table in tables)
 
 
 def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
@@ -85,7 +86,7 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     for names, leaf in leaves.items():
         if names in refused:
             group, count = refused[names]
-            read = next(iter(groups.files.read([group], [names])))
+            _, read = next(iter(groups.files.read([group], [names])))
             arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
             row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
             found.append(Found(leaf.path, arrays[0].type, count, row))
