@@ -144,8 +144,7 @@ class Dataset:
         return self  # it never changes
 
     def __len__(self) -> int:
-        if self.is_stream:
-            raise StreamError("len(ds)")
+        self._check_random_access("len(ds)")
         return self.order.size
 
     def __repr__(self) -> str:
@@ -389,8 +388,9 @@ class Dataset:
         """
         from loadax.composition.windows import WindowOptions, WindowSource
 
-        if self.is_stream:
-            raise StreamError("windows()", f"call windows({length}) before to_stream(), or make them in open_lane()")
+        self._check_random_access(
+            "windows()", f"call windows({length}) before to_stream(), or make them in open_lane()"
+        )
         check_fixed_rows(self.order, "windows()")
         if self.order.runs is None:
             raise ArgumentError(f"windows() needs consecutive rows; {self._window_remedy(length)}")
@@ -585,8 +585,7 @@ class Dataset:
         from loadax.composition.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
 
-        if self.is_stream:
-            raise StreamError("to_stream()", "leave it out, since this is a stream already")
+        self._check_random_access("to_stream()", "leave it out, since this is a stream already")
         lanes = integer("lanes", lanes, 1)
         if lanes > (rows := self.order.size):
             remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"

@@ -96,13 +96,6 @@ class BufferPool:
         self._returned: deque[NDArray[np.uint8]] = deque()  # not in `_idle` yet
         self._lock = threading.Lock()
 
-    @property
-    def idle_bytes(self) -> int:
-        """Number of idle bytes in the pool."""
-        with self._lock:
-            self._sort_in()
-            return self._idle_bytes
-
     def lease(self, size: int) -> NDArray[np.uint8]:
         """Leases a 64-byte-aligned uint8[size] until its last view is gone; its contents are undefined."""
         capacity = align(max(size, 1))
