@@ -79,11 +79,10 @@ class BufferPool:
         >>> from loadax.core.buffers import BufferPool
         >>> pool = BufferPool(keep=1 << 20)
         >>> lease = pool.lease(1000)
-        >>> lease.nbytes, pool.idle_bytes
-        (1000, 0)
+        >>> address = lease.ctypes.data
         >>> del lease
-        >>> pool.idle_bytes
-        1024
+        >>> pool.lease(1000).ctypes.data == address  # the same memory
+        True
     """
 
     def __init__(
