@@ -106,20 +106,6 @@ class Dataset:
             )
         check_streams(order)
 
-    @classmethod
-    def _planned_later(cls, make: Callable[[], BaseSource], reader: Reader, order: Order, *arguments: Any) -> "Dataset":
-        """A dataset of a source that is made when it is first needed.
-
-        Args:
-            make: Makes the source.
-            reader: Reader of what it is made of.
-            order: Order of what it is made of.
-            arguments: What else its rows depend on.
-        """
-        made = object.__new__(cls)
-        vars(made).update(maps=(), _make=make, _made_of=(reader, order, arguments))
-        return made
-
     @cached_property
     def source(self) -> BaseSource:
         """Source of the rows, before maps."""
@@ -144,8 +130,7 @@ class Dataset:
         return self  # it never changes
 
     def __len__(self) -> int:
-        if self.is_stream:
-            raise StreamError("len(ds)")
+        self._check_random_access("len(ds)")
         return self.order.size
 
     def __repr__(self) -> str:
@@ -389,8 +374,9 @@ class Dataset:
         """
         from loadax.composition.windows import WindowOptions, WindowSource
 
-        if self.is_stream:
-            raise StreamError("windows()", f"call windows({length}) before to_stream(), or make them in open_lane()")
+        self._check_random_access(
+            "windows()", f"call windows({length}) before to_stream(), or make them in open_lane()"
+        )
         check_fixed_rows(self.order, "windows()")
         if self.order.runs is None:
             raise ArgumentError(f"windows() needs consecutive rows; {self._window_remedy(length)}")
@@ -550,7 +536,9 @@ class Dataset:
         if index is not None:  # also for later runs
             return Dataset(make())
         decisive = "pack", PACK_VERSION, *options.recipe, *filling
-        return Dataset._planned_later(make, self.reader, self.order, *decisive)
+        planned_later = object.__new__(Dataset)  # its source and its order are made when they are first needed
+        vars(planned_later).update(maps=(), _make=make, _made_of=(self.reader, self.order, decisive))
+        return planned_later
 
     def to_stream(self, lanes: int = _LANES) -> "Dataset":
         """Makes a stream of the rows: a fixed number of lanes, each of which reads its share of every epoch's order.
@@ -585,8 +573,7 @@ class Dataset:
         from loadax.composition.dataset_lanes import DatasetLanes
         from loadax.sources.stream.source import StreamSource
 
-        if self.is_stream:
-            raise StreamError("to_stream()", "leave it out, since this is a stream already")
+        self._check_random_access("to_stream()", "leave it out, since this is a stream already")
         lanes = integer("lanes", lanes, 1)
         if lanes > (rows := self.order.size):
             remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"

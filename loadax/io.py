@@ -151,8 +151,8 @@ def from_csv(
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
         classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         delimiter: Character between entries. None: a tab in `.tsv` files, else a comma; an error if other ones fit.
-        quote: Character around entries that contain delimiters or newlines. None: quotes are part of the entries, as in
-            many TSV files.
+        quote: Character around entries that contain delimiters. None: quotes are part of the entries, as in many TSV
+            files. An entry of several lines is an error that shows how to read it by pyarrow.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -861,10 +861,10 @@ def write_zarr(
     written.
 
     A shuffled dataset of data in chunks is read in the order of its source, so that each chunk is decoded once, or once
-    in each process of `shard`. Its rows then go through a temporary file in `path`, uncompressed, unless they take at
-    most 128 MiB. Memory use does not depend on the number of rows: a few shards, and 512 MiB, or six chunks if they are
-    larger. If `path` is a URL, or the disk has no space for the file, a warning is logged, and chunks are decoded about
-    once for each row.
+    in each process of `shard`. Its rows, or those of the share, then stay in memory, uncompressed, until they are
+    written. If they take more than half of the memory of the machine, chunks are decoded about once for each row, and a
+    warning says how to avoid that: write rows in their own order and shuffle them when they are read, or write several
+    shares one after the other.
 
     Rows may be ragged: arrays, or pytrees of arrays, whose first dimension differs between rows, equally or not in the
     leaves of a row; lists of numbers count as arrays. A ragged leaf becomes a flat array of the entries of all rows, in

@@ -173,11 +173,9 @@ class Source(Protocol):
     @property
     def spec(self) -> Tree | None:
         """Pytree of objects with `shape` and `dtype`, for one example. None: inferred by reading one."""
-        ...
 
     def __len__(self) -> int:
         """Number of rows."""
-        ...
 
     def read(self, rows: Integers) -> Tree:
         """Reads the examples at `rows` (int64[n], any order, repeats allowed).
@@ -187,7 +185,6 @@ class Source(Protocol):
         Raises:
             IndexError: For a row below 0, or not below `len()`; NumPy would take -1 for the last one.
         """
-        ...
 
 
 # Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts.
@@ -203,32 +200,26 @@ class Order(Protocol):
     @property
     def size(self) -> int:
         """Number of positions in an epoch."""
-        ...
 
     @property
     def varies(self) -> bool:
         """Whether the order differs between epochs."""
-        ...
 
     @property
     def changing_rows(self) -> str | None:
         """Text: why row i is another record in every epoch, and what to do about it; None: it is the same record."""
-        ...
 
     @property
     def parent(self) -> "Order | None":
         """The order that this one rearranges; None for a source's own order, and for an order with `parts`."""
-        ...
 
     @property
     def parts(self) -> "Sequence[Order]":
         """Orders of several sources, one for each child of the dataset's source; else empty."""
-        ...
 
     @property
     def row_range(self) -> range | None:
         """Rows at positions 0, 1, … if they are evenly spaced and the same in every epoch; else None."""
-        ...
 
     @property
     def runs(self) -> Integers | None:
@@ -237,16 +228,13 @@ class Order(Protocol):
         int64[n], ascending from 0, and empty for an empty order. Where a run ends and the next begins is a seam, such
         as between the parts of `concat`.
         """
-        ...
 
     @property
     def shuffle(self) -> Shuffle | None:
         """How this verb shuffles its parent's positions; None: not at all."""
-        ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         """Rows, and epochs of the source, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
-        ...
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         """Positions of rows: the inverse of `visits`.
@@ -256,7 +244,6 @@ class Order(Protocol):
             epochs: Epoch of this order to search for each row, int64[n].
             window: `(start, stop)`: positions to search in every epoch. Hits may include positions outside.
         """
-        ...
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> "Order":
         """This order with `rule` applied below all shuffles and repeats.
@@ -271,19 +258,15 @@ class Order(Protocol):
         Raises:
             ArgumentError: When the rows depend on the epoch, or a mixture would lose its proportions.
         """
-        ...
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         """Lane assignments of the positions from `start` to `stop` of an epoch; empty without lanes."""
-        ...
 
     def describe(self) -> list[Any]:
         """This order as JSON: an entry for each verb, with sizes and seeds.
 
         Two orders are equal if and only if their descriptions are. Saved states depend on it.
         """
-        ...
 
     def text(self) -> list[str]:
         """This order as human-readable text: an entry for each entry of `describe`."""
-        ...

@@ -7,7 +7,7 @@ arithmetic, so values are the same on every machine and NumPy version; golden va
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, final
 
@@ -32,6 +32,7 @@ _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4)
 # Every two rounds divide the excess of chi-square by the number of cells, so tiny sizes need the most rounds. Over
 # 300,000 seeds no excess is left after 12 rounds, and for large sizes none after 4 to 6. The rest is margin.
 _ROUNDS, _ROUNDS_IF_LARGE, _LARGE = 16, 8, np.uint64(4096)
+_RUN = 2048  # indices for which a block of their own pays
 _BLOCK = 16384  # indices per block: few enough for the scratch arrays to stay in the CPU cache
 
 
@@ -256,12 +257,22 @@ def _walk_by_block(
     *others, keys = parameters
     once = which is not None or not keys.ndim
     parameters = [*others, *(_round_keys(keys, rounds) if once else [keys])]
-    for start in range(0, values.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for block in _blocks(values.size, which):
         index: Any = block if which is None else which[block]
+        if which is not None and (index[0] == index).all():
+            index = (index[0], ...)  # scalars need no lookup
         sizes, rows, columns, *block_keys = (array[index] if array.ndim else array for array in parameters)
         block_keys = block_keys if once else _round_keys(block_keys[0], rounds)
         _cycle_walk(values[block], sizes, rows, columns, block_keys, inverse)
+
+
+def _blocks(size: int, which: NDArray[np.int64] | None) -> Iterator[slice]:
+    """Cuts `size` values into blocks; where neighbours mostly share their element of `which`, at its changes too."""
+    cuts = np.arange(0, size, _BLOCK)
+    if which is not None:
+        changes = np.flatnonzero(which[1:] != which[:-1]) + 1
+        cuts = np.union1d(cuts, changes) if len(changes) * _RUN <= size else cuts
+    return map(slice, cuts.tolist(), [*cuts[1:].tolist(), size])
 
 
 def _rectangle(sizes: Words) -> tuple[Words, Words]:

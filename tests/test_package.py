@@ -55,5 +55,5 @@ def test_the_wheel_holds_all_of_loadax_and_nothing_else(tmp_path: Path) -> None:
         for path in (ROOT / "loadax").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert "loadax/py.typed" in held
+    assert {"loadax/py.typed", "loadax/core/replacements.toml"} <= held
     assert held == there

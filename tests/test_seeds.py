@@ -372,6 +372,17 @@ def test_permute_refuses(
         function(*arguments)
 
 
+@pytest.mark.parametrize("sizes", [(9, 70_000, 4096), (70_000, 80_000, 90_000), (4000, 4000, 4000)])
+def test_permuting_long_runs_of_one_size_and_seed_is_permuting_each_index(sizes: tuple[int, ...]) -> None:
+    """Also with ends of runs inside of blocks of indices, and runs that span several."""
+    keys = derive(5, np.arange(3))
+    for runs in ([5000, 1, 40_000, 3000, 7], [16_384, 16_384], [20_000], [1, 2, 3]):
+        which = np.repeat(np.arange(len(runs)) % 3, runs)
+        index = np.arange(len(which)) * 1_000_003 % np.array(sizes)[which]
+        expected = permute(index, np.array(sizes)[which], keys[which])
+        np.testing.assert_array_equal(seeds.permute_by(index, which, np.array(sizes), keys), expected)
+
+
 def test_permuting_by_a_few_sizes_and_seeds_is_permuting_with_one_of_them() -> None:
     """Of small sizes and of large ones, which take other numbers of rounds."""
     keys = derive(4, np.arange(3))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import loadax
-from loadax.cli import convert, index, inspect, plan, verify
+from loadax.cli import convert, index, inspect, verify
 from loadax.cli.functions import place_of
 from loadax.cli.options import code_advice, error_text
 from loadax.cli.terminal import is_interrupt, is_of_output, say
@@ -46,12 +46,10 @@ def _lines(error: BaseException, options: argparse.Namespace) -> list[str] | Non
 
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of the command line."""
-    top = _Parser(
-        prog="loadax", description="Inspects, writes, checks and explains training data, and the runs that read it."
-    )
+    top = _Parser(prog="loadax", description="Inspects, writes, checks and indexes training data.")
     top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (inspect, convert, verify, index, plan):
+    for module in (inspect, convert, verify, index):
         module.add(commands)
     return top
 

@@ -5,8 +5,8 @@ last part is written.
 
 examples:
   loadax convert fields.zarr train.zarr --shuffle 0
-      shuffles the rows once, so that training can read them in blocks; each chunk is decoded once, and rows go
-      through a temporary file in the destination, as large as they are uncompressed
+      shuffles the rows once, so that training can read them in blocks; each chunk is decoded once, and rows stay in
+      memory until they are written
   loadax convert corpus.bin s3://bucket/tokens --seq-len 1024 --dtype uint16
   loadax convert era5.zarr train.zarr --variables t2m,u10 --shards 0/4
       a quarter of the work; run 1/4, 2/4 and 3/4 on this machine or on others (with --shuffle, each decodes all
@@ -19,10 +19,11 @@ examples:
 
 import argparse
 import re
+import warnings
 from typing import Any
 
 from loadax.cli.executors import add_executor
-from loadax.cli.options import add_command, add_shuffle_seed, add_value, shuffled
+from loadax.cli.options import add_command, add_value
 from loadax.cli.source import add_source_options, open_dataset
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     command = add_command(commands, run)
     add_source_options(command)
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
-    add_shuffle_seed(command)
+    add_value(command, "--shuffle", "SEED", "seed of a random order (default: stored order)")
     add_value(command, "--chunk-rows", "N", "rows decoded together (default: 4 KiB of rows, at least one)")
     add_value(command, "--shard-rows", "N", "rows per file (default: 128 MiB of rows)")
     codec = "codec; blosc is better for floats (default: zstd)"
@@ -53,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read or written.
     """
-    dataset = shuffled(open_dataset(options), options)
+    dataset = open_dataset(options)
+    if options.shuffle is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded often: here each is decoded once
+            dataset = dataset.shuffle(options.shuffle)
     write_zarr(
         dataset,
         options.destination,

@@ -79,11 +79,10 @@ class BufferPool:
         >>> from loadax.core.buffers import BufferPool
         >>> pool = BufferPool(keep=1 << 20)
         >>> lease = pool.lease(1000)
-        >>> lease.nbytes, pool.idle_bytes
-        (1000, 0)
+        >>> address = lease.ctypes.data
         >>> del lease
-        >>> pool.idle_bytes
-        1024
+        >>> pool.lease(1000).ctypes.data == address  # the same memory
+        True
     """
 
     def __init__(
@@ -95,13 +94,6 @@ class BufferPool:
         self._idle_bytes = 0
         self._returned: deque[NDArray[np.uint8]] = deque()  # not in `_idle` yet
         self._lock = threading.Lock()
-
-    @property
-    def idle_bytes(self) -> int:
-        """Number of idle bytes in the pool."""
-        with self._lock:
-            self._sort_in()
-            return self._idle_bytes
 
     def lease(self, size: int) -> NDArray[np.uint8]:
         """Leases a 64-byte-aligned uint8[size] until its last view is gone; its contents are undefined."""

@@ -3,14 +3,24 @@
 import ctypes
 import os
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 
+# What a container may have, by version of cgroups.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
+
+@cache
 def machine_memory() -> int:
-    """Memory of the machine, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Memory of the machine, or of the container if it may have less, in bytes."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _LIMITS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            memory = min(memory, int(path.read_text()))
+    return memory
 
 
 def return_freed_memory() -> None:

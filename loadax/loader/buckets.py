@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadax.core.arguments import choice, index_key, integer, shown
 from loadax.dataset import Dataset
@@ -18,8 +17,9 @@ from loadax.plan.sample import Sampled
 from loadax.plan.subset import met_rows
 from loadax.protocols import Integers, Order
 from loadax.row_index.build import Question, answers, scan_options
+from loadax.row_index.integers import check_integers
 from loadax.row_index.scan import Run
-from loadax.sources.io.index_folder import Entry, check_digest, digest_values
+from loadax.sources.io.index_folder import digest_values
 
 _SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged
 
@@ -98,11 +98,6 @@ def _refuse(given: Any, dataset: Dataset) -> None:
             "batch_size=Buckets(…) needs a mixture whose epochs end at an example: pass stop='first' or 'all', and "
             "by='example', to mix(), and num_epochs=None for an endless run"
         )
-
-
-def _check_lengths(entry: Entry, met: NDArray[np.bool_]) -> None:
-    """Checks the lengths of an index: one for each row."""
-    check_digest(entry, "answers", np.int64, int(met.sum()), 0)
 
 
 def _lengths_in(leaf: str, run: Run) -> Integers:
@@ -196,7 +191,7 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
         reader = steady.keep(buckets.leaf).reader
         lengths = reader.lengths(rows)
     if lengths is None:
-        judge = partial(_lengths_in, buckets.leaf)
-        question = Question("Buckets", buckets.leaf, judge, np.int64, ["length", buckets.leaf], None, _check_lengths)
+        judge, check = partial(_lengths_in, buckets.leaf), partial(check_integers, 1)
+        question = Question("Buckets", buckets.leaf, judge, np.int64, ["length", buckets.leaf], None, check)
         lengths, _ = answers(question, reader, met, scan_options(buckets.index, None, None, None, buckets.key))
     return rows, lengths

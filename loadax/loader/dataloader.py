@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import integer, shown
 from loadax.core.distributed import this_process
-from loadax.core.replacements import DATALOADER, missing_attribute
+from loadax.core.replacements import missing_attribute, replacements
 from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
@@ -57,7 +57,7 @@ from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 def _refuse(unknown: Mapping[str, Any]) -> None:
     """Raises for unknown arguments. For those of other data loaders, the error says what to use instead."""
     for name, value in unknown.items():
-        hint = DATALOADER.get(name)
+        hint = replacements("Dataloader()").get(name)
         if hint is None:
             close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
             guess = f"; did you mean {close[0]}?" if close else ""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -59,11 +59,6 @@ def _inside(values: Integers, ranges: Iterable[Interval]) -> Array:
     starts, stops = np.array([(-1, -1), *ranges], np.int64).T
     inside: Array = values < stops[np.searchsorted(starts, values, side="right") - 1]
     return inside
-
-
-def _rows(chosen: Array, leaf: Array) -> Array:
-    rows: Array = leaf[chosen]
-    return rows
 
 
 @final
@@ -134,9 +129,8 @@ class Lease:
                     self._end = max(self._end, self._start_of(self._reading.skips.whole_step(self._next_step) + 1))
                     self._next_step += 1
                 if served.any():
-                    return Leased(
-                        positions[served], batch if served.all() else map_leaves(partial(_rows, served), batch)
-                    )
+                    rows = batch if served.all() else map_leaves(itemgetter(served), batch)
+                    return Leased(positions[served], rows)
 
     def ack(self, positions: Any) -> None:
         """Acknowledges rows: they are never served again from a state that is saved after this.
@@ -195,10 +189,6 @@ class Lease:
     def __repr__(self) -> str:
         return f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} dropped, {self.in_flight:,} in flight)"
 
-    @property
-    def _held_rows(self) -> Integers:
-        return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
-
     def _start_of(self, whole_step: int) -> int:
         """Position at which a step begins."""
         epoch, position = self._plan.position_of_whole_step(whole_step)
@@ -207,7 +197,8 @@ class Lease:
     def _positions_of(self, whole_step: int) -> Integers:
         """Positions of this process's rows in a step; -1 for padding."""
         epoch, position = self._plan.position_of_whole_step(whole_step)
-        in_epoch = position + self._held_rows
+        held = np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
+        in_epoch = position + held
         return np.where(in_epoch < self._size, epoch * self._size + in_epoch, -1)
 
     def _unserved(self, progress: list[_Progress]) -> list[int]:

@@ -12,6 +12,7 @@ from loadax.plan.pack import ALL, DOCUMENTS, Packed
 from loadax.protocols import Array, Columns, Integers, Order, Outputs, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.wrappers.chunk_cache import chunk_of
 
 _AT_ONCE = 1 << 20  # rows per step of a scan over all rows
 
@@ -119,11 +120,7 @@ class PackedSource(BaseSource):
         for low in range(0, len(self), _AT_ONCE):
             rows = np.arange(low, min(low + _AT_ONCE, len(self)))
             firsts = self._documents.row_of(self._plan.first_documents(rows))
-            chunk = (
-                firsts // starts.step
-                if isinstance(starts, range)
-                else np.searchsorted(starts, firsts, side="right") - 1
-            )
+            chunk = chunk_of(starts, firsts)
             turns = np.diff(chunk, prepend=last)
             if (turns < 0).any():
                 return None

@@ -39,10 +39,6 @@ class Concatenated(BaseOrder):
         return np.cumsum(self._below.sizes)
 
     @property
-    def varies(self) -> bool:
-        return any(part.varies for part in self.parts)
-
-    @property
     def runs(self) -> Integers | None:
         runs, begin = [], 0
         for part in self.parts:

@@ -99,13 +99,23 @@ def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions
         assignments: Lane assignments of these positions, ascending.
         positions: Positions of the batch, int64[n].
     """
+    if (positions[1:] < positions[:-1]).any():
+        order = np.argsort(positions)
+        offsets = np.empty_like(positions)
+        offsets[order] = by_lane(start, count, assignments, positions[order])
+        return offsets
     step = _lanes_of_step(start, count, assignments)
     order = np.argsort(step.lanes, kind="stable")
     first, stride, rows = step.firsts[order], step.strides[order], step.rows[order]
-    begins: Integers = np.cumsum(rows) - rows
-    entry = np.minimum(np.searchsorted(begins + rows, positions, side="right"), len(begins) - 1)
-    offsets: Integers = first[entry] + (positions - begins[entry]) * stride[entry]
-    return np.where(positions < count, offsets, positions)
+    ends: Integers = np.cumsum(rows)
+    # Ascending positions take turns of lanes as a whole: repeated, not looked up for each.
+    taken = positions.searchsorted(ends)
+    offsets = positions.copy()
+    valid = offsets[: taken[-1]]  # padding stays behind
+    taken[1:] -= taken[:-1]
+    valid *= stride.repeat(taken)
+    valid += (first - (ends - rows) * stride).repeat(taken)
+    return offsets
 
 
 def in_step(start: int, count: int, assignments: list[LaneAssignment], offsets: Integers) -> Integers:

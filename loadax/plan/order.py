@@ -23,6 +23,11 @@ class BaseOrder:
     size: Any
 
     @property
+    def varies(self) -> bool:
+        order: Any = self  # an order has the other members, too
+        return any(below.varies for below in orders_below(order))
+
+    @property
     def changing_rows(self) -> str | None:
         return None
 
@@ -47,7 +52,7 @@ class BaseOrder:
         return Hits(asked, rows[asked])
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        order: Any = self  # an order has the other members, too
+        order: Any = self
         check_fixed_rows(order, f"{verb}()")
         if order.varies:
             raise ArgumentError(
@@ -65,10 +70,6 @@ class VerbOrder(BaseOrder):
 
     parent: Order
     parts = ()
-
-    @property
-    def varies(self) -> bool:
-        return self.parent.varies
 
 
 def depth(order: Order) -> int:

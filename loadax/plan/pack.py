@@ -170,8 +170,9 @@ class Split:
         low, high = np.maximum(begins, start[owners]), np.minimum(ends, stop[owners])
         not_empty = high > low  # excludes empty documents
         owners, documents, low = owners[not_empty], documents[not_empty], low[not_empty]
-        lengths = high[not_empty] - low
-        return Segments(owners, documents, low - begins[not_empty], low - start[owners], lengths, _numbers(owners))
+        numbers = np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)  # in each row, from 1
+        skips, lengths = low - begins[not_empty], high[not_empty] - low
+        return Segments(owners, documents, skips, low - start[owners], lengths, numbers)
 
 
 @final
@@ -372,8 +373,3 @@ def _spread(counts: Integers) -> tuple[Integers, Integers]:
     """Each index repeated `counts` times, and the number of each repetition, from 0."""
     owners = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _numbers(owners: Integers) -> Integers:
-    """1, 2, 3, … within each run of equal owners."""
-    return np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)

@@ -14,7 +14,7 @@ from loadax.errors import StreamError
 from loadax.plan.lanes import lane_places
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import BaseOrder, depth_first, no_hits
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order
 
 # Version of this order, in saved states
 VERSION = 1
@@ -45,12 +45,8 @@ class StreamOrder(BaseOrder):
     lanes: int
     verbs: tuple[LaneVerb, ...] = ()
     size = ENDLESS
-    varies = False
     parts = ()
     parent = None
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return Visits(positions, epochs)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
         return no_hits()

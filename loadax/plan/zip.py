@@ -31,10 +31,6 @@ class Zipped(BaseOrder):
         return self.parts[0].size
 
     @property
-    def varies(self) -> bool:
-        return any(part.varies for part in self.parts)
-
-    @property
     def changing_rows(self) -> str | None:
         if not self.varies:
             return None

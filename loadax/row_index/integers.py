@@ -57,7 +57,7 @@ def integers_of(
     met = np.zeros(reader.num_rows, bool)
     met[rows] = True
     known_as = None if options.key is None else ["key", options.key, *names]
-    judge, check = partial(_of_run, given, f"{verb} {name_of(given)}", names), partial(_check, len(names))
+    judge, check = partial(_of_run, given, f"{verb} {name_of(given)}", names), partial(check_integers, len(names))
     question = Question(verb, name_of(given), judge, np.int64, known_as, given, check)
     found, _ = answers(question, reader, met, options)
     return found.reshape(-1, len(names))[np.cumsum(met)[rows] - 1]
@@ -103,6 +103,6 @@ def _checked(result: Any, names: list[str], label: str, row: int) -> list[int]:
     raise LeafTypeError(f"{label} returned {shown(result)} for row {row}; return {wanted}")
 
 
-def _check(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:
-    """Checks the integers of an index."""
+def check_integers(width: int, entry: Entry, met: NDArray[np.bool_]) -> None:
+    """Checks the integers of an index: `width` of each row."""
     check_digest(entry, "answers", np.int64, int(met.sum()) * width, 0, _LARGEST)

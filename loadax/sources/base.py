@@ -277,7 +277,6 @@ class WrapperSource(BaseSource):
     @abstractmethod
     def _over(self, source: BaseSource) -> BaseSource:
         """Rebuilds this wrapper around another source."""
-        ...
 
     @property
     def spec(self) -> Tree | None:
@@ -354,6 +353,15 @@ def walk(source: BaseSource) -> Iterator[BaseSource]:
     yield source
     for child in source.children:
         yield from walk(child.source)
+
+
+def all_parts(source: BaseSource, name: str = "", first_row: int = 0) -> Iterator[tuple[str, BaseSource, int]]:
+    """A source, and all below it whose rows are rows of it: their names as a path, and their first rows."""
+    yield name, source, first_row
+    for child in source.children:
+        if child.first_row is not None:
+            path = "/".join(filter(None, (name, child.name)))
+            yield from all_parts(child.source, path, first_row + child.first_row)
 
 
 def inner_functions(source: BaseSource) -> list[Callable[..., Any]]:

@@ -2,7 +2,6 @@
 
 - `loadax.partial.json` is written first and describes the contents; a resumed write compares it with its own.
 - `zarr.json` and the shards are the group and the arrays.
-- `loadax.part-0-of-4.rows`: temporary file of a process, see `loadax.writing.source_order`.
 - `loadax.parts/`: which parts of a local store are finished, and which processes work on the others.
 - `loadax.part-0-of-4.json`: one of several processes, each of which writes a share, is done.
 - `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
@@ -238,10 +237,6 @@ class Destination:
         """Folder that says which parts of a local store are finished, until all are."""
         assert self.local is not None
         return self.local / KEPT_PARTS
-
-    def path_of_rows(self, index: int, count: int) -> Path | None:
-        """Path of the temporary file of process `index` of `count`; None if the destination is remote."""
-        return None if self.local is None else self.local / f"{_PART}{index}-of-{count}.rows"
 
     def finish(self, content: dict[str, Any], share: Share | None) -> bool:
         """Marks this process as done and returns whether the store is complete."""

@@ -43,7 +43,8 @@ def identify(source: BaseSource) -> dict[str, str | None]:
     arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))  # one at a time: they may be copies
     first = next(arrays, None)
     memory = None if first is None else digest_of(itertools.chain([first], arrays))
-    return {FILES: None if this_process().count > 1 else _files(source), "memory": memory}
+    files = [] if this_process().count > 1 else [file for part in walk(source) for file in _files_of(part)]
+    return {FILES: digest_of_files(files) if files else None, "memory": memory}
 
 
 def spread(size: int, most: int) -> Integers:
@@ -83,11 +84,6 @@ def _content(value: Any) -> Any:
             return value
         case _:
             return type(value).__qualname__
-
-
-def _files(source: BaseSource) -> str | None:
-    known = list(itertools.chain.from_iterable(map(_files_of, walk(source))))
-    return digest_of_files(known) if known else None
 
 
 def _files_of(source: BaseSource) -> Iterable[Any]:

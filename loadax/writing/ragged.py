@@ -37,7 +37,7 @@ class RaggedRows:
 
     def describe(self) -> Any:
         """Everything that determines the rows, as JSON, without what takes mapping a row."""
-        return self.rows.describe_unmapped(self.structure.paths)
+        return self.rows.described(self.structure.paths, self.rows.sample_unmapped())
 
     def read(self, positions: Integers) -> list[list[Array]]:
         """Reads the leaves of rows.

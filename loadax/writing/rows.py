@@ -32,22 +32,18 @@ class Rows(Protocol):
     @property
     def spec(self) -> Tree:
         """Tree of `ArraySpec`s of one example."""
-        ...
 
     @property
     def attributes(self) -> Attributes:
         """What the numbers of leaves mean."""
-        ...
 
     def __len__(self) -> int: ...
 
     def read(self, positions: Integers) -> Tree:
         """Reads the examples at `positions` (int64[n]) as a tree of arrays, rows first; called concurrently."""
-        ...
 
     def describe(self) -> Any:
         """Everything that determines the rows, as JSON: equal descriptions mean equal rows."""
-        ...
 
 
 @final
@@ -125,11 +121,7 @@ class Written:
         return int(self._visits(np.array([position])).rows[0])
 
     def describe(self) -> Any:
-        return self._described(describe_spec(self.spec), self._sample())
-
-    def describe_unmapped(self, examples: Any) -> dict[str, Any]:
-        """Same as `describe`, with this description of the examples, but does not change with what a map returns."""
-        return self._described(examples, self.sample_unmapped())
+        return self.described(describe_spec(self.spec), self._sample())
 
     def sample_unmapped(self) -> str:
         """A hash of some rows before the maps."""
@@ -138,7 +130,8 @@ class Written:
         rows = reader.examples(self._visits(positions))
         return digest_of(leaf for row in rows for leaf in leaf_arrays(row))
 
-    def _described(self, examples: Any, sample: str) -> dict[str, Any]:
+    def described(self, examples: Any, sample: str) -> dict[str, Any]:
+        """Same as `describe`, with this description of the examples, and this hash of some rows."""
         functions = _told(transform.function for transform in self.reader.maps)
         inner = _told(inner_functions(self.reader.source))
         return {

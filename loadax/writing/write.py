@@ -137,7 +137,7 @@ def write_zarr(
         names = [array_label(destination.location, array.name) for array in layout.arrays]
         parts = Parts(known or rows, layout, arrays, names, f"writing {destination.location}", threads)
         if destination.local is None or share is not None:
-            _write_share(parts, destination, share or (0, 1), resume=resume, progress=progress)
+            _write_share(parts, share or (0, 1), resume=resume, progress=progress)
         else:
             _write_together(parts, destination, PassOptions(1, engine, progress), resume=resume)
         if not destination.finish(content, share):
@@ -171,13 +171,12 @@ def open_written(path: str | os.PathLike[str], structure: Structure) -> BaseSour
     return TensorStoreSource(structure.build([arrays] if names == [""] else [arrays[name] for name in names]))
 
 
-def _write_share(parts: Parts, destination: Destination, share: Share, *, resume: bool, progress: bool | None) -> None:
+def _write_share(parts: Parts, share: Share, *, resume: bool, progress: bool | None) -> None:
     """Writes every n-th part from i on."""
     own_parts = range(share[0], parts.layout.parts, share[1])
     with progress_bar(parts.label, sum(map(parts.rows_of, own_parts)), "row", progress) as done:
         wanted = list(parts.missing(own_parts, lambda part: done(parts.rows_of(part)))) if resume else own_parts
-        path = destination.path_of_rows(*share)
-        with in_source_order(parts, wanted, share, path, resume=resume, progress=progress) as ordered:
+        with in_source_order(parts, wanted, progress) as ordered:
             ordered.write(wanted, lambda part: done(parts.rows_of(part)))
 
 
@@ -210,8 +209,7 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
                 if options.executor is not None:
                     run_pass(parts, kept, options, done)
                     return
-                path, bar = destination.path_of_rows(0, 1), options.progress
-                with in_source_order(parts, wanted, (0, 1), path, resume=resume, progress=bar) as ordered:
+                with in_source_order(parts, wanted, options.progress) as ordered:
                     while not kept.is_complete():
                         ordered.write(iter(kept.claim, None), partial(_keep, kept))
                         sleep(_POLL if not kept.is_complete() else 0)

@@ -297,18 +297,18 @@ def test_inspect_what_is_not_a_store(
 
 
 OPTIONS = argparse.Namespace(
-    batch_size=8, remainder="drop", size=(224, 288), overwrite=True, resume=False, pad_to=None, key=None, path="x.npy"
+    chunk_rows=8, dtype="int8", size=(224, 288), overwrite=True, resume=False, pad_to=None, key=None, path="x.npy"
 )
 
 
 @pytest.mark.parametrize(
     ("argument", "message", "expected"),
     [
-        ("batch_size", "batch_size=8 but there are 3 rows", "--batch-size 8 but there are 3 rows"),
-        ("remainder", "remainder='drop': pass 'pad'", "--remainder drop: pass 'pad'"),
+        ("chunk_rows", "chunk_rows=8 but there are 3 rows", "--chunk-rows 8 but there are 3 rows"),
+        ("dtype", "dtype='int8': pass 'int16'", "--dtype int8: pass 'int16'"),
         # Another value than the one that was typed: a part of it, or what follows from it.
-        ("batch_size", "batch_size=80: pass 8", "--batch-size 8: batch_size=80: pass 8"),
-        ("batch_size", "leaf: use 6 rows", "--batch-size 8: leaf: use 6 rows"),
+        ("chunk_rows", "chunk_rows=80: pass 8", "--chunk-rows 8: chunk_rows=80: pass 8"),
+        ("chunk_rows", "leaf: use 6 rows", "--chunk-rows 8: leaf: use 6 rows"),
         ("size", "a.png is 3x4; pass size=", "--size: a.png is 3x4; pass size="),
         ("overwrite", "overwrite=True with shard=(0, 2): no", "--overwrite with shard=(0, 2): no"),
         ("resume", "half a store; pass resume=True", "half a store; pass resume=True (--resume)"),

@@ -126,7 +126,6 @@ def ended(child: Any) -> tuple[int, list[str]]:
         ("index", "users:rows", "--filter", "users:sleep", "--out", "ix"),
         ("index", "users:rows", "--split-by", "users:sleep", "--out", "ix"),
         ("inspect", "users:sleeping"),
-        ("plan", "users:ignores", "--mesh", "data=1", "--batch-size", "1"),
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
@@ -252,7 +251,6 @@ FAILURES = {
     "quit": (("convert", "users:quitting", "out"), "in quit: RuntimeError: map quit "),
     "pipe": (("convert", "users:piping", "out"), "in pipe: BrokenPipeError: of the user"),
     "source": (("convert", "users:fails", "out"), "in fails: KeyError: 'missing'"),
-    "plan": (("plan", "users:fails", "--mesh", "data=1", "--batch-size", "1"), "in fails: KeyError: 'missing'"),
     "import": (("inspect", "raises:data"), "in <module>: ZeroDivisionError: division by zero"),
     "syntax": (("inspect", "unclosed:data"), "unclosed.py:1: SyntaxError: '(' was never closed"),
     "exit": (("inspect", "exits:data"), "exits.py:1, in <module>: SystemExit: 0"),
@@ -330,8 +328,6 @@ SECRET = "http://me:SECRET@host/x"
         (SECRET,),
         ("inspect", "x.npy", SECRET),
         ("inspect", "x.npy", "--seq-len", SECRET),
-        ("plan", "x.npy", "--mesh", SECRET, "--batch-size", "1"),
-        ("plan", "x.npy", "--mesh", "data=1", "--batch-size", "1", "--partition", SECRET),
         ("convert", "x.npy", "out", "--shards", SECRET),
         ("index", "x.npy", "--filter", f"{SECRET}:f", "--out", "ix"),
         ("index", "x.npy", "--filter", f"os:{SECRET}", "--out", "ix"),
@@ -368,7 +364,6 @@ def test_control_characters_are_escaped_wherever_names_are_shown(
         ("inspect", f"{NAME}.npy"),
         ("inspect", f"{NAME}.unknown"),
         ("verify", f"{NAME}.zarr"),
-        ("plan", f"{NAME}.parquet", "--mesh", "data=1", "--batch-size", "1"),
         ("convert", f"{NAME}.zarr", f"{NAME}.out"),
     ):
         main(arguments)

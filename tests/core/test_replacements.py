@@ -13,7 +13,7 @@ from PIL import Image
 
 import loadax
 from loadax import Dataloader, from_arrays
-from loadax.core.replacements import _ARGUMENTS, _ATTRIBUTES, DATALOADER
+from loadax.core.replacements import replacements
 from loadax.errors import ArgumentError, SourceError
 
 DATA = from_arrays({"x": np.arange(64)})
@@ -38,7 +38,7 @@ DATA = from_arrays({"x": np.arange(64)})
 def test_arguments_of_other_loaders(name: str) -> None:
     with pytest.raises(ArgumentError, match=rf"^{name}=True: Dataloader has no such argument; ") as caught:
         Dataloader(DATA, 8, **{name: True})  # type: ignore[arg-type]
-    assert str(caught.value).endswith(DATALOADER[name])
+    assert str(caught.value).endswith(replacements("Dataloader()")[name])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_names_that_people_try_get_a_hint(owner: str) -> None:
         owners = {"Dataset": DATA, "Dataloader": loader, "LoaderChain": loadax.chain([loader]), "DataIterator": batches}
         value: Any = owners.get(owner, loadax)
         subject = "module 'loadax'" if owner == "module" else f"'{owner}' object"
-        for name, hint in _ATTRIBUTES[owner].items():
+        assert len(replacements(owner)) > 1
+        for name, hint in replacements(owner).items():
             assert not hasattr(type(value), name)
             with pytest.raises(AttributeError) as caught:
                 getattr(value, name)
@@ -108,7 +109,7 @@ def test_code_of_a_hint_works_when_pasted(names: tuple[str, ...]) -> None:
     for name in names:
         written = code.replace("padded", "data").removesuffix("[1]").removesuffix("['tokens']")
         written = written.removeprefix("range(").removeprefix("list(")
-        assert written.rstrip(")") in _ATTRIBUTES["Dataset"][name]
+        assert written.rstrip(")") in replacements("Dataset")[name]
     values = {"data": data, "other": data, "padded": data.pad({"tokens": 8}), "loadax": loadax, "np": np, "n": 5}
     values |= {"keys": np.arange(64)[::-1], "weights": np.arange(64)}
     made = eval(code, values | {"fn": lambda row, *number, rng=None: row})
@@ -120,7 +121,7 @@ def test_code_of_a_hint_works_when_pasted(names: tuple[str, ...]) -> None:
 
 
 def test_packing_hint_of_ragged_batches_works() -> None:
-    assert any("data.pack(16)" in hint for hint in _ATTRIBUTES["Dataset"].values())
+    assert any("data.pack(16)" in hint for hint in replacements("Dataset").values())
     assert loadax.from_source([row["tokens"] for row in DOCUMENTS]).pack(16)[0]["tokens"].shape == (16,)
 
 
@@ -141,7 +142,7 @@ def test_arguments_of_verbs_that_people_try_get_a_hint_that_works() -> None:
         assert code.replace(".pad({'tokens': 8})", "") in str(caught.value)
         assert len(eval(code, known)) > 0
     parts = eval(ARGUMENTS["split", "stratify"], known)
-    assert "train = loadax.concat([part[0] for part in parts])" in _ARGUMENTS["stratify"]
+    assert "train = loadax.concat([part[0] for part in parts])" in replacements("Dataset.verb()")["stratify"]
     assert len(loadax.concat([part[0] for part in parts])) > 0
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         data.map(len, colour=3)  # type: ignore[call-arg]
@@ -156,11 +157,11 @@ def test_hints_of_the_package_work(tmp_path: Path) -> None:
     names = {"loadax": loadax, "h5py": h5py, "json": json, "open": open, "x": np.arange(6), "data": DATA}
     names |= {"other": DATA, "frame": pandas.DataFrame({"x": [1]}), "dataset": [{"x": 1}]}
     for name, path in (("from_hdf5", "x.h5"), ("from_image_folder", "")):
-        assert len(eval(_ATTRIBUTES["module"][name], names | {"path": tmp_path / path}))
+        assert len(eval(replacements("module")[name], names | {"path": tmp_path / path}))
     assert len(loadax.from_source(json.loads((tmp_path / "rows.json").read_text()))) == 1
     assert len(eval("data.windows(3)", names)) == 62
     for name in ("from_pandas", "from_dict", "from_list", "concatenate", "interleave", "from_torch"):
-        assert len(eval(_ATTRIBUTES["module"][name], names)) > 0
+        assert len(eval(replacements("module")[name], names)) > 0
 
 
 def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:

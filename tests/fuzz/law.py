@@ -93,6 +93,6 @@ def limit_memory() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    memory.machine_memory = lambda: MEMORY // 4  # so that what fits there fits here
+    vars(memory)["machine_memory"] = lambda: MEMORY // 4  # so that what fits there fits here
     logging.getLogger("loadax").setLevel(logging.ERROR)  # indices that are not used
     warnings.simplefilter("ignore")

@@ -186,6 +186,20 @@ def test_a_long_tail_of_few_lanes_is_sorted_too() -> None:
         check_lanes(order, plan, step, 4)
 
 
+@settings(deadline=None)
+@given(**BLOCKED, seed=st.integers(0, 99))
+def test_positions_in_any_order_have_the_rows_of_the_whole_step(
+    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int, seed: int
+) -> None:
+    plan = BatchPlan(BlockShuffled(Sequential(size), 3, block, window, lanes), batch_size, None, "pad")
+    asked = np.random.default_rng(seed).integers(0, batch_size, hosts * 3)
+    for step in epoch_steps(plan, epoch):
+        whole = plan.visits(step)
+        for positions in (asked, np.sort(asked), asked[:0]):
+            some = plan.visits(step, positions)
+            np.testing.assert_array_equal(some.rows, whole.rows[positions])
+
+
 def test_a_host_with_a_contiguous_share_meets_its_lanes_blocks_only() -> None:
     order = BlockShuffled(Sequential(64 * 100), 0, 100, 2, 16)
     plan = BatchPlan(order, 320)

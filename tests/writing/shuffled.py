@@ -5,7 +5,6 @@ python -m tests.writing.shuffled '{"path": "…", "log": "…", "rows": 100, …
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -75,17 +74,13 @@ def start(path: Path, **arguments: Any) -> subprocess.Popen[str]:
 def main(
     path: str,
     rows: int,
-    memory: int,
     log: str | None = None,
     endless_from: int | None = None,
     endless_part: int | None = None,
-    largest_file: int | None = None,
     **arguments: Any,
 ) -> None:
-    """Writes the store with limits of `memory` bytes, and prints the most memory in MiB that this process had."""
-    if largest_file is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    source_order._MEMORY_BYTES, source_order._RUN_BYTES = memory, memory // 8
+    """Writes the store."""
+    source_order._RUN_BYTES = 64 << 10
     if endless_part is not None:
         read = source_order.SourceOrder.read
 
@@ -96,7 +91,6 @@ def main(
 
         source_order.SourceOrder.read = endless  # type: ignore[method-assign]
     write_zarr(shuffled(Chunks(rows, None if log is None else Path(log), endless_from)), path, **arguments)
-    print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """Shuffled datasets are written from one pass over their source: same bytes, each chunk decoded once."""
 
 import logging
-import os
-import shutil
+import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -17,10 +15,13 @@ import tensorstore as ts
 from hypothesis import given, settings, strategies as st
 
 from loadax import concat, seeds
+from loadax.core import memory
+from loadax.core.distributed import Process
 from loadax.dataset import Dataset
 from loadax.errors import SourceError
 from loadax.io import from_arrays, from_parquet, from_source, from_zarr, write_zarr
-from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.plan.order import VerbOrder
+from loadax.protocols import ArraySpec, Hits, Integers, Tree, Visits
 from loadax.writing import source_order
 from loadax.writing.rows import Written
 from tests.limits import examples
@@ -33,9 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chun
 
 
 @pytest.fixture
-def in_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory for rows is that of 100 of `Chunks`, so that they go through a file."""
-    monkeypatch.setattr(source_order, "_MEMORY_BYTES", 100 << 10)
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_order, "_RUN_BYTES", 20 << 10)
     monkeypatch.setattr(source_order, "_FEWER_CHUNKS", 2)
 
@@ -43,7 +42,7 @@ def in_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def plainly(dataset: Dataset, path: Path, **arguments: Any) -> dict[str, bytes]:
     """The files of a store whose rows are read in the order in which they are written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_order, "_pays", lambda *_: False)
+        patch.setattr(source_order, "_decodes", lambda *_: 0.0)
         write_zarr(dataset, path, **arguments)
     return files(path)
 
@@ -104,16 +103,14 @@ def test_bytes_are_those_of_reads_in_shuffled_order(
     arguments: dict[str, Any] = {"chunk_rows": 2, "shard_rows": data.draw(st.sampled_from([8, 20])), "workers": 2}
     expected = plainly(dataset, folder / "plain", **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)  # the disk of a test machine is slow
         patch.setattr(source_order, "_FEWER_CHUNKS", 0)
-        patch.setattr(source_order, "_MEMORY_BYTES", data.draw(st.sampled_from([0, 64, 500, 1 << 20])))
         patch.setattr(source_order, "_RUN_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         for index in range(count):
             write_zarr(dataset, folder / "one_pass", shard=(index, count) if count > 1 else None, **arguments)
     assert files(folder / "one_pass") == expected
 
 
-@pytest.mark.usefixtures("in_file")
+@pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_chunk_is_decoded_once_by_each_process(count: int, tmp_path: Path) -> None:
     source, sampled = Chunks(ROWS), Chunks(ROWS)
@@ -168,76 +165,108 @@ def test_other_datasets_are_read_in_the_order_of_their_positions(
     assert len(from_zarr(tmp_path / "s")) == len(data())
 
 
-# Interrupted, and damaged
-
-
-def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch, part: int = 3) -> None:
-    """Leaves a store without the parts from `part` on, with a complete temporary file."""
-
-    def fails(self: Any, positions: Integers) -> Tree:
-        if int(positions[0]) >= part * 40:
-            raise OSError("interrupted")
-        return read(self, positions)
-
-    read = source_order.SourceOrder.read
-    monkeypatch.setattr(source_order.SourceOrder, "read", fails)
-    with pytest.raises(OSError, match="interrupted"):
-        write_zarr(shuffled(Chunks(ROWS)), path, shard_rows=40)
-    monkeypatch.setattr(source_order.SourceOrder, "read", read)
-    assert (path / "loadax.part-0-of-1.rows").exists()
-
-
-@pytest.mark.usefixtures("in_file")
-def test_resumed_write_reads_no_row_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path / "s", monkeypatch)
-    source = Chunks(ROWS)
-    write_zarr(shuffled(source), tmp_path / "s", shard_rows=40, resume=True)
-    assert max(map(len, source.reads)) <= 64  # samples that identify the data
-    assert files(tmp_path / "s") == plainly(shuffled(source), tmp_path / "plain", shard_rows=40)
-
-
-@pytest.mark.usefixtures("in_file")
-def test_file_of_other_limits_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path / "s", monkeypatch)
-    monkeypatch.setattr(source_order, "_MEMORY_BYTES", 200 << 10)
-    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40, resume=True)
-    assert files(tmp_path / "s") == plainly(shuffled(Chunks(ROWS)), tmp_path / "plain", shard_rows=40)
-
-
-@pytest.mark.usefixtures("in_file")
-def test_damaged_file_is_an_error_whose_advice_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, rows = tmp_path / "s", tmp_path / "s/loadax.part-0-of-1.rows"
-    interrupted(path, monkeypatch)
-    os.truncate(rows, rows.stat().st_size - 2000)
-    with pytest.raises(SourceError, match=r"s/loadax\.part-0-of-1\.rows: rows are missing; delete it"):
-        write_zarr(shuffled(Chunks(ROWS)), path, shard_rows=40, resume=True)
-    rows.unlink()
-    write_zarr(shuffled(Chunks(ROWS)), path, shard_rows=40, resume=True)
-    assert files(path) == plainly(shuffled(Chunks(ROWS)), tmp_path / "plain", shard_rows=40)
-
-
-@pytest.mark.usefixtures("in_file")
-def test_without_disk_space_for_a_file_chunks_are_decoded_for_each_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("arguments", [{"resume": True}, {"overwrite": True}])
+def test_interrupted_write_keeps_only_rows_of_missing_parts(
+    arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = plainly(shuffled(Chunks(ROWS)), tmp_path / "plain", shard_rows=40)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=600_000))
-    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40)
-    assert "loadax.part-0-of-1.rows would take 635 KiB, but only 586 KiB are free" in caplog.text
-    assert files(tmp_path / "s") == expected
-    write_zarr(shuffled(Chunks(ROWS)), "memory://s", shard_rows=40)
-    assert "decoded once for each row: the destination is remote; write to a local folder, and upload it" in caplog.text
+    held: list[int] = []
 
+    class Ordered(source_order.SourceOrder):  # type: ignore[misc]
+        def read(self, positions: Integers) -> Tree:
+            held.append(len(self._is_read))
+            if int(positions[0]) >= 3 * 40 and len(held) < 20:
+                raise OSError("interrupted")
+            return super().read(positions)
 
-@pytest.mark.usefixtures("in_file")
-def test_unfinished_store_with_a_file_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path / "s", monkeypatch)
-    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40, overwrite=True)
+    monkeypatch.setattr(source_order, "SourceOrder", Ordered)
+    with pytest.raises(OSError, match="interrupted"):
+        write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40)
+    (tmp_path / "s/loadax.part-0-of-1.rows").touch()  # the temporary file of another version
+    held += [0] * 20
+    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40, **arguments)
+    assert (held[0], held[-1] < ROWS) == (ROWS, "resume" in arguments)
     assert files(tmp_path / "s") == plainly(shuffled(Chunks(ROWS)), tmp_path / "plain", shard_rows=40)
     assert {each.name for each in tmp_path.iterdir()} == {"s", "plain"}
 
 
-@pytest.mark.usefixtures("in_file")
+def test_rows_larger_than_half_of_memory_are_written_slowly_or_as_the_warning_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = plainly(shuffled(Chunks(ROWS)), tmp_path / "plain", shard_rows=40)
+    monkeypatch.setattr(source_order, "machine_memory", lambda: 2 * 400 * 1008)
+    monkeypatch.setattr(source_order, "this_process", lambda: Process(0, 2))  # they may be on one machine
+    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40)
+    assert files(tmp_path / "s") == expected
+    (warning,) = caplog.messages
+    assert re.search(
+        r"writing .*/s: each chunk of the source is decoded about 1\d times, because the shuffled rows take 630 KiB, "
+        r"more than the 197 KiB that they may take in memory; write the rows in their own order, and shuffle them when "
+        r"they are read, or write (\d+) shares one after the other, by write_zarr\(..., shard=\(i, \1\)\)$",
+        warning,
+    )
+    caplog.clear()
+    count = int(warning.partition(" shares ")[0].rpartition(" ")[2])
+    assert count == 4
+    for index in range(count):
+        write_zarr(shuffled(Chunks(ROWS)), tmp_path / "shares", shard_rows=40, shard=(index, count))
+    assert files(tmp_path / "shares") == expected
+    write_zarr(from_source(Chunks(ROWS)), tmp_path / "ordered", shard_rows=40)
+    ordered = from_zarr(tmp_path / "ordered").shuffle(SEED)
+    for one, other in zip(ordered, from_zarr(tmp_path / "s"), strict=True):
+        np.testing.assert_array_equal(one["x"], other["x"])
+    assert not caplog.messages
+
+
+def test_shards_larger_than_half_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(source_order, "machine_memory", lambda: 400 * 1008)
+    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=ROWS)
+    assert caplog.messages[0].endswith(", and shuffle them when they are read, or pass less than shard_rows=640")
+    write_zarr(shuffled(Chunks(ROWS)), tmp_path / "smaller", shard_rows=160)
+    assert "shares one after the other" in caplog.messages[1]
+
+
+def test_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    monkeypatch.setattr(memory, "_LIMITS", limits)
+    whole = memory.machine_memory.__wrapped__
+    of_machine = whole()
+    for content, expected in (("max\n", of_machine), ("1048576\n", 1 << 20), (str(1 << 62), of_machine)):
+        limits[0].write_text(content)
+        assert whole() == expected
+    limits[1].write_text("4096")
+    assert whole() == 4096
+
+
+class Lossy(VerbOrder):
+    """An order whose inverse does not find the last position."""
+
+    size = ROWS
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, positions)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        hits = self.parent.inverse(rows, epochs, window)
+        found = hits.positions < ROWS - 1
+        return Hits(hits.asked[found], hits.positions[found])
+
+    def describe(self) -> Any:
+        return ["lossy"]
+
+    def text(self) -> list[str]:
+        return ["lossy"]
+
+
+def test_inverse_that_lacks_positions_loses_no_row(tmp_path: Path) -> None:
+    data = shuffled(Chunks(ROWS))
+    with pytest.raises(SourceError, match=r"^Lossy\.inverse\(\) lacks 1 of the positions to write; it must give all"):
+        write_zarr(Dataset(data.source, Lossy(data.order)), tmp_path / "s", shard_rows=40)
+
+
+@pytest.mark.usefixtures("small_runs")
 def test_progress_of_both_passes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40, progress=True)
     shown = capfd.readouterr().err
@@ -245,7 +274,7 @@ def test_progress_of_both_passes(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert f"writing {tmp_path / 's'}: 100%" in shown
 
 
-@pytest.mark.usefixtures("in_file")
+@pytest.mark.usefixtures("small_runs")
 def test_log_is_silent_by_default(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "loadax"):
         write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40)

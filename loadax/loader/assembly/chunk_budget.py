@@ -270,7 +270,9 @@ def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, le
     for block in sample.tolist():
         positions = np.arange(block * blocks.rows, min((block + 1) * blocks.rows, order.size), dtype=np.int64)
         rows = order.parent.visits(np.zeros_like(positions), positions).rows
-        chunks = distinct(chunk_of(starts, rows))[0]
+        consecutive = bool((rows[1:] - rows[:-1] == 1).all())  # mostly; then the ends tell
+        chunks = chunk_of(starts, rows[[0, -1]] if consecutive else rows)
+        chunks = np.arange(chunks[0], chunks[1] + 1) if consecutive else distinct(chunks)[0]
         sizes = chunk_sizes(starts, chunks, length)
         most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
     return most, decoded / max(1, used)

@@ -8,7 +8,7 @@ they depend on.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, NamedTuple, final
+from typing import Any, TypeAlias, final
 
 import jax
 import numpy as np
@@ -28,6 +28,9 @@ from loadax.sharding.mesh import PlannedMesh, axis_sizes
 from loadax.sharding.own_devices import OwnDevices, Program
 
 Function = Callable[[Tree], Tree]
+
+# Index of the leaf that a value passes through, or of the leaves that it is computed from.
+_Origin: TypeAlias = int | frozenset[int]
 
 _ROWS_ALONE = "partition that leaf by rows alone, or do this in the training step"
 
@@ -117,7 +120,7 @@ class DeviceProgram:
         self._check_rows()
         # For each computed result: the leaves that it depends on and whose columns are split over devices.
         self._cut_sources = [
-            [leaf for leaf in sorted(origin.sources) if self._cuts[leaf] and origin.passed is None]
+            [] if isinstance(origin, int) else [leaf for leaf in sorted(origin) if self._cuts[leaf]]
             for origin in self._origins
         ]
         self._specs = [self._resolve_spec(result) for result in range(len(self._paths))]
@@ -144,7 +147,7 @@ class DeviceProgram:
         """Maps a batch with these leaves. Asynchronous; never communicates."""
         computed = iter(self.compiled(arrays))
         return self._example.result.build(
-            next(computed) if origin.passed is None else arrays[origin.passed] for origin in self._origins
+            arrays[origin] if isinstance(origin, int) else next(computed) for origin in self._origins
         )
 
     @cached_property
@@ -161,7 +164,7 @@ class DeviceProgram:
 
     def _computed(self, results: Iterable[Any]) -> list[Any]:
         """The results that the function does not pass through."""
-        return [value for value, origin in zip(results, self._origins, strict=True) if origin.passed is None]
+        return [value for value, origin in zip(results, self._origins, strict=True) if not isinstance(origin, int)]
 
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
@@ -189,9 +192,9 @@ class DeviceProgram:
     def _resolve_spec(self, result: int) -> PartitionSpec:
         """Partition of a result: that of the leaf that it passes through or replaces, or by rows."""
         shard, path = self._shard, self._paths[result]
-        passed, sources = self._origins[result].passed, self._cut_sources[result]
-        if passed is not None:
-            return shard.specs[passed]
+        origin, sources = self._origins[result], self._cut_sources[result]
+        if isinstance(origin, int):
+            return shard.specs[origin]
         if sources and not self._elementwise:
             raise PartitionError(
                 f"{self._name}: {leaf_name(path)} of the result depends on {self._cut_text(sources[0])}, so a device "
@@ -219,21 +222,20 @@ class DeviceProgram:
             columns = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
             parts.append(jax.ShapeDtypeStruct(columns, leaf.dtype))
         cut = self._cut_text(next(sources[0] for sources in self._cut_sources if sources))
+        name, remedy = f"{self._name} has elementwise=True", f"{cut}; {_ROWS_ALONE}"
         try:
             shapes, _ = _trace(self._example, parts)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
-                f"{self._name} has elementwise=True and takes a whole example, but it fails with the columns of a "
-                f"device ({reason}): {cut}; {_ROWS_ALONE}"
+                f"{name} and takes a whole example, but it fails with the columns of a device ({reason}): {remedy}"
             ) from error
         for result, sources in enumerate(self._cut_sources):
             whole, part = self._shapes[result].shape, shapes[result].shape
             if sources and whole != tuple(np.multiply(part, self._counts(self._specs[result], len(part)))):
                 raise PartitionError(
-                    f"{self._name} has elementwise=True, but {leaf_name(self._paths[result])} of the result has the "
-                    f"shape {list(whole)} for an example and {list(part)} for the columns of a device: {cut}; "
-                    f"{_ROWS_ALONE}"
+                    f"{name}, but {leaf_name(self._paths[result])} of the result has the shape {list(whole)} for an "
+                    f"example and {list(part)} for the columns of a device: {remedy}"
                 )
 
     def _counts(self, spec: PartitionSpec, dims: int) -> list[int]:
@@ -298,37 +300,29 @@ class _Example:
 
 def _trace(
     example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]
-) -> tuple[list[jax.ShapeDtypeStruct], list["_Origin"]]:
+) -> tuple[list[jax.ShapeDtypeStruct], list[_Origin]]:
     """Traces a function with leaves of these shapes: the shapes of its results, and their origins."""
     # A new function for each trace, with the name of the user's function for JAX's errors. For the same function, JAX
     # would return a cached trace, although a function that it calls may have been edited.
     fresh = wraps(example.function)(lambda *leaves: example(*leaves))  # noqa: PLW0108 - a new one
     traced = jax.make_jaxpr(fresh)(*shapes).jaxpr
-    origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
     results = [jax.ShapeDtypeStruct(result.aval.shape, result.aval.dtype) for result in traced.outvars]
-    return results, origins
-
-
-class _Origin(NamedTuple):
-    """Indices of the leaves that a value depends on, and of the one that it passes through."""
-
-    sources: frozenset[int] = frozenset()
-    passed: int | None = None
+    return results, _follow(traced, range(len(shapes)))
 
 
 def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
     """Follows the origins of a trace's inputs to its results, through jitted functions too."""
     origins = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def origin(variable: Any) -> _Origin:
-        return _Origin() if hasattr(variable, "val") else origins.get(variable, _Origin())  # a literal has no origin
+    def origin(variable: Any) -> _Origin:  # a literal has none
+        return frozenset() if hasattr(variable, "val") else origins.get(variable, frozenset())
 
     for equation in jaxpr.eqns:
         arguments = list(map(origin, equation.invars))
         if equation.primitive.name in ("jit", "pjit"):
             results = _follow(equation.params["jaxpr"].jaxpr, arguments)
         else:
-            sources = frozenset[int]().union(*(argument.sources for argument in arguments))
-            results = [_Origin(sources)] * len(equation.outvars)
+            leaves = frozenset().union(*({each} if isinstance(each, int) else each for each in arguments))
+            results = [leaves] * len(equation.outvars)
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))

@@ -15,7 +15,7 @@ from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, all_parts
 
 _SHOWN = 10  # records in the text of a trace
 
@@ -136,7 +136,7 @@ def trace(plan: RunPlan, source: BaseSource, step: int, positions: Integers) -> 
     """
     visits = plan.visits(step, positions)
     # Those that consist of no others; -1 is padding.
-    parts = [part for part in _all_parts(source) if all(child.first_row is None for child in part[1].children)]
+    parts = [part for part in all_parts(source) if all(child.first_row is None for child in part[1].children)]
     names, sources, firsts = zip(*parts, strict=True)
     owners = np.searchsorted(firsts, visits.rows, side="right") - 1
     rows = np.where(visits.rows < 0, -1, visits.rows - np.array(firsts)[owners])
@@ -192,7 +192,7 @@ def _range(name: str, value: Any) -> range:
 def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     """First row id and number of rows of a part."""
     parts: dict[str, tuple[int, int]] = {}
-    for name, part, first in _all_parts(source):
+    for name, part, first in all_parts(source):
         if name:
             parts.setdefault(name, (first, len(part)))
     if not isinstance(dataset, str) or dataset not in parts:
@@ -201,15 +201,6 @@ def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
         )
         raise ArgumentError(f"dataset={shown(dataset)} is not a part of this loader's dataset: {known}")
     return parts[dataset]
-
-
-def _all_parts(source: BaseSource, name: str = "", first: int = 0) -> Iterator[tuple[str, BaseSource, int]]:
-    """A source, and all below it whose rows are rows of it: their names as a path, and their first rows."""
-    yield name, source, first
-    for child in source.children:
-        if child.first_row is not None:
-            path = "/".join(filter(None, (name, child.name)))
-            yield from _all_parts(child.source, path, first + child.first_row)
 
 
 def _shown(record: Record) -> str:

@@ -133,9 +133,8 @@ def _expand(path: str, kind: Format, files: Files) -> list[str]:
         raise UnsupportedError(f"{path}: {kind.local_only}")
     if path.endswith("/") if local is None else local.is_dir():
         return _of_folder(ListedPath(path if local is None else f"{local}/", ()), kind, files)
-    if (local is not None and local.exists()) or not _is_pattern(path):
-        return [path if local is None else str(local)]
-    return _of_pattern(path, kind, files)
+    is_pattern = "*" in path if local is None else glob.has_magic(str(local)) and not local.exists()
+    return _of_pattern(path, kind, files) if is_pattern else [path if local is None else str(local)]
 
 
 def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = False) -> list[str]:
@@ -201,12 +200,6 @@ def _tell(path: str, aside: Sequence[ListedPath]) -> None:
     if aside:
         names = some(sorted("/".join(entry.parts) for entry in aside))
         log.info("%s: %s left out: %s", path, count_text(len(aside), "file"), names)
-
-
-def _is_pattern(path: str) -> bool:
-    """Whether a path or URL at which there is no file is a glob pattern."""
-    local = local_path(path)
-    return "*" in path if local is None else glob.has_magic(str(local))
 
 
 def _entries_at(path: str, files: Files) -> tuple[Sequence[str], list[ListedPath]]:

@@ -58,9 +58,9 @@ def is_stored(data: Any) -> bool:
 def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
     for module, name, opener in (
         ("tensorstore", "TensorStore", _of_tensorstore),
-        ("zarr", "Array", _OfZarr),
-        ("h5py", "Dataset", _OfHdf5),
-        ("xarray", "DataArray", _OfXarray),
+        ("zarr", "Array", _of_zarr),
+        ("h5py", "Dataset", _of_hdf5),
+        ("xarray", "DataArray", _of_xarray),
     ):
         if comes_from(data, module, name):
             return opener
@@ -79,13 +79,6 @@ def _open(leaf: Any, path: str) -> "_Stored":
     return opener(leaf)
 
 
-def _run(rows: Integers) -> slice | None:
-    """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
-    if len(rows) and (np.diff(rows) == 1).all():
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return None
-
-
 @final
 class _OfSource:
     def __init__(self, source: BaseSource):
@@ -99,71 +92,63 @@ class _OfSource:
         return leaf
 
 
+@final
+class _OfLibrary:
+    """Rows of an open array, which pickles as `reopen`: a function and its arguments."""
+
+    def __init__(self, array: Any, text: str, reads: int, chunk_rows: int, reopen: tuple[Any, ...]):
+        self._array, self.text, self.reads, self.chunk_rows, self._reopen = array, text, reads, chunk_rows, reopen
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+
+    def rows(self, rows: Integers) -> Array:
+        run = _run(rows)
+        if run is not None or self.reads > 1:
+            read = np.asarray(self._array[rows if run is None else run])
+            return read if read.flags.owndata else read.copy()  # a view of memory, as xarray gives
+        # HDF5, which one thread reads, takes ascending rows without repeats.
+        ascending, places = np.unique(rows, return_inverse=True)
+        run = _run(ascending)
+        return np.asarray(self._array[ascending if run is None else run])[places]
+
+    def __reduce__(self) -> Any:
+        return self._reopen
+
+
+def _run(rows: Integers) -> slice | None:
+    """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
+    first = int(rows[0]) if len(rows) else 0
+    return slice(first, first + len(rows)) if (np.diff(rows) == 1).all() else None
+
+
 def _of_tensorstore(store: Any) -> _OfSource:
     from loadax.sources.zarr.source import TensorStoreSource
 
     return _OfSource(TensorStoreSource(store))
 
 
-@final
-class _OfZarr:
-    reads, text = 4, "zarr arrays"
-
-    def __init__(self, array: Any):
-        self._array = array
-        for name in ("root", "path"):  # of local folders and zip files: else zarr reads zeros after os.chdir
-            if isinstance(path := getattr(array.store, name, None), Path):
-                setattr(array.store, name, path.absolute())
-        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
-        self.chunk_rows = int(array.chunks[0])
-
-    def rows(self, rows: Integers) -> Array:
-        run = _run(rows)
-        return self._array[run] if run is not None else self._array.oindex[rows]
+def _of_zarr(array: Any) -> _OfLibrary:
+    for name in ("root", "path"):  # of local folders and zip files: else zarr reads zeros after os.chdir
+        if isinstance(path := getattr(array.store, name, None), Path):
+            setattr(array.store, name, path.absolute())
+    return _OfLibrary(array, "zarr arrays", 4, int(array.chunks[0]), (_of_zarr, (array,)))
 
 
-@final
-class _OfHdf5:
-    reads, text = 1, "HDF5 arrays"  # HDF5 has one global lock
-
-    def __init__(self, dataset: Any):
-        self._dataset = dataset
-        self._file = str(Path(dataset.file.filename).absolute())
-        self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
-        self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
-
-    def rows(self, rows: Integers) -> Array:
-        run = _run(rows)
-        if run is not None:
-            return self._dataset[run]
-        if not len(rows):
-            return self._dataset[0:0]
-        # HDF5 needs ascending rows without repeats.
-        ascending, places = np.unique(rows, return_inverse=True)
-        run = _run(ascending)
-        return self._dataset[ascending if run is None else run][places]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"file": self._file, "name": self._dataset.name}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        import h5py
-
-        self.__init__(h5py.File(state["file"], "r")[state["name"]])
+def _of_hdf5(dataset: Any) -> _OfLibrary:
+    file = str(Path(dataset.file.filename).absolute())
+    chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
+    return _OfLibrary(dataset, "HDF5 arrays", 1, chunk_rows, (_of_file, (file, dataset.name)))  # it has a global lock
 
 
-@final
-class _OfXarray:
-    reads, chunk_rows, text = 4, 1, "xarray arrays"
+def _of_file(file: str, name: str) -> _OfLibrary:
+    import h5py
 
-    def __init__(self, array: Any):
-        self._array = array.variable  # without the coordinates, which rows don't need
-        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+    return _of_hdf5(h5py.File(file, "r")[name])
 
-    def rows(self, rows: Integers) -> Array:
-        run = _run(rows)
-        return self._array.isel({self._array.dims[0]: rows if run is None else run}).values
+
+def _of_xarray(array: Any) -> _OfLibrary:
+    variable = array.variable  # without the coordinates, which rows don't need
+    return _OfLibrary(variable, "xarray arrays", 4, 1, (_of_xarray, (array,)))
 
 
 # Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together.
-_Stored: TypeAlias = _OfSource | _OfZarr | _OfHdf5 | _OfXarray
+_Stored: TypeAlias = _OfSource | _OfLibrary

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
@@ -52,8 +52,7 @@ class TFRecordSource(BaseSource):
         return len(self._begins)
 
     def __repr__(self) -> str:
-        files = len(self._records.addresses)
-        return f"{len(self)} records in {files} TFRecord file{'s' if files > 1 else ''}"
+        return f"{len(self)} records in {count_text(len(self.addresses), 'TFRecord file')}"
 
     @cached_property
     def spec(self) -> Tree:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import flag
+from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
@@ -105,8 +106,7 @@ class WebDatasetSource(BaseSource):
         return len(self._examples.begins)
 
     def __repr__(self) -> str:
-        files = len(self._records.addresses)
-        return f"{len(self)} examples ({', '.join(self._decoders)}) in {files} tar file{'s' if files > 1 else ''}"
+        return f"{len(self)} examples ({', '.join(self._decoders)}) in {count_text(len(self.addresses), 'tar file')}"
 
     @property
     def addresses(self) -> list[str]:

@@ -12,7 +12,7 @@ from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import SourceError, StreamError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits
+from loadax.sources.base import BaseSource, Traits, all_parts
 from loadax.sources.stream.blocks import BlockSpec
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
 
@@ -279,10 +279,6 @@ def _whole(specs: Sequence[ArraySpec], boxes: Boxes, out: Outputs) -> bool:
     )
 
 
-def streams_in(source: BaseSource, first_row: int = 0) -> Iterator[tuple[int, StreamSource]]:
+def streams_in(source: BaseSource) -> list[tuple[int, StreamSource]]:
     """The streams below a source, depth first, each with the number of its first row there."""
-    if isinstance(source, StreamSource):
-        yield first_row, source
-    for child in source.children:
-        if child.first_row is not None:
-            yield from streams_in(child.source, first_row + child.first_row)
+    return [(first_row, part) for _, part, first_row in all_parts(source) if isinstance(part, StreamSource)]

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -27,11 +30,13 @@ from loadax.plan.sequential import Sequential
 from loadax.protocols import Integers, Visits
 from loadax.sharding import plan_mesh
 from loadax.sharding.holdings import HeldRows
+from tests.limits import HANG
 from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
 from tests.meshes import ZOO, MeshCase
 from tests.sources.chunked import ChunkedSource
 from tests.work import lines_of
 
+ROOT = Path(__file__).parents[3]
 ROWS, BATCH = 96, 16
 TREE = {"x": np.arange(ROWS * 16, dtype=np.float32).reshape(ROWS, 16), "y": np.arange(ROWS, dtype=np.int32)}
 
@@ -326,6 +331,35 @@ def test_infinite_runs() -> None:
     assert "an epoch: endless\n" in text
     check = loader.check_plan(5)
     assert str(check).startswith("checked 5 of endless steps on 2 hosts")
+
+
+PLANNED = """
+from loadax import Dataloader, from_tokens
+from loadax.sharding import plan_mesh
+
+data = from_tokens("corpus.bin", seq_len=9, dtype="uint16")
+loader = Dataloader(data, 512, mesh=plan_mesh({"data": 512}, hosts=64), num_epochs=8, remainder="pad")
+print(loader.explain(), loader.check_plan())
+"""
+
+
+@pytest.mark.processes
+def test_planning_touches_no_accelerator(tmp_path: Path) -> None:
+    """JAX would fail to make any device on this platform."""
+    np.arange(1001, dtype=np.uint16).tofile(tmp_path / "corpus.bin")
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PLANNED],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "none_of_them"},
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert "mesh         data=512: 512 devices on 64 hosts" in child.stdout
+    assert "['mask'] bool[512] by P('data')" in child.stdout
+    assert "checked all steps on 64 hosts" in child.stdout
 
 
 def test_as_json() -> None:

@@ -156,6 +156,19 @@ def test_other_dtypes_and_byte_orders(tmp_path: Path) -> None:
     assert loadax.Dataloader(zarr.array(given), 8)[0].tolist() == list(range(8))
 
 
+def test_maps_that_write_in_place_leave_arrays_in_memory_alone() -> None:
+    given = np.ones((16, 4), np.float32)
+
+    def double(batch: Any) -> Any:
+        batch *= 2
+        return batch
+
+    data = loadax.as_dataset(xarray.DataArray(given)).map_batch(double)
+    for rows in (np.arange(16), np.arange(3, 9), np.array([5, 1, 1])):
+        assert (data.read(rows) == 2).all()
+    assert (given == 1).all()
+
+
 def test_groups_are_dicts_of_their_arrays(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "g", mode="w")
     for name in ("x", "y"):

@@ -45,6 +45,11 @@ class BatchRows(NamedTuple):
     rows: Integers
     span: slice | None = None
 
+    def joined(self, first: int) -> "BatchRows":
+        """The same rows of the only record batch, which joins several: those of this one begin at row `first`."""
+        span = self.span and slice(self.span.start + first, self.span.stop + first)
+        return BatchRows(0, self.places, self.rows + first if first else self.rows, span)
+
 
 def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     """Rows by record batch.

@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, product
+from itertools import chain, groupby
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -28,6 +28,7 @@ _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"
 _OPEN = 32  # files that are kept open, and footers that are kept parsed
 _TOGETHER = 256 << 20  # bytes that are requested of servers at a time
+_JOINED = 16 << 20  # bytes of row groups that are decoded at a time, since each call has a cost of its own
 _THREADS = 8  # files that are opened at a time
 _SOME = 32  # files that a thread opens in turn
 _ALIKE = 8  # schemas that one is compared with
@@ -41,12 +42,10 @@ class Footer(NamedTuple):
 
     Args:
         columns: Columns of the file; files of equal schemas share them.
-        encrypted: Indices of the encrypted leaves.
         nulls: Of each leaf with nulls, where statistics tell: the first row group with some, and their number.
     """
 
     columns: "FileColumns"
-    encrypted: frozenset[int]
     nulls: Mapping[int, "tuple[RowGroup, int]"]
 
 
@@ -140,19 +139,14 @@ class ParquetFiles:
                 fields = (field for field in schema if field.name not in self.partitions)
                 yield self.locations[file], pa.schema([*fields, *added]) if added else schema
 
-    def encrypted(self) -> Iterator[tuple[str, set[str]]]:
-        """Yields the location of each file with encrypted columns, and their names."""
-        for location, footer in zip(self.locations, self._footers, strict=True):
-            if footer.encrypted:
-                leaves = footer.columns.leaves.items()
-                yield location, {names[0] for names, indices in leaves if footer.encrypted & {*indices}}
-
     def location(self, group: RowGroup) -> str:
         """Path or URL of the file of a row group."""
         return self.locations[group.file]
 
-    def read(self, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Iterator[Any]:
-        """Reads columns of row groups, one after the other, as tables; those of remote files are requested together.
+    def read(self, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Iterator[tuple[Sequence[RowGroup], Any]]:
+        """Reads columns of row groups, one after the other; those of remote files are requested together.
+
+        Yields a table of each row group, or of several small ones of a file if all columns have a fixed width.
 
         Raises:
             SourceError: When a file has changed or is damaged; names it.
@@ -160,18 +154,39 @@ class ParquetFiles:
         sizes = [sum(part.stop - part.start for part in self._ranges(group, columns)) for group in groups]
         for wave in waves(sizes, _TOGETHER):
             parts = self._requested(groups[wave], columns)
-            for group in groups[wave]:
-                self._check_fits(group, columns)
-                with self._opened(group.file, parts.get((group.file, group.number), {})) as file:
+            for joined in self._joined(groups[wave], columns):
+                file, numbers = joined[0].file, [group.number for group in joined]
+                known = [parts.get((file, number), {}) for number in numbers]
+                with self._opened(file, dict(chain.from_iterable(map(dict.items, known)))) as reader:
                     # Not by names, which pyarrow takes for those of members too.
-                    table = file.read_row_group(group.number, column_indices=self._indices(group.file, columns))
-                yield self._with_partitions(table, group, columns)
+                    table = reader.read_row_groups(numbers, column_indices=self._indices(file, columns))
+                yield joined, self._with_partitions(table, file, columns)
 
-    def _with_partitions(self, table: Any, group: RowGroup, columns: Sequence[Names]) -> Any:
+    def _joined(self, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Iterator[Sequence[RowGroup]]:
+        """Row groups to decode at a time, of at most 16 MiB; refuses a row group that is larger than memory."""
+        for file, neighbours in groupby(groups, lambda group: group.file):
+            some = list(neighbours)
+            schema = self._footers[file].columns.schema
+            fields = [schema.field(name).type for name in {names[0] for names in columns} - self.partitions.keys()]
+            fixed = [field.bit_width for field in fields if is_fixed_width(field)]
+            # By its pages, or by its rows, which may be all the same.
+            pages = len(fields) == len(schema)
+            sizes = [max(group.size if pages else 0, group.rows * sum(fixed) // 8) for group in some]
+            for group, size in zip(some, sizes, strict=True):
+                check_fits(
+                    size,
+                    f"{self.location(group)}: row group {group.number}",
+                    "if it is right, write the file again with smaller row groups: pyarrow.parquet.write_table(table, "
+                    "path, row_group_size=100_000)",
+                )
+            # Others may have dictionaries of their own, or too many bytes for one array.
+            yield from (some[cut] for cut in waves(sizes, _JOINED if len(fixed) == len(fields) else 0))
+
+    def _with_partitions(self, table: Any, file: int, columns: Sequence[Names]) -> Any:
         added = [names[0] for names in columns if names[0] in self.partitions]
         if not added:
             return table
-        places = arrow_ints(np.full(group.rows, group.file))
+        places = arrow_ints(np.full(len(table), file))
         arrays = [*table.columns, *(self.partitions[name].take(places) for name in added)]
         return pa.table(arrays, [*table.column_names, *added])
 
@@ -193,8 +208,8 @@ class ParquetFiles:
     def locate(self, group: RowGroup) -> Location:
         """Byte range of a row group."""
         metadata = self._metadata(group.file)
-        chunks, encrypted = metadata.row_group(group.number), self._footers[group.file].encrypted
-        spans = [_span(chunks.column(index)) for index in range(metadata.num_columns) if index not in encrypted]
+        chunks = metadata.row_group(group.number)
+        spans = [_span(chunks.column(index)) for index in range(metadata.num_columns)]
         first, last = min(span[0] for span in spans), max(span[1] for span in spans) - 1
         return Location(self.location(group), first, last, f"row group {group.number}")
 
@@ -230,15 +245,16 @@ class ParquetFiles:
             opened = _reader(source)
             metadata = opened.metadata
             source.seek(source.size() - _END)
-            # Only footers with encrypted columns are followed by a signature.
-            signed = _footer_size(source.read(_END)) - _END > metadata.serialized_size
-            encrypted = _encrypted(metadata) if signed else frozenset()
+            # Only footers with encrypted columns are followed by a signature; asked for these, pyarrow ends the process
+            if _footer_size(source.read(_END)) - _END > metadata.serialized_size:
+                location = self.locations[file]
+                others = f"loadax.from_arrow(pyarrow.parquet.read_table({location!r}, columns=[…]))"
+                raise SourceError(f"{_encrypted_text(location, 'some columns are')}, or read the others: {others}")
             with self._lock:
                 shared = _file_columns(opened.schema_arrow, columns, known)
                 self._remember(self._parsed, file, metadata)
             groups = _row_groups(file, metadata)
-            nulls = _nulls(metadata, groups, [index for index in shared.flat if index not in encrypted])
-        return Footer(shared, encrypted, nulls), groups
+        return Footer(shared, _nulls(metadata, groups, shared.flat)), groups
 
     def _metadata(self, file: int) -> Any:
         with self._lock:
@@ -299,18 +315,6 @@ class ParquetFiles:
         spans = [_span(chunks.column(index)) for index in self._indices(group.file, columns)]
         return [ByteRange(self.location(group), start, stop) for start, stop in spans]
 
-    def _check_fits(self, group: RowGroup, columns: Sequence[Names]) -> None:
-        """Refuses a row group that is larger than memory: by its pages, or by its rows, which may be all the same."""
-        schema = self._footers[group.file].columns.schema
-        fields = [schema.field(name).type for name in {names[0] for names in columns} - self.partitions.keys()]
-        rows = group.rows * sum(field.bit_width // 8 for field in fields if is_fixed_width(field))
-        check_fits(
-            max(group.size if len(fields) == len(schema) else 0, rows),
-            f"{self.location(group)}: row group {group.number}",
-            "if it is right, write the file again with smaller row groups: pyarrow.parquet.write_table(table, path, "
-            "row_group_size=100_000)",
-        )
-
     def _indices(self, file: int, columns: Sequence[Names]) -> list[int]:
         """Indices of the leaves of columns, or of members of columns, among all leaves of a file."""
         return sorted({index for names in columns for index in self._leaves(file, names)})
@@ -334,7 +338,7 @@ class ParquetFiles:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             location = self.locations[file]
             if "crypt" in str(error).replace(location, ""):
-                raise SourceError(encrypted_text(location, "the file is")) from error
+                raise SourceError(_encrypted_text(location, "the file is")) from error
             raise SourceError(
                 f"{location}: the file can't be read as Parquet: {error}; copy it again, or write it again"
             ) from error
@@ -348,27 +352,12 @@ class ParquetFiles:
                 dropped.close()
 
 
-def encrypted_text(location: str, what: str) -> str:
-    """The message for an encrypted file, or columns of one."""
+def _encrypted_text(location: str, what: str) -> str:
+    """The message for an encrypted file, or one with encrypted columns."""
     return (
         f"{location}: {what} encrypted, and loadax has no keys; let pyarrow decrypt it: loadax.from_arrow("
         f"pyarrow.parquet.read_table({location!r}, decryption_properties=…))"
     )
-
-
-def _encrypted(metadata: Any) -> frozenset[int]:
-    """Indices of the encrypted leaves. Asked for their metadata, pyarrow ends the process; reads of them raise."""
-
-    def unread(start: int, stop: int) -> bytes:
-        raise OSError(f"bytes {start} to {stop} are not read")
-
-    reader, found = _reader(pa.PythonFile(RangeFile(1 << 62, {}, unread), mode="r"), metadata), set()
-    for group, index in product(range(metadata.num_row_groups), range(metadata.num_columns)):
-        try:
-            reader.read_row_group(group, column_indices=[index])
-        except (pa.ArrowException, OSError) as error:
-            found.update([index] if "crypt" in str(error) else [])
-    return frozenset(found)
 
 
 def _reader(source: Any, metadata: Any = None) -> Any:

@@ -61,27 +61,36 @@ class RowGroups(BaseSource):
             return
         runs = runs_of(self.starts, rows)
         decoded = self.decode([run.batch for run in runs], [self.leaves.leaves[index] for index in wanted])
-        for run, tree in zip(runs, decoded, strict=True):
-            for index, column in zip(wanted, tree.columns, strict=True):
-                box, destination = boxes[index], out[index]
-                assert isinstance(column, Numbers)
-                assert destination is not None
-                column.fill([run._replace(batch=0)], box, destination)
+        remaining = iter(runs)
+        for groups, tree in decoded:
+            first = 0
+            for group, run in zip(groups, remaining):  # noqa: B905 - the rest is of later groups
+                joined = run.joined(first)
+                first += group.rows
+                for index, column in zip(wanted, tree.columns, strict=True):
+                    box, destination = boxes[index], out[index]
+                    assert isinstance(column, Numbers)
+                    assert destination is not None
+                    column.fill([joined], box, destination)
 
-    def decode(self, indices: Sequence[int], leaves: Sequence[TableLeaf] | None = None) -> Iterator[ColumnTree]:
-        """Decodes leaves (None: all) of row groups, one after the other.
+    def decode(
+        self, indices: Sequence[int], leaves: Sequence[TableLeaf] | None = None
+    ) -> Iterator[tuple[Sequence[RowGroup], ColumnTree]]:
+        """Decodes leaves (None: all) of row groups, one or several small ones after the other, joined.
 
         Raises:
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
-        groups = list(map(self.files.group, indices))
         names = [leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)]
-        for group, table in zip(groups, self.files.read(groups, names), strict=True):
+        for groups, table in self.files.read(list(map(self.files.group, indices)), names):
             # Only texts of more than 2 GiB are decoded to several chunks.
-            yield self.leaves.columns(table.combine_chunks(), partial(self._row_text, group), leaves)
+            yield groups, self.leaves.columns(table.combine_chunks(), partial(self._row_text, groups), leaves)
 
-    def _row_text(self, group: RowGroup, row: int) -> str:
-        return f"row {group.first_row + row} of {self.files.location(group)}"
+    def _row_text(self, groups: Sequence[RowGroup], row: int) -> str:
+        """Name of a row of these row groups, joined."""
+        which = int(np.searchsorted(ends := np.cumsum([group.rows for group in groups]), row, side="right"))
+        group = groups[which]
+        return f"row {group.first_row + group.rows - int(ends[which]) + row} of {self.files.location(group)}"
 
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""
@@ -123,7 +132,7 @@ class RecentGroups:
                 self._kept.move_to_end(index)
         if mine:
             try:
-                (tree,) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
+                ((_, tree),) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
                 future.set_result(tree)
             except BaseException as error:
                 with self._lock:

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from loadax.core.arguments import entries, integer
-from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
@@ -24,7 +23,7 @@ from loadax.sources.tables.arrow.call import Call, column_names, naming_file, re
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
-from loadax.sources.tables.parquet.files import Names, ParquetFiles, encrypted_text
+from loadax.sources.tables.parquet.files import Names, ParquetFiles
 from loadax.sources.tables.parquet.format import FORMAT
 from loadax.sources.tables.parquet.groups import RowGroups
 from loadax.sources.tables.parquet.source import ParquetSource
@@ -60,10 +59,6 @@ def open_parquet(
     names = column_names(listed, schema.names)
     table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
     call = Call("from_parquet", "paths", table, tuple(names))
-    for location, encrypted in parquet.encrypted():
-        if locked := [name for name in names if name in encrypted]:
-            what = f"column{'s' * (len(locked) > 1)} {some(locked)} {'are' if len(locked) > 1 else 'is'}"
-            raise SourceError(encrypted_text(location, what) + call.without(*locked))
     schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
     with naming_file(first):
         refuse_repeated(schema.names)
@@ -77,7 +72,8 @@ def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
     """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
     yield pa.table({name: values[:0] for name, values in files.partitions.items()})
     read = [(name,) for name in columns if name not in files.partitions]
-    yield from files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
+    tables = files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
+    yield from (table for _, table in tables)
 
 
 def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
@@ -90,7 +86,7 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     for names, leaf in leaves.items():
         if names in refused:
             group, count = refused[names]
-            read = next(iter(groups.files.read([group], [names])))
+            _, read = next(iter(groups.files.read([group], [names])))
             arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
             row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
             found.append(Found(leaf.path, arrays[0].type, count, row))

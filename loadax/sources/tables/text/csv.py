@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +19,15 @@ from loadax.sources.tables.arrow.call import Call, column_names, naming_file, re
 from loadax.sources.tables.arrow.table import TableSource, open_table
 from loadax.sources.tables.arrow.table_leaves import stated_classes
 from loadax.sources.tables.arrow.unify import unified_schema
-from loadax.sources.tables.text.dialect import refuse_other_delimiter, refuse_stray_quotes, refuse_swallowed_rows
+from loadax.sources.tables.text.dialect import refuse_open_quotes, refuse_other_delimiter
 from loadax.sources.tables.text.dtypes import arrow_types, check_columns
 from loadax.sources.tables.text.encoding import UTF_8, encoding_of
 from loadax.sources.tables.text.format import CSV
-from loadax.sources.tables.text.integers import FIRST_ROUNDED, has_large, is_rounded
+from loadax.sources.tables.text.integers import FIRST_ROUNDED, has_large
 
-_BLOCKS = 16  # blocks of a large file, of which rows with newlines are parsed
+_BLOCKS = 16  # blocks of a large file that is parsed by one thread
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
 _BLANK_LINE = re.compile(rb"\A[\r\n]|\n\r?\n|\r\r")
-_INTEGER = "^ *[+-]?[0-9]+ *$"
 
 
 class _Text(NamedTuple):
@@ -111,78 +110,57 @@ def _read(files: Files, location: str, delimiter: str | None, quote: str | None)
     if delimiter is None and stated is None:
         refuse_other_delimiter(content, location, between, quote)
     if quote is not None and quote.encode() in content:
-        refuse_stray_quotes(content, location, between, quote)
+        # In one block: in a CRLF in quotes that two blocks share, Arrow loses a byte (arrow#51368).
+        options = {"block_size": min(len(content) + 1, _MOST_BLOCK), "encoding": encoding or "utf8"}
+        refuse_open_quotes(content, location, between, quote, {**options, "skip_rows": int(stated is not None)})
     # Arrow takes a header without an end for an empty file.
     return _Text(location, content if content.endswith((b"\n", b"\r")) else content + b"\n", between, quote)
 
 
 def _table(text: _Text, types: Mapping[str, Any]) -> Any:
-    """The table of a file.
-
-    A file that can't be parsed is parsed again by one thread, which knows the row, and the ends of quoted entries that
-    contain newlines.
-    """
-    for newlines in (False, True):
+    """The table of a file. One that can't be parsed is parsed again by one thread, which knows the row."""
+    for threads in (True, False):
         try:
-            table = _parsed(text, types, newlines=newlines)
+            table = _parsed(text, types, threads)
             if table.num_columns == 1 and _BLANK_LINE.search(text.content):
                 text = text._replace(content=text.content.lstrip(b"\r\n"), has_blank_rows=True)
-                table = _parsed(text, types, newlines=newlines)
+                table = _parsed(text, types, threads)
             refuse_repeated(table.column_names, text.location)
         except UnicodeDecodeError as error:
             raise SourceError(f"{text.location}: {error}; {UTF_8}") from error
         except pa.ArrowException as error:
-            if newlines:
+            if not threads:
                 typed = ", or state the type of its column by dtypes=" if "conversion" in str(error) else ""
                 remedy = UTF_8 if "invalid UTF8" in str(error) else f"correct that row{typed}"
                 raise SourceError(f"{text.location}: {error}; {remedy}") from error
         else:
-            if text.quote is not None and text.quote.encode() in text.content:
-                refuse_swallowed_rows(table, text.location, text.delimiter)
             _refuse_rounded_integers(table, types, text)
             return table
     raise AssertionError(text.location)
 
 
-def _parsed(text: _Text, types: Mapping[str, Any], columns: Sequence[str] | None = None, newlines: bool = False) -> Any:
-    """The table of a file, or some of its columns; with `newlines` by one thread, for quoted texts of several lines."""
+def _parsed(text: _Text, types: Mapping[str, Any], threads: bool) -> Any:
+    """The table of a file; by one thread, lines may be long, and types are inferred from more of them."""
+    block = min(max(_BLOCK, len(text.content) // _BLOCKS + 1), _MOST_BLOCK)
     return arrow_csv.read_csv(
         pa.BufferReader(text.content),
-        arrow_csv.ReadOptions(use_threads=not newlines, block_size=_block_size(text.content) if newlines else None),
+        arrow_csv.ReadOptions(use_threads=threads, block_size=None if threads else block),
         arrow_csv.ParseOptions(
-            delimiter=text.delimiter,
-            quote_char=text.quote or False,
-            newlines_in_values=newlines,
-            ignore_empty_lines=not text.has_blank_rows,
+            delimiter=text.delimiter, quote_char=text.quote or False, ignore_empty_lines=not text.has_blank_rows
         ),
-        arrow_csv.ConvertOptions(column_types=types, include_columns=columns),
+        arrow_csv.ConvertOptions(column_types=types),
     )
 
 
-def _block_size(content: bytes) -> int:
-    """Bytes of blocks of which none ends within CRLF: Arrow would lose one of them in a quoted entry (arrow#51368)."""
-    largest = min(max(_BLOCK, len(content) // _BLOCKS + 1), _MOST_BLOCK)
-
-    for size in range(largest, 0, -1):
-        if all(content[end - 1 : end + 1] != b"\r\n" for end in range(size, len(content), size)):
-            return size
-    return largest
-
-
 def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) -> None:
-    """Raises an error if integers would be rounded to float64, or fit no int64."""
-    columns = zip(table.column_names, table.columns, strict=True)
-    names = [name for name, column in columns if name not in types and any(map(has_large, column.chunks))]
-    if not names:
-        return
-    entries = _parsed(text, dict.fromkeys(names, pa.string()), names, newlines=True)
-    for name in names:
-        large = compute.greater_equal(compute.abs(table.column(name)), FIRST_ROUNDED).fill_null(False)
-        rows = np.flatnonzero(compute.and_(large, compute.match_substring_regex(entries.column(name), _INTEGER)))
-        for row, entry in zip(rows.tolist(), entries.column(name).take(rows).to_pylist(), strict=True):
-            if is_rounded(entry, alone=True):
-                raise SourceError(
-                    f"{text.location}: row {row} of column {name!r} is {shown(entry)}, which float64 may round; state "
-                    f"the type of its column: dtypes={{{name!r}: 'uint64'}} if all fit it, or str, or 'float64' to "
-                    "round it"
-                )
+    """Raises an error for floats that may be rounded integers, or integers that fit no int64."""
+    edge = re.escape(f"{text.delimiter}{text.quote or ''}".encode())
+    long_integer = rb"(?:(?<![\w.])|(?<=[%b]))\d{16,}(?:(?![\w.])|(?=[%b]))" % (edge, edge)  # digits of 2**53
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name not in types and any(map(has_large, column.chunks)) and re.search(long_integer, text.content):
+            row = np.argmax(compute.greater_equal(compute.abs(column), FIRST_ROUNDED).fill_null(False))
+            raise SourceError(
+                f"{text.location}: column {name!r} has numbers from 2**53 on, which float64 rounds if they are "
+                f"integers: {column[row].as_py()!r} in row {row}; state the type of its column: "
+                f"dtypes={{{name!r}: 'uint64'}} if all fit it, or str, or 'float64' to round them"
+            )

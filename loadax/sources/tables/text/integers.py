@@ -20,12 +20,6 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 16  # digits of `FIRST_ROUNDED`
 
 
-def is_rounded(integer: str | Decimal, alone: bool) -> bool:
-    """Whether float64 rounds an integer; `alone`: of a column of integers alone, so that it must fit int64 too."""
-    exact = Decimal(integer)
-    return exact != Decimal(float(exact)) or (alone and not -(1 << 63) <= exact < 1 << 63)
-
-
 def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int], str], is_sample: bool) -> None:
     """Raises an error if float64 rounds an integer of a line of JSON.
 
@@ -41,12 +35,11 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
     rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
     for field in columns:
         numbers = [(index, *leaf) for index, row in enumerate(rows) for leaf in _floats(row, field, field.name)]
-        integers = [
-            (-abs(number), index, path, number) for index, path, number in numbers if isinstance(number, Decimal)
-        ]
+        integers = [(index, path, number) for index, path, number in numbers if isinstance(number, Decimal)]
         alone = is_sample and len(integers) == len(numbers)
-        _, index, path, number = min([each for each in integers if is_rounded(each[-1], alone)], default=(0, 0, "", 0))
-        if number:
+        for index, path, number in sorted(integers, key=lambda each: -abs(each[-1])):
+            if number == Decimal(float(number)) and not (alone and not -(1 << 63) <= number < 1 << 63):
+                continue
             remedy = f"state its type: dtypes={{{path!r}: 'uint64'}} if all fit it, or 'float64' to round it"
             if "struct" in str(field.type):
                 remedy = "write it as a text, or with a fraction (.0) if it may be rounded"

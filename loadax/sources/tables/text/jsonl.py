@@ -231,10 +231,10 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
         raise SourceError(f"{where()}: {problem}; {remedy}") from error
 
 
-def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
+def _parses(lines: Sequence[memoryview]) -> bool:
     """Whether lines can be parsed together, so that each column has one type."""
     try:
-        parse(lines, schema)
+        parse(lines)
     except (pa.ArrowException, UnicodeDecodeError):
         return False
     return True

@@ -17,8 +17,10 @@ import pytest
 from pyarrow import parquet
 
 import loadax
+from loadax.core.spec import split_rows
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.tables.arrow import columns as arrow_columns
+from loadax.sources.tables.parquet import files as parquet_files
 from loadax.sources.tables.parquet.files import ParquetFiles
 from loadax.testing import check_source
 from tests.limits import HANG
@@ -175,6 +177,33 @@ def test_a_full_shuffle_decodes_each_row_group_once_if_all_fit(folder: Path, dec
         assert set(decoded.values()) == {1}
 
 
+@pytest.mark.parametrize(("most", "longest"), [(16 << 20, 6), (100, 2)])
+def test_small_row_groups_of_numbers_are_decoded_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, longest: int
+) -> None:
+    joined: list[int] = []
+    read = ParquetFiles.read
+
+    def recorded(self: ParquetFiles, groups: Any, columns: Any) -> Any:
+        for some, table in read(self, groups, columns):
+            assert len(table) == sum(group.rows for group in some)
+            joined.append(len(some))
+            yield some, table
+
+    monkeypatch.setattr(parquet_files, "_JOINED", most)
+    monkeypatch.setattr(ParquetFiles, "read", recorded)
+    rows, whole = np.random.default_rng(0).permutation(2 * ROWS), expected()
+    for columns, together in ((["x", "day"], True), (["x", "flags"], False), (["x", "label"], False)):
+        for wanted in (np.arange(2 * ROWS), rows, rows[::2]):
+            data = loadax.from_parquet(folder, columns=columns, memory_bytes=0)
+            joined.clear()
+            batch = data.read(wanted)
+            assert [plain(row) for row in split_rows(batch, len(wanted))] == [
+                plain({name: whole[row][name] for name in columns}) for row in wanted
+            ]
+            assert max(joined) == (longest if together else 1)
+
+
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 0])
 def test_lists_are_packed(folder: Path, memory_bytes: int) -> None:
     packed = loadax.from_parquet(folder, columns="tokens", memory_bytes=memory_bytes).pack(7)
@@ -291,6 +320,10 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.read([3, 999])["x"], values[[3, 999]])
     with pytest.raises(SourceError, match=rf"{path}: the file can't be read as Parquet: .*CRC.*; copy it again"):
         data.read([1500])
+    whole = loadax.from_parquet(path)
+    with pytest.raises(SourceError, match=rf"{path}: the file can't be read as Parquet: .*CRC.*; copy it again"):
+        whole.read(range(2000))  # decodes both row groups together
+    np.testing.assert_array_equal(whole.read([3, 999])["x"], values[[3, 999]])
 
 
 def test_arguments_that_can_not_be_used(folder: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.protocols import Visits
 from loadax.testing import check_source
 from tests.servers.ranges import RangeServer
 from tests.sources.advice import follow
@@ -85,12 +86,29 @@ def test_a_bad_line_is_named_by_file_and_row(tmp_path: Path, text: str, message:
         assert left_out.read([0, 1])["x"].tolist() == [1, 1]
 
 
-def test_entries_with_newlines_across_the_blocks_of_the_parser(tmp_path: Path) -> None:
+def by_advice(error: BaseException, path: Path) -> loadax.Dataset:
+    """The file, read by the last line of the error as it stands."""
+    (data,) = follow(error, pyarrow=pa, path=path)
+    return data
+
+
+def test_texts_of_several_lines_are_read_as_the_error_says(tmp_path: Path) -> None:
     rows = [{"x": row, "text": f"a\n{row}\n" * 4} for row in range(100_000)]
     path = write(tmp_path / "x.csv", rows)
-    data = loadax.from_csv(path)
+    message = (
+        rf"^{path}, line 2: the quote that begins '\"a' is not closed at the end of an entry in that line; close it"
+    )
+    with pytest.raises(SourceError, match=message) as caught:
+        loadax.from_csv(path)
+    data = by_advice(caught.value, path)
     assert len(data) == len(rows)
     assert plain(data[77_777]) == rows[77_777]
+
+
+def test_long_lines(tmp_path: Path) -> None:
+    rows = [{"x": row, "text": f"t{row}" * 400_000} for row in range(5)]
+    data = loadax.from_csv(write(tmp_path / "x.csv", rows))
+    assert [plain(row) for row in data] == rows
 
 
 @pytest.mark.parametrize("rows", [1000, 50_000])
@@ -99,9 +117,7 @@ def test_a_quote_that_is_not_closed(tmp_path: Path, rows: int) -> None:
     lines[rows // 2] = f'{rows // 2},"oops'
     path = tmp_path / "x.csv"
     path.write_text("\n".join(["id,text", *lines, ""]))
-    message = (
-        rf"^{path}, line {rows // 2 + 2}: the quote that begins '\"oops' is not closed at the end of an entry; close"
-    )
+    message = rf"^{path}, line {rows // 2 + 2}: the quote that begins '\"oops' is not closed at the end of an entry in"
     with pytest.raises(SourceError, match=message):
         loadax.from_csv(path)
     assert len(loadax.from_csv(path, quote=None)) == rows
@@ -110,7 +126,7 @@ def test_a_quote_that_is_not_closed(tmp_path: Path, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "last", ['"two\nlines"', '"with ""quotes"" in\nit"', '""', '""""', '"a", "b"'.replace(", ", "")]
+    "last", ['"two, entries"', '"with ""quotes"" in, it"', '""', '""""', '"a", "b"'.replace(", ", "")]
 )
 def test_quotes_that_are_closed(tmp_path: Path, last: str) -> None:
     path = tmp_path / "x.csv"
@@ -140,20 +156,33 @@ def test_quotes_of_a_file_without_quoting_swallow_no_rows(
     assert [f"{row['id']}\t{row['text']}" for row in rows] == lines[1:]
 
 
-@pytest.mark.parametrize(("head", "last"), [("id,text", "Dear Sir\nHello, you"), ("a\tb", "def f():\n\treturn 1")])
-def test_texts_of_several_lines_with_delimiters_are_texts(head: str, last: str, tmp_path: Path) -> None:
-    path = tmp_path / ("x.tsv" if "\t" in head else "x.csv")
-    path.write_text(f'{head}\n1{head[-5 if "," in head else 1]}"{last}"\n')
-    assert list(loadax.from_csv(path)[0].values()) == [1, last]
-
-
-def test_a_text_that_looks_like_rows_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text('id,text\n1,"a\n2,b"\n')
-    with pytest.raises(SourceError, match=r"a quoted text of column 'text' look like rows: 'a\\n2,b'") as caught:
+@pytest.mark.parametrize(
+    ("name", "content", "last", "encoding"),
+    [
+        ("x.csv", 'id,text\n1,"Dear Sir\nHello, you"\n', "Dear Sir\nHello, you", "utf-8"),
+        ("x.csv", 'id,text\n1,"a\n2,b"\n', "a\n2,b", "utf-8-sig"),
+        ("x.csv", 'sep=;\nid;text\n1;"a\r\nb"\n', "a\r\nb", "utf-8"),
+        ("x.tsv", 'id\ttext\n1\t"def f():\n\treturn 1"\n', "def f():\n\treturn 1", "utf-16"),
+        ("x.csv", 'id,text\r1,"a\rb"\r', "a\rb", "utf-8"),
+        ("x.csv.gz", 'id,text\n1,"a\n\n""b"""', 'a\n\n"b"', "utf-8"),
+    ],
+)
+def test_texts_of_several_lines_of_every_dialect(
+    name: str, content: str, last: str, encoding: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes((gzip.compress if name.endswith("gz") else bytes)(content.encode(encoding)))
+    with pytest.raises(SourceError, match="is not closed at the end of an entry in that line") as caught:
         loadax.from_csv(path)
-    code = str(caught.value).partition("read it by ")[2]
-    assert plain(eval(code, {"loadax": loadax, "pyarrow": pa, "path": path})[0]) == {"id": 1, "text": "a\n2,b"}
+    assert plain(by_advice(caught.value, path)[0]) == {"id": 1, "text": last}
+
+
+def test_text_of_several_lines_between_other_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,text\n1,'a\n\"b'\n")
+    with pytest.raises(SourceError, match=r"line 2: the quote that begins \"'a\" is not closed") as caught:
+        loadax.from_csv(path, quote="'")
+    assert by_advice(caught.value, path)[0]["text"] == 'a\n"b'
 
 
 def test_another_quote_character(tmp_path: Path) -> None:
@@ -163,20 +192,18 @@ def test_another_quote_character(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_crlf_in_quotes_keeps_its_bytes_at_any_border_of_blocks(
-    newline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crlf_in_quotes_keeps_its_bytes_across_the_blocks_of_the_parser(newline: str, tmp_path: Path) -> None:
     """apache/arrow#51368."""
-    values = ["a\r\nb", "\r\n", "", "é\r\n\r\n", "x\ny", 'q"\r\n"']
+    values = [f"{row % 97}" * (row % 13) + "\r\n" * (row % 5) + "é" for row in range(60_000)]
     out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator=newline)
-    writer.writerows([["s", "t"], *([value, f"{row}{value}"] for row, value in enumerate(values))])
+    csv.writer(out, lineterminator=newline).writerows([["s", "t"], *([value, f"{value}!"] for value in values)])
     (tmp_path / "x.csv").write_bytes(out.getvalue().encode())
-    monkeypatch.setattr("loadax.sources.tables.text.csv._BLOCKS", 1 << 40)
-    for size in range(24, 140):
-        monkeypatch.setattr("loadax.sources.tables.text.csv._BLOCK", size)
-        read = loadax.from_csv(tmp_path / "x.csv")
-        assert [(row["s"], row["t"]) for row in read] == [(each, f"{row}{each}") for row, each in enumerate(values)]
+    with pytest.raises(SourceError, match="is not closed at the end of an entry in that line") as caught:
+        loadax.from_csv(tmp_path / "x.csv")
+    read = by_advice(caught.value, tmp_path / "x.csv").source.read_examples(
+        Visits(np.arange(len(values)), np.zeros(len(values), np.int64))
+    )
+    assert [(row["s"], row["t"]) for row in read] == [(value, f"{value}!") for value in values]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -305,8 +332,9 @@ def test_integers_are_never_rounded(entries: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("\n".join(["id,n", *(f"{entry},{row}" for row, entry in enumerate(entries)), ""]))
     message = (
-        rf"^{path}: row \d+ of column 'id' is .*, which float64 may round; state the type of its column: "
-        r"dtypes=\{'id': 'uint64'\} if all fit it, or str, or 'float64' to round it$"
+        rf"^{path}: column 'id' has numbers from 2\*\*53 on, which float64 rounds if they are integers: -?[\dinf.e+]+ "
+        r"in row \d+; state the type of its column: dtypes=\{'id': 'uint64'\} if all fit it, or str, or 'float64' "
+        r"to round them$"
     )
     with pytest.raises(SourceError, match=message):
         loadax.from_csv(path, nulls="" if "NA" in entries else None)
@@ -319,10 +347,23 @@ def test_integers_are_never_rounded(entries: list[str], tmp_path: Path) -> None:
     assert loadax.from_csv(path, dtypes={"id": "float64"}, nulls=0)[0]["id"].dtype == np.float64
 
 
-def test_numbers_written_with_a_fraction_or_an_exponent_are_floats(tmp_path: Path) -> None:
+def test_large_floats_of_files_without_long_integers(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    path.write_text("x\n18446744073709551615.5\n1e19\n9007199254740994\n")
-    assert loadax.from_csv(path).read([0, 1, 2])["x"].tolist() == [2.0**64, 1e19, 2.0**53 + 2]
+    floats = ["18446744073709551615.5", "1e19", "-1e300", "1.2345678901234567", "1.2345678901234567e+100"]
+    path.write_text("x,y\n" + "".join(f"{each},999999999999999\n" for each in floats))
+    assert loadax.from_csv(path).read(np.arange(5))["x"].tolist() == list(map(float, floats))
+    path.write_text(path.read_text() + "1,1234567890123456\n")  # it may be of any column
+    with pytest.raises(SourceError, match=r"column 'x' has numbers from .* 1.8446744073709552e\+19 in row 0; state"):
+        loadax.from_csv(path)
+    data = loadax.from_csv(path, dtypes={"x": "float64"}).read(np.arange(6))
+    assert (data["x"][3], data["y"][5]) == (1.2345678901234567, 1234567890123456)
+
+
+@pytest.mark.parametrize(("delimiter", "quote"), [(".", '"'), ("x", '"'), ("-", "'"), ("^", "."), ("]", "\\")])
+def test_rounded_integers_between_odd_characters(delimiter: str, quote: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(f"a{delimiter}b\n1{delimiter}{quote}{2**64}{quote}\n2{delimiter}{2**64 + 1}\n")
+    with pytest.raises(SourceError, match="column 'b' has numbers from"):
+        loadax.from_csv(tmp_path / "a", delimiter=delimiter, quote=quote)
 
 
 @pytest.mark.parametrize("header", [b'"a', b'a,"b', b"a\0,b\r", b"\0", b"a" * 200_000 + b",b", b'"a\nb",c', b"a,a\0"])
