@@ -185,6 +185,15 @@ def test_current_mesh_is_checked_at_construction_or_when_iteration_starts() -> N
         iter(loader)
 
 
+def test_a_batch_size_that_fits_no_mesh_is_not_blamed_on_the_mask() -> None:
+    rows = np.zeros((24, 4))
+    with pytest.raises(
+        PartitionError, match=r"leaf \['x'\]: dim 0 has 12 rows, .* Use a batch_size that is a multiple of 8"
+    ):
+        Dataloader({"x": rows}, 12, mesh=ROW, remainder="pad")
+    Dataloader({"x": rows}, 16, mesh=ROW, remainder="pad")
+
+
 def test_spec_for_several_leaves_may_be_longer_than_a_rank() -> None:
     tree = {"x": np.zeros((8, 4)), "y": np.zeros(8)}
     for partition in (P("data", "model"), {"x": P("data", "model"), "y": P("data")}):
