@@ -58,14 +58,10 @@ _KINDS = {
 }
 
 
-def open_lane(kind: str, block: int, lane: int, lanes: int) -> Iterator[Any]:  # noqa: ARG001
-    """Yields rows of numbers and a label, decoded from bytes as from a file, or blocks of `block` rows."""
+def open_lane(kind: str, lane: int, lanes: int) -> Iterator[Any]:  # noqa: ARG001
+    """Yields rows of numbers and a label, decoded from bytes as from a file."""
     rng, (size, dtype, encode, decode) = np.random.default_rng(lane), _KINDS[kind]
     encoded = [encode(rng.integers(0, 256, size).astype(dtype)) for _ in range(_POOL)]
-    if block:
-        joined = b"".join(encoded[:block])
-        while True:
-            yield {"x": np.frombuffer(joined, dtype).reshape(block, size), "label": np.full(block, lane, np.int32)}
     row = 0
     while True:
         bytes_of_row = encoded[row % _POOL]
@@ -74,10 +70,10 @@ def open_lane(kind: str, block: int, lane: int, lanes: int) -> Iterator[Any]:  #
         row += 1
 
 
-def generators(kind: str, block: int) -> Iterator[Any]:
+def generators(kind: str) -> Iterator[Any]:
     """The rows of a batch, one after the other."""
-    lanes = [open_lane(kind, block, lane, _LANES) for lane in range(_LANES)]
-    each = _BATCH // _LANES // max(1, block)
+    lanes = [open_lane(kind, lane, _LANES) for lane in range(_LANES)]
+    each = _BATCH // _LANES
     while True:
         for lane in lanes:
             for _ in islice(lane, each):
@@ -85,19 +81,18 @@ def generators(kind: str, block: int) -> Iterator[Any]:
         yield None
 
 
-def batches(kind: str, block: int) -> Iterator[Any]:
+def batches(kind: str) -> Iterator[Any]:
     """Placed batches of the rows."""
-    lanes = [open_lane(kind, block, lane, _LANES) for lane in range(_LANES)]
-    each = _BATCH // _LANES // max(1, block)
-    join = np.concatenate if block else np.stack
+    lanes = [open_lane(kind, lane, _LANES) for lane in range(_LANES)]
+    each = _BATCH // _LANES
     while True:
         rows = [row for lane in lanes for row in islice(lane, each)]
-        yield jax.device_put({name: join([row[name] for row in rows]) for name in ("x", "label")})
+        yield jax.device_put({name: np.stack([row[name] for row in rows]) for name in ("x", "label")})
 
 
-def stream(kind: str, block: int, workers: int | None) -> Iterator[Any]:
+def stream(kind: str, workers: int | None) -> Iterator[Any]:
     """Placed batches of loadax."""
-    data = from_stream(partial(open_lane, kind, block), lanes=_LANES, batched=bool(block))
+    data = from_stream(partial(open_lane, kind), lanes=_LANES)
     return iter(Dataloader(data, _BATCH, num_epochs=None, num_workers=workers))
 
 
@@ -122,40 +117,37 @@ def main() -> None:
     print(f"{'rows':>14} {'bytes':>6} | {'gener.':>6} {'batch.':>6} {'inline':>6} | {columns} | {columns}")
     for kind in args.only:
         rows = _KINDS[kind]
-        for block in (0,) if rows.decode else (0, 8):
-            make: dict[str, Callable[[], Any]] = {
-                "generators": partial(generators, kind, block),
-                "batches": partial(batches, kind, block),
-                "default": partial(stream, kind, block, None),
-                "inline": partial(stream, kind, block, 0),
-            }
-            measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
-            for _ in range(args.rounds):
-                for key, opened in make.items():
-                    given = opened()
-                    for _ in range(_WARM):
-                        next(given)
-                    measured[key].append(speed(given, args.seconds))
-                    given.close()
+        make: dict[str, Callable[[], Any]] = {
+            "generators": partial(generators, kind),
+            "batches": partial(batches, kind),
+            "default": partial(stream, kind, None),
+            "inline": partial(stream, kind, 0),
+        }
+        measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
+        for _ in range(args.rounds):
+            for key, opened in make.items():
+                given = opened()
+                for _ in range(_WARM):
+                    next(given)
+                measured[key].append(speed(given, args.seconds))
+                given.close()
 
-            def ratio(key: str, other: str, which: int, measured: Any = measured) -> float:
-                pairs = zip(measured[key], measured[other], strict=True)
-                return statistics.median(ours[which] / theirs[which] for ours, theirs in pairs)
+        def ratio(key: str, other: str, which: int, measured: Any = measured) -> float:
+            pairs = zip(measured[key], measured[other], strict=True)
+            return statistics.median(ours[which] / theirs[which] for ours, theirs in pairs)
 
-            ratios = [
-                " ".join(
-                    f"{ratio(key, other, which):>6.2f}"
-                    for key, which in (("default", 0), ("default", 1), ("inline", 1))
-                )
-                for other in ("generators", "batches")
-            ]
-            costs = " ".join(
-                f"{statistics.median(1e6 / cpu for _, cpu in measured[key]):>6.2f}"
-                for key in ("generators", "batches", "inline")
+        ratios = [
+            " ".join(
+                f"{ratio(key, other, which):>6.2f}" for key, which in (("default", 0), ("default", 1), ("inline", 1))
             )
-            title = kind + ", blocks" * bool(block)
-            row_bytes = rows.size * np.dtype(rows.dtype).itemsize + 4
-            print(f"{title:>14} {row_bytes:>6} | {costs} | {' | '.join(ratios)}", flush=True)
+            for other in ("generators", "batches")
+        ]
+        costs = " ".join(
+            f"{statistics.median(1e6 / cpu for _, cpu in measured[key]):>6.2f}"
+            for key in ("generators", "batches", "inline")
+        )
+        row_bytes = rows.size * np.dtype(rows.dtype).itemsize + 4
+        print(f"{kind:>14} {row_bytes:>6} | {costs} | {' | '.join(ratios)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -579,7 +579,7 @@ class Dataset:
             remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
             raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}")
         below = self.reader.traits
-        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, False, repr(self.source), below)
+        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, repr(self.source), below)
         verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
         return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
 

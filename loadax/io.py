@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag, optional_flag, path as checked_path, refuse_given, text
+from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
+from loadax.core.replacements import explain_arguments
 from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
@@ -703,9 +704,8 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
     return Dataset(dataset.source.when_called(thread_safe), dataset.order)
 
 
-def from_stream(
-    open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None, batched: bool = False
-) -> Dataset:
+@explain_arguments
+def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None) -> Dataset:
     """Reads a stream: rows that can only be iterated over, from a fixed number of lanes.
 
     Every step takes its rows from the lanes in turn, so batches depend on the lanes alone. A process whose rows of a
@@ -728,8 +728,6 @@ def from_stream(
             Best a divisor of the batch size, and a multiple of the number of processes.
         spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0, which
             the first run that opens this lane continues, so that a live generator loses no row.
-        batched: Whether lanes yield blocks of rows instead: trees of arrays with rows as first dimension, of any
-            lengths. Much faster for small rows.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -746,7 +744,7 @@ def from_stream(
     """
     from loadax.sources.libraries.streams import open_stream
 
-    return _stream(open_stream(open_lane, lanes, spec, flag("batched", batched)))
+    return _stream(open_stream(open_lane, lanes, spec))
 
 
 def _stream(source: Any) -> Dataset:

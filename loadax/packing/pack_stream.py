@@ -33,8 +33,6 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     stream = reader.source
     if not isinstance(stream, StreamSource):
         raise ArgumentError("pack() after mix() of streams would break its proportions; pack each part, then mix them")
-    if stream.batched:
-        raise ArgumentError("pack() of a stream with batched=True; yield documents one by one, without batched=True")
     refuse_batch_maps(reader)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
     found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options)
@@ -46,6 +44,6 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     rows = PackedRows(form, options, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
-    source = StreamSource(lanes, stream.lanes, rows.spec, False, stream.name, below)
+    source = StreamSource(lanes, stream.lanes, rows.spec, stream.name, below)
     described = ["pack", NEXT_ROW_VERSION, *options.described, *filling, *options.newer]
     return source, LaneVerb(f"pack({options.seq_len}, method={options.method!r})", described)

@@ -312,8 +312,6 @@ def test_refused_arguments_and_documents() -> None:
         host_steps(from_source(documents_of([3, 4, 4, 4, 5])).to_stream(2).pack(4, method="best_fit"), 2, 5)
     with pytest.raises(ArgumentError, match=r"map_batch .* needs rows of equal shape, but documents differ in length"):
         stream.map_batch(lambda batch: batch).pack(8)
-    with pytest.raises(ArgumentError, match="yield documents one by one, without batched=True"):
-        from_stream(lambda lane, lanes: [np.zeros((2, 3))], lanes=1, batched=True).pack(8)
     with pytest.raises(LeafError, match=r"row 0 is str .*; a document is an array of entries"):
         from_stream(lambda lane, lanes: ["text"], lanes=1).pack(8)
     with pytest.raises(SourceError, match="lane 0 of the stream has none; check what opens its lanes"):

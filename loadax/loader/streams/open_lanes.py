@@ -15,7 +15,7 @@ from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
 
 _MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
-_MOST_ITEMS = 128  # rows, or blocks of rows, that are stacked at once
+_MOST_ITEMS = 128  # rows that are stacked at once
 _MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
 
 
@@ -150,8 +150,6 @@ class OpenLanes:
         read = wanted if order is None else wanted[order]
         if order is not None or chosen is not None:
             out = None
-        if out is None and self.source.batched:
-            out = self.opened.empty(len(read))
         items, lost, ended = self._read_lanes(located, tickets, read, consumed, out)
         if len(lost):
             read = read.copy()
@@ -196,7 +194,7 @@ class OpenLanes:
             if span != end - first or lane.row != begin + span:
                 # Another process has the other rows. If the lane has ended, the last ones are missing.
                 wanted = turns[: np.searchsorted(turns, lane.row - shift)] - relative
-                items[before:] = self._choose(lane.number, begin, items[before:], wanted)
+                items[before:] = [items[before + place] for place in wanted.tolist()]
                 there = first + len(wanted)
                 if there < end:
                     ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"
@@ -215,28 +213,6 @@ class OpenLanes:
         """Writes items to the rows from `begin` to `end` of `out`."""
         if items and out is not None:
             self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
-
-    def _choose(self, number: int, row: int, got: list[Tree], places: Integers) -> list[Tree]:
-        """Some of the rows that a lane gave: another process has the others, or the lane has ended.
-
-        Args:
-            number: Number of the lane.
-            row: Row of the lane that the first one is.
-            got: What it gave.
-            places: Indices of the rows to choose, ascending, int64[n].
-        """
-        blocks = self.source.blocks
-        if blocks is None:
-            return [got[place] for place in places.tolist()]
-        chosen, begin = [], 0
-        for block in got:
-            leaves = blocks.leaves(block, f"lane {number}, block at row {row + begin}")
-            end = begin + len(leaves[0])
-            inside = places[(places >= begin) & (places < end)] - begin
-            if len(inside):
-                chosen.append(blocks.cut(leaves, inside))
-            begin = end
-        return chosen
 
     def _by_lane(self, wanted: Integers) -> tuple[_Layout, int]:
         """Sorts rows by lane, and opens their lanes; also returns what to add to the turns of the layout.

@@ -13,7 +13,7 @@ from loadax.sources.stream.source import StreamSource
 _LANES = 128
 
 
-def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool) -> StreamSource:
+def open_stream(open_lane: Any, lanes: int, spec: Any) -> StreamSource:
     """The stream of a user's function.
 
     Raises:
@@ -30,21 +30,21 @@ def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool) -> StreamS
     def open_epoch(lane: int, count: int, epoch: int) -> Any:
         return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)
 
-    return StreamSource(open_epoch, lanes, spec, batched, name_of(opened))
+    return StreamSource(open_epoch, lanes, spec, name_of(opened))
 
 
 def recognise_stream(data: Any) -> StreamSource | None:
     """The stream of a dataset of another library, or of a generator function. None for anything else."""
     if comes_from(data, "datasets", "IterableDataset"):
-        return StreamSource(_huggingface(data), data.num_shards, None, False, "a Hugging Face IterableDataset")
+        return StreamSource(_huggingface(data), data.num_shards, None, "a Hugging Face IterableDataset")
     if comes_from(data, "grain", "IterDataset"):
-        return StreamSource(_again(data), 1, None, False, "a Grain IterDataset")
+        return StreamSource(_again(data), 1, None, "a Grain IterDataset")
     if any(kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__):
-        return StreamSource(_again(data), 1, None, False, f"a torch {type(data).__name__}")
+        return StreamSource(_again(data), 1, None, f"a torch {type(data).__name__}")
     if inspect.isgeneratorfunction(data):
         if takes(data, 0) and not takes(data, 2):
-            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, False, name_of(data))  # noqa: ARG005
-        return open_stream(data, _LANES, None, False)
+            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, name_of(data))  # noqa: ARG005
+        return open_stream(data, _LANES, None)
     return None
 
 

@@ -12,16 +12,13 @@ from loadax.core.arguments import shown
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import LeafError, SourceError, StateError
-from loadax.protocols import Array, Tree
-from loadax.sources.stream.blocks import BlockSpec
+from loadax.protocols import Tree
 
 # Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
 OpenLane = Callable[[int, int, int], Any]
 
 # Share of a lane's time that asking it for its state may take. Resuming repeats the rows since the latest state.
 _STATE_SHARE = 0.05
-
-_END = object()
 
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 
@@ -54,7 +51,6 @@ class Lane:
         number: Number of the lane.
         lanes: Number of lanes.
         epochs: Number of times that the lane is opened. None: endless.
-        blocks: Spec of the blocks of rows that the lane yields. None: it yields rows.
         start: Where to begin.
     """
 
@@ -64,13 +60,11 @@ class Lane:
         number: int,
         lanes: int,
         epochs: int | None,
-        blocks: BlockSpec | None,
         start: LaneState,
     ):
         self._open_lane = open_lane
         self.number, self._name = number, f"lane {number}"
-        self._lanes, self._epochs, self._blocks = lanes, epochs, blocks
-        self._next = self._next_rows if blocks is None else self._next_block
+        self._lanes, self._epochs = lanes, epochs
         # Next row, counted over all epochs.
         self.row = start.row
         # Ticket of the piece that may read the lane.
@@ -79,8 +73,6 @@ class Lane:
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
-        # Leaves of a block, its length, and the rows taken from it.
-        self._block: tuple[list[Array], int, int] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False
@@ -97,7 +89,7 @@ class Lane:
         Args:
             row: First row.
             count: Number of rows.
-            items: Examples, or blocks of rows, which are not checked.
+            items: Examples, which are not checked.
 
         Raises:
             SourceError: If an epoch of the lane has no rows.
@@ -109,7 +101,7 @@ class Lane:
         while count and not self.ended:
             if self._iterator is None:
                 self._open(self.states[-1])
-            got = self._next(items, count)
+            got = self._next_rows(items, count)
             self.row += got
             count -= got
             if count and not got:
@@ -130,7 +122,7 @@ class Lane:
             oldest = max(oldest, self.states[0].row)
             del self.states[: max(index for index, state in enumerate(self.states) if state.row <= oldest)]
         self.stateless = self._methods is None and len(self.states) == 1
-        if self._methods is None or self._block is not None or perf_counter() < self._state_due:
+        if self._methods is None or perf_counter() < self._state_due:
             return
         began = perf_counter()
         state = self._own_state(self._methods[0])
@@ -142,7 +134,7 @@ class Lane:
     def close(self) -> None:
         """Drops the iterator, which may have files open. States remain."""
         self.ended = True
-        self._iterator = self._methods = self._block = None
+        self._iterator = self._methods = None
 
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
@@ -173,34 +165,6 @@ class Lane:
         if len(leaves) != len(copies) or any(map(_differ, leaves, copies)):
             what = f"{self._name} changed row {self.row} after it had yielded it"
             raise LeafError(f"{what}, so rows overwrite each other; yield new arrays for each row (a copy)")
-
-    def _next_block(self, rows: list[Tree], count: int) -> int:
-        """Like `_next_rows`, from blocks of rows: appends one part of a block."""
-        assert self._iterator is not None
-        assert self._blocks is not None
-        if self._block is None:
-            length, block = 0, None
-            while not length:  # blocks may be empty
-                try:
-                    block = next(self._iterator, _END)
-                except RAISED as error:
-                    self._blame(error, self.row)
-                    raise
-                if block is _END:
-                    return 0
-                length = self._blocks.length(block, self._block_name)
-            if length <= count:
-                rows.append(block)
-                return length
-            self._block = self._blocks.leaves(block, self._block_name()), length, 0
-        leaves, length, begin = self._block
-        end = min(length, begin + count)
-        rows.append(self._blocks.cut(leaves, slice(begin, end)))
-        self._block = (leaves, length, end) if end < length else None
-        return end - begin
-
-    def _block_name(self) -> str:
-        return f"{self._name}, block at row {self.row}"
 
     def _open(self, state: LaneState) -> None:
         """Opens the present epoch, at `state` if it is of this epoch, else at its first row."""

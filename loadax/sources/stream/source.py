@@ -9,11 +9,10 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
-from loadax.core.tree import Structure, flatten, map_leaves
-from loadax.errors import SourceError, StreamError
+from loadax.core.tree import Structure
+from loadax.errors import StreamError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, all_parts
-from loadax.sources.stream.blocks import BlockSpec
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
@@ -33,19 +32,16 @@ class StreamSource(BaseSource):
         open_lane: Opens a lane.
         lanes: Number of lanes.
         spec: Spec of a row. None: inferred.
-        batched: Whether lanes yield blocks of rows.
         name: Name of what opens the lanes, for messages.
         below: Traits of the data that the lanes read.
     """
 
-    def __init__(
-        self, open_lane: OpenLane, lanes: int, spec: Tree | None, batched: bool, name: str, below: Traits = _NOTHING
-    ):
-        self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
+    def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, name: str, below: Traits = _NOTHING):
+        self.open_lane, self.lanes = open_lane, lanes
         self._spec = None if spec is None else normalise_spec(spec, "spec")
         self.name = name
         self.traits = Traits(
-            reads_examples=not batched,
+            reads_examples=True,
             owns_memory=True,
             concurrent_reads=below.concurrent_reads,
             num_maps=below.num_maps,
@@ -84,7 +80,7 @@ class StreamSource(BaseSource):
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
         open_lane = self.open_lane if start.state is not None else self.open_again
-        return Lane(open_lane, number, self.lanes, epochs, self.blocks, start)
+        return Lane(open_lane, number, self.lanes, epochs, start)
 
     def open_again(self, number: int, lanes: int, epoch: int) -> Any:
         """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
@@ -94,24 +90,19 @@ class StreamSource(BaseSource):
         return self.open_lane(number, lanes, epoch)
 
     @cached_property
-    def blocks(self) -> BlockSpec | None:
-        """Spec of the blocks that lanes yield. None: they yield rows."""
-        return BlockSpec(self.row_spec) if self.batched else None
-
-    @cached_property
     def flat_spec(self) -> tuple[list[ArraySpec], Structure]:
         """Spec of a row, flattened."""
         return flatten_spec(self.row_spec)
 
     def leading_rows(self) -> Iterator[Any]:
-        """The rows, or blocks, of lane 0 in epoch 0. The next run that opens the lane gets them too."""
-        rows, items = open_rows(self.open_again, 0, self.lanes, 0), list[Any]()
+        """The rows of lane 0 in epoch 0. The next run that opens the lane gets them too."""
+        rows, read = open_rows(self.open_again, 0, self.lanes, 0), list[Any]()
         # What has states is opened again.
-        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(items, rows)]
-        for item in rows:
-            items.append(item)
+        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(read, rows)]
+        for row in rows:
+            read.append(row)
             self._opened = opened
-            yield item
+            yield row
 
     def _check_first(self, rows: Integers) -> None:
         if rows.tolist() != [0]:
@@ -120,17 +111,8 @@ class StreamSource(BaseSource):
     @cached_property
     def _first(self) -> Tree:
         """The first row of lane 0."""
-        for item in self.leading_rows():
-            if not self.batched:
-                return item
-            leaves = [np.asarray(leaf) for leaf in flatten(item)[0]]
-            if not all(leaf.ndim for leaf in leaves):
-                raise SourceError(
-                    "batched=True, but the first item of lane 0 has a leaf without dimensions; yield arrays with rows "
-                    "as first dimension, or leave out batched=True"
-                )
-            if all(map(len, leaves)):
-                return map_leaves(lambda leaf: np.asanyarray(leaf)[0], item)
+        for row in self.leading_rows():
+            return row
         raise no_rows("lane 0", self.lanes)
 
 
@@ -222,25 +204,19 @@ class OpenStream(BaseSource):
             super().read_into(rows, boxes, out)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
-        """Stacks examples, or joins blocks.
+        """Stacks examples.
 
         Args:
-            items: What lanes gave for these rows.
+            items: The examples.
             rows: Numbers of the rows, int64[n].
             out: An array for each leaf, with n rows.
 
         Raises:
             LeafError: When one of them differs from the spec; names it.
         """
-        blocks, lanes = self._stream.blocks, self._stream.lanes
-        if blocks is None:
-            stack_into(items, *self._stream.flat_spec, _row_names(rows, lanes, "{row} of lane {lane}"), out)
-        else:
-            blocks.join(items, _row_names(rows, lanes, "lane {lane}, block at row {row}"), out)
+        stack_into(items, *self._stream.flat_spec, _row_names(rows, self._stream.lanes), out)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        if self._stream.batched:
-            return super().read_examples(visits)
         found = self._find(visits.rows)
         if found is None:
             return self._stream.read_examples(visits)
@@ -248,7 +224,7 @@ class OpenStream(BaseSource):
         if piece.items is None:
             return super().read_examples(visits)
         items = piece.items if places is None else [piece.items[place] for place in places.tolist()]
-        return own_all(items, _row_names(visits.rows, self._stream.lanes, "{row} of lane {lane}"))
+        return own_all(items, _row_names(visits.rows, self._stream.lanes))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
         """The piece that has these rows, and their indices in it (None: all, in order). None if no piece has them."""
@@ -263,10 +239,10 @@ class OpenStream(BaseSource):
         return None
 
 
-def _row_names(rows: Integers, lanes: int, text: str) -> RowNames:
+def _row_names(rows: Integers, lanes: int) -> RowNames:
     def name(index: int) -> str:
         row, lane = divmod(int(rows[index]), lanes)
-        return text.format(row=row, lane=lane)
+        return f"{row} of lane {lane}"
 
     return RowNames(len(rows), name)
 

@@ -86,11 +86,10 @@ def test_pieces_that_share_a_lane_are_read_at_the_same_time(monkeypatch: pytest.
         assert len(next(batches)["x"]) == batch_size
 
 
-@pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 @pytest.mark.parametrize("batch_size", [5, 12, 32])
 def test_a_lane_is_read_by_one_thread_at_a_time_and_in_order(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int, remainder: str, batched: bool
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, remainder: str
 ) -> None:
     numbers = random.Random(batch_size)
     lengths = [numbers.randrange(20, 60) for _ in range(5)]
@@ -102,15 +101,14 @@ def test_a_lane_is_read_by_one_thread_at_a_time_and_in_order(
             read_now.add(lane)
             time.sleep(numbers.random() * 0.0005)
             read_now.remove(lane)
-            value = np.int32(row_of(lane, row))
-            yield {"x": np.full(1, value) if batched else value}
+            yield {"x": np.int32(row_of(lane, row))}
 
     def pieces(*_: Any) -> list[tuple[int, int]]:
         bounds = sorted({0, batch_size, *(numbers.randrange(1, batch_size) for _ in range(3))})
         return list(pairwise(bounds))
 
     monkeypatch.setattr(PieceSizes, "pieces", pieces)
-    data = from_stream(lane_of, lanes=5, batched=batched, spec={"x": np.int32(0)})
+    data = from_stream(lane_of, lanes=5, spec={"x": np.int32(0)})
     options: Any = {"remainder": remainder, "num_workers": 4}
     with Dataloader(data, batch_size, shard_index=0, shard_count=1, **options).host_batches() as batches:
         steps = [
