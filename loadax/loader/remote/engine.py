@@ -80,14 +80,9 @@ class TaskEngine:
         """Whether `close` was called."""
         return self._over.is_set()
 
-    @contextmanager
-    def piece(self) -> Iterator[Answers]:
+    def piece(self) -> Answers:
         """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
-        answers = Answers(next(self._numbers))
-        try:
-            yield answers
-        finally:
-            self.give_up(answers)
+        return Answers(next(self._numbers))
 
     @contextmanager
     def here(self, answers: Answers) -> Iterator[None]:

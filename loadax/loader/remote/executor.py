@@ -115,10 +115,12 @@ class _RemoteJob:
             ArgumentError: If workers can't import loadax, or have another version.
             Exception: Whatever the source or a map raised.
         """
+        answers = self._executor.tasks.piece()
         try:
-            with self._executor.mark("loadax.remote"), self._executor.tasks.piece() as answers:
+            with self._executor.mark("loadax.remote"):
                 return self._run(piece, answers)
         finally:
+            self._executor.tasks.give_up(answers)
             self._executor.serving.pop(get_ident(), None)
 
     def _run(self, piece: Piece, answers: Answers) -> Timing:
