@@ -85,7 +85,7 @@ def run(text: str, folder: Path, name: str = "page.md") -> subprocess.CompletedP
     script = folder / name
     lines, printed = parse(text)
     for number in printed:  # on the line of the opening fence, so that all others keep their numbers
-        lines[number] = f"print('@{number}')"
+        lines[number] = f"__name__ == '__main__' and print('@{number}')"  # not in processes that import the page
     script.write_text("\n".join(lines).rstrip() + "\n")
     work = folder / "work"
     work.mkdir()
