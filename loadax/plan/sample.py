@@ -43,8 +43,11 @@ class Sampled(VerbOrder):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         # To random maps every draw is an epoch of its own, or all draws of a row would be augmented alike.
-        drawn = np.searchsorted(self.ends, self._points(epochs, positions), side="right")  # the parent's positions
-        return self.parent.visits(epochs * self.size + positions, drawn)
+        return self.parent.visits(epochs * self.size + positions, self._drawn(epochs, positions))
+
+    def _drawn(self, epochs: Integers, positions: Integers) -> Integers:
+        """The parent's position that each position draws."""
+        return np.searchsorted(self.ends, self._points(epochs, positions), side="right")
 
     def _points(self, epochs: Any, positions: Integers) -> Integers:
         """Points of the range of all weights, of which each position of the parent has as many as its weight is."""
