@@ -1,7 +1,7 @@
 """Worker processes: what they are, what becomes of errors and deaths, and that none of them stays."""
 
-import gc
 import functools
+import gc
 import importlib
 import os
 import re
