@@ -166,7 +166,7 @@ class TestDataThatIsRead:
                 "source": repr(dataset.source),
                 "loader": repr(loader),
                 "explain": f"{loader.explain()} {loader.explain()!r} {loader.explain().to_dict()}",
-                "trace": f"{loader.trace(0)!r} {loader.trace(0).to_dicts()}",
+                "trace": f"{loader.trace(0)!r} {[record.to_dict() for record in loader.trace(0)]}",
                 "state": f"{loader.explain().to_dict()}",
                 "report": str(dataset.describe()),
             }

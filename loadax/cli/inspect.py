@@ -1,7 +1,7 @@
-"""`loadax inspect`: show the leaves of a dataset, and the cost of shuffling it.
+"""`loadax inspect`: show the leaves of a dataset.
 
-Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, and the cost of reading rows in
-random order. Reads metadata only. Of any other data it shows rows, files, the leaves of a row, and chunks.
+Shows the arrays of a zarr store from any writer: shapes, chunks, shards and compression. Reads metadata only. Of any
+other data it shows rows, files, the leaves of a row, chunks, and the Python code that opens it.
 
 example:
   loadax inspect train.zarr
@@ -15,7 +15,6 @@ import argparse
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from loadax.cli.options import add_command
 from loadax.cli.source import Opener, add_source_options, find_opener
 from loadax.core.formatting import count_text, size_text, some, table
 from loadax.core.spec import flatten_spec
-from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
@@ -69,13 +67,6 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         yield "\n" + table(_HEADER, [_line(name, stored) for name in arrays])
     for name, error in stored.absent.items():
         yield f"\narray {name!r} is missing: {error}\n"
-    rows = {name: array for name, array in arrays.items() if array.rank and array.size}
-    if rows and stored.partial is None:
-        length = rows[max(rows, key=stored.raw_bytes)].shape[0]
-        together = sorted(name for name, array in rows.items() if array.shape[0] == length or stored.ragged)
-        all_of_it = wanted is None and len(together) == len(rows)
-        whole = Opener(opener.function, stored.location, {} if all_of_it else {"variables": together})
-        yield from shuffle_lines(whole.code, whole.open())
 
 
 def _kind(arrays: Mapping[str, ts.TensorStore], ragged: Sequence[str]) -> str:
@@ -156,34 +147,9 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
     yield f"{redact(repr(source))}\n"
     if source.spec is None or source.rows_probed or (is_folder and source.traits.reads_examples):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
-    yield from shuffle_lines(opener.code, dataset)
-
-
-def shuffle_lines(code: str, dataset: Dataset) -> Iterator[str]:
-    """Cost of reading rows in random order, and the code that reads them well, according to `Dataset.shuffle`."""
-    source, starts = dataset.source, chunk_starts(dataset.source)
-    yield "\ncost of shuffling\n"
-    if starts is None:  # true also of memory-mapped chunks, which are not decoded
-        yield f"  .shuffle(0): decodes only the rows that it returns\n  {code}.shuffle(0)\n"
-        return
-    sizes = np.diff(np.asarray(starts), append=len(source))
-    rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else count_text(int(sizes[0]), "row")
-    yield f"  {count_text(len(starts), 'chunk')} of {rows}, each decoded whole\n"
-    with warnings.catch_warnings(record=True) as costly:
-        warnings.simplefilter("always")
-        dataset.shuffle(0)
-    if not costly:
-        fit = source.traits.kept_chunks >= len(starts)
-        why = "all chunks fit in memory, so each is decoded once" if fit else "its chunks are small, so this is cheap"
-        yield f"  .shuffle(0): {why}\n  {code}.shuffle(0)\n"
-        return
-    shuffle = dataset.shuffle(0, block="chunks").order.shuffle
-    assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
-    blocks = shuffle.blocks
-    open_rows = min(blocks.lanes * blocks.window * blocks.rows, len(source))
-    row_bytes = sum(spec.nbytes for spec in flatten_spec(dataset.spec)[0] if not spec.dtype.hasobject)
-    yield "  .shuffle(0): decodes a chunk for each row that it returns\n"
-    yield f'  .shuffle(0, block="chunks"): decodes each once; keeps {count_text(open_rows, "row")} open '
-    yield f"({size_text(open_rows * row_bytes)} of numbers), over all hosts\n"
-    yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})\n"
-    yield f'  {code}.shuffle(0, block="chunks")\n'
+    starts = chunk_starts(source)
+    if starts is not None:  # not of memory-mapped chunks, which are not decoded
+        sizes = np.diff(np.asarray(starts), append=len(source))
+        rows_text = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes[0]:,} rows"
+        yield f"{count_text(len(starts), 'chunk')} of {rows_text}, each decoded whole\n"
+    yield f"\n{opener.code}\n"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.formatting import with_article
-from loadax.core.tree import Structure, flatten, map_values, too_deep
+from loadax.core.tree import Structure, flatten, map_values, refuse_node, too_deep
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Array, ArraySpec, Columns, Tree
 
@@ -206,9 +206,10 @@ def as_array(leaf: Any, name: object) -> Array:
         name: Name of the leaf for errors, as `str` gives it.
 
     Raises:
-        LeafError: When NumPy can't convert it, or it has masked entries.
+        LeafError: When NumPy can't convert it, it has masked entries, or it is a pytree to JAX alone.
     """
     leaf = unmasked(leaf, name)
+    refuse_node(leaf, name)
     try:
         array = np.asarray(leaf)
     except Exception as error:

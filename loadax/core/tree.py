@@ -1,9 +1,9 @@
 """Flattens pytrees in JAX's leaf order, without importing JAX.
 
 Containers are dicts and other mappings (keys sorted, as in JAX; an OrderedDict keeps its order), lists, tuples,
-namedtuples and dataclasses (data fields in order); None is a container without leaves. If JAX is loaded, so is every
-class that is registered with it as a pytree. Everything else is a leaf. A mapping of a class that JAX does not know is
-taken for a dict, since JAX would find no leaves in it.
+namedtuples and dataclasses (data fields in order); None is a container without leaves. Everything else is a leaf, also
+an object of a class that only JAX can take apart, which `as_array` refuses. A mapping of a class that JAX does not know
+is taken for a dict, since JAX would find no leaves in it.
 
 Static fields are part of the structure. If JAX is loaded and knows the class, its registry lists them; otherwise the
 metadata of the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A structure that is
@@ -17,12 +17,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, LeafError
 
 # Common types of leaves, for the fast path.
@@ -78,15 +78,10 @@ class Structure:
     kind: Any  # None: a leaf
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
-    # Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name "".
+    # Static fields by name.
     static: tuple[tuple[str, Static], ...] = ()
 
     def __reduce__(self) -> Any:
-        # A treedef of JAX can't be unpickled where its class is not registered, such as in a worker process.
-        known = getattr(sys.modules.get("jax._src.tree_util"), "_registry", {}).get(self.kind)
-        if self._of_jax and known is not None:
-            register, static = _jax_trees().register_pytree_with_keys, self.static[0][1].value.node_data()[1]
-            return _registered, (self.kind, self.keys, self.children, static, register, known.to_iter, known.from_iter)
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
@@ -106,15 +101,8 @@ class Structure:
         return [f"{key}.{name}" if name else str(key) for key, child in pairs for name in child.names]
 
     def _name(self, key: Any) -> str:
-        if self._of_jax:
-            return str(key)
         attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
         return f".{key}" if attribute else f"[{key!r}]"
-
-    @property
-    def _of_jax(self) -> bool:
-        """Whether only JAX can rebuild this container."""
-        return bool(self.static) and not self.static[0][0]
 
     def static_difference(self, other: "Structure", path: str = "") -> str | None:
         """Text about the first static field that differs in `other`; None if the containers differ, or nothing."""
@@ -122,8 +110,7 @@ class Structure:
             return None
         for (name, own), (_, theirs) in zip(self.static, other.static, strict=False):
             if own != theirs:
-                field = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
-                return f"{field} is {theirs!r}, expected {own!r}"
+                return f"static field {path}.{name} is {theirs!r}, expected {own!r}"
         pairs = zip(self.keys, self.children, other.children, strict=True)
         differences = (own.static_difference(theirs, path + self._name(key)) for key, own, theirs in pairs)
         return next((difference for difference in differences if difference is not None), None)
@@ -167,8 +154,6 @@ class Structure:
     def _container(self, values: list[Any]) -> Any:
         if self.kind is type(None):
             return None
-        if self._of_jax:
-            return self.static[0][1].value.unflatten(values)
         items = zip(self.keys, values, strict=True)
         if self.kind is defaultdict:
             return defaultdict(None, items)
@@ -188,24 +173,11 @@ def _arrived(
 ) -> Structure:
     """Unpickles a structure, and registers which fields of its class are static."""
     structure = Structure(kind, keys, children, static)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not structure._of_jax:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         _REGISTERED[kind] = _Fields(keys, tuple(name for name, _ in static))
     elif isinstance(kind, type) and issubclass(kind, Mapping):
         _MAPPINGS.add(kind)
     return structure
-
-
-def _registered(kind: Any, keys: Any, children: Any, static: Any, register: Any, take_apart: Any, build: Any) -> Any:
-    """Unpickles a structure that only JAX can rebuild, and registers its class with JAX if it is not registered."""
-
-    def with_keys(tree: Any) -> tuple[Any, Any]:
-        values, rest = take_apart(tree)
-        return tuple(zip_longest(keys, values)), rest
-
-    tree = build(static, [0] * len(keys))
-    if not jax_knows(tree):
-        register(kind, with_keys, build, take_apart)
-    return Structure(kind, keys, children, _parts_by_jax(tree).static)
 
 
 def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
@@ -256,7 +228,7 @@ def _children_of_class(tree: Any) -> _Parts | None:
         return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
     if isinstance(tree, Mapping):
         return _children_of_mapping(tree)
-    return _parts_by_jax(tree) if jax_knows(tree) else None
+    return None
 
 
 def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
@@ -287,23 +259,12 @@ def _fields_of(tree: Any) -> _Fields | None:
         nodes = [field for field in fields if field.metadata.get("pytree_node", True)]
         data = [field.name for field in nodes if not field.metadata.get("static", False)]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
-    data = [getattr(key, "name", "") for key in _one_level(tree)[0]]
+    entries = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    data = [getattr(path[0], "name", "") for path, _ in entries]
     if not set(data) <= set(names):
         return None
     _REGISTERED[kind] = _Fields(tuple(data), tuple(name for name in names if name not in data))
     return _REGISTERED[kind]
-
-
-def _parts_by_jax(tree: Any) -> _Parts:
-    keys, values = _one_level(tree)
-    structure = _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree)
-    return _Parts(type(tree), tuple(map(str, keys)), values, (("", Static(structure)),))
-
-
-def _one_level(tree: Any) -> tuple[list[Any], list[Any]]:
-    """JAX's keys and the values of a container that JAX knows."""
-    entries = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
-    return [path[0] for path, _ in entries], [value for _, value in entries]
 
 
 def _jax_trees() -> Any:
@@ -315,6 +276,19 @@ def jax_knows(tree: Any) -> bool:
     """Whether JAX is loaded, and the object's class is registered with it."""
     registry = getattr(_jax_trees(), "default_registry", None)
     return registry is not None and registry.flatten_one_level(tree) is not None
+
+
+def refuse_node(leaf: Any, name: object) -> None:
+    """Refuses a leaf that is a pytree to JAX, but not to `flatten`.
+
+    Raises:
+        LeafError: When it is one; `name` names the leaf.
+    """
+    if type(leaf) not in _LEAVES and _children(leaf) is None and jax_knows(leaf):
+        raise LeafError(
+            f"{name} is {with_article(type(leaf).__qualname__)}, a class that only JAX can take apart; return a dict, "
+            "or a dataclass known to jax.tree_util.register_dataclass, and make the object from it in the training step"
+        )
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:

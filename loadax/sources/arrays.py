@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.arguments import shown
 from loadax.core.formatting import type_text
 from loadax.core.spec import unmasked
-from loadax.core.tree import flatten
+from loadax.core.tree import flatten, refuse_node
 from loadax.errors import SourceError
 from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
@@ -28,6 +28,7 @@ class ArraySource(BaseSource):
 
     Raises:
         SourceError: When there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
+        LeafError: When a leaf is a pytree to JAX alone.
     """
 
     spec: Tree = None
@@ -112,6 +113,7 @@ def _as_array(leaf: Any, path: str) -> Array:
     if is_column(leaf):
         return column_array(leaf, name)
     if not is_array(leaf):
+        refuse_node(leaf, name)
         if hasattr(leaf, "__array__"):
             raise SourceError(
                 f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "

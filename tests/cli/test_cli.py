@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import zarr
 from PIL import Image
@@ -186,10 +187,6 @@ def test_inspect_store_of_loadax(tmp_path: Path, command: Command, monkeypatch: 
         f"{image}\n"
         "label  5000                int64  500 rows (3.9 KiB)  2,500 rows (20 KiB)  zstd crc32c  yes       39 KiB  "
         f"{label}\n"
-        "\n"
-        "cost of shuffling\n"
-        "  .shuffle(0): decodes only the rows that it returns\n"
-        "  loadax.from_zarr('s').shuffle(0)\n"
     )
 
 
@@ -198,38 +195,14 @@ def test_inspect_store_of_zarr_python(fields: Path, command: Command) -> None:
     assert lines[0] == f"{fields}: zarr group, 3 arrays of 32 or 100 rows"
     assert lines[1].startswith("manifest: none (no loadax.json): written by another program")
     assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
-    assert lines[8:] == [
-        "cost of shuffling",
-        "  5 chunks of 20 rows, each decoded whole",
-        "  .shuffle(0): decodes a chunk for each row that it returns",
-        '  .shuffle(0, block="chunks"): decodes each once; keeps 100 rows open (400 KiB of numbers), over all hosts',
-        "    (5 lanes x 4 blocks of 20 rows)",
-        f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(0, block="chunks")""",
-    ]
+    assert len(lines) == 7
 
 
-@pytest.mark.parametrize(
-    ("shape", "chunks", "compressors", "expected"),
-    [
-        (
-            (100_000, 100),
-            (50, 100),
-            "auto",
-            ["25,600 rows open (9.8 MiB of numbers)", "(128 lanes x 4 blocks of 50 rows)"],
-        ),
-        ((1000, 10), (50, 5), None, ["(itself)  1000 x 10  float32  50 x 5 (1000 B)  none   none", "so this is cheap"]),
-        ((1000, 500), (50, 500), None, ["  .shuffle(0): decodes only the rows that it returns"]),
-    ],
-    ids=["many chunks", "small chunks", "mapped chunks"],
-)
-def test_inspect_shows_cost_of_layout(
-    shape: Any, chunks: Any, compressors: Any, expected: list[str], tmp_path: Path, command: Command
-) -> None:
-    zarr.create_array(tmp_path / "a", shape=shape, chunks=chunks, dtype="f4", compressors=compressors)
+def test_inspect_shows_chunks_and_shape_of_an_array(tmp_path: Path, command: Command) -> None:
+    zarr.create_array(tmp_path / "a", shape=(1000, 10), chunks=(50, 5), dtype="f4", compressors=None)
     out = command("inspect", tmp_path / "a").out
-    assert out.startswith(f"{tmp_path}/a: zarr3 array of {shape[0]:,} rows\n")
-    assert all(text in out for text in expected), out
-    assert ('block="chunks"' in out) == ("rows open" in expected[0])
+    assert out.startswith(f"{tmp_path}/a: zarr3 array of 1,000 rows\n")
+    assert "(itself)  1000 x 10  float32  50 x 5 (1000 B)  none   none" in out
 
 
 def test_inspect_and_verify_unfinished_store(tmp_path: Path, command: Command) -> None:
@@ -245,7 +218,6 @@ def test_inspect_and_verify_unfinished_store(tmp_path: Path, command: Command) -
     half = command("verify", tmp_path / "s")
     assert half.code == 2
     assert "the store is unfinished (loadax.json is missing); resume with `loadax convert … --resume`" in half.err
-    assert "shuffle" not in out
 
 
 def test_inspect_single_values(tmp_path: Path, command: Command) -> None:
@@ -268,13 +240,14 @@ def test_inspect_missing_store(tmp_path: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "loadax.from_npy('x.npy').shuffle(0)"]),
+        (["x.npy"], ["x.npy: 6 rows in 1 file", "(itself)  2      float64", "\nloadax.from_npy('x.npy')\n"]),
         (
             ["x.bin", "--seq-len", 3, "--dtype", "uint16"],
-            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16').shuffle(0)"],
+            ["8 rows in 1 file", "loadax.from_tokens('x.bin', seq_len=3, dtype='uint16')\n"],
         ),
-        (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos').shuffle(0)"]),
-        (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "made.numbers().shuffle(0)"]),
+        (["photos"], ["2 rows", "7 x 9 x 3", "uint8", "loadax.from_images('photos')\n"]),
+        (["made:numbers"], ["made:numbers: 5 rows", "(itself)  a single value  int64", "\nmade.numbers()\n"]),
+        (["x.parquet"], ["x.parquet: 25 rows in 1 file", "3 chunks of 5 to 10 rows, each decoded whole\n"]),
     ],
 )
 def test_inspect_what_is_not_a_store(
@@ -283,6 +256,7 @@ def test_inspect_what_is_not_a_store(
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.zeros((6, 2)))
     np.arange(25, dtype=np.uint16).tofile("x.bin")
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(25)}), "x.parquet", row_group_size=10)
     Path("photos").mkdir()
     for name in ("a", "b"):
         Image.new("RGB", (9, 7), "teal").save(f"photos/{name}.png")

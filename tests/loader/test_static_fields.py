@@ -62,7 +62,16 @@ class Custom:
         return cls(children[0], k)
 
 
-KINDS = [OfFlax, Registered, OfEquinox, WithInit, Custom]
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class CustomFields(Custom):
+    """Flattens itself, although it is a dataclass."""
+
+    x: Any
+    k: int
+
+
+KINDS = [OfFlax, Registered, OfEquinox, WithInit]
 
 
 def rows(kind: Any, count: int = 8, k: Any = 7) -> list[Any]:
@@ -85,9 +94,9 @@ def test_a_static_field_is_a_constant_of_the_jitted_step(kind: Any) -> None:
 
 @pytest.mark.processes
 def test_so_is_that_of_each_class_from_a_worker_process() -> None:
-    examples = [dict(zip("abcde", each, strict=True)) for each in zip(*map(rows, KINDS), strict=True)]
+    examples = [dict(zip("abcd", each, strict=True)) for each in zip(*map(rows, KINDS), strict=True)]
     (batch,) = loadax.Dataloader(loadax.from_source(examples), 8, worker_type="process", num_workers=1)
-    for name, kind in zip("abcde", KINDS, strict=True):
+    for name, kind in zip("abcd", KINDS, strict=True):
         check_batch(batch[name], kind)
 
 
@@ -144,9 +153,40 @@ def test_rows_that_differ_in_it_are_an_error_that_names_it(kind: Any) -> None:
         data.read([5])
 
 
-def test_rows_that_differ_in_what_only_jax_knows() -> None:
-    with pytest.raises(LeafError, match=r"row 4: the static part of the tree is .*8.*, expected .*7"):
-        loadax.Dataloader(loadax.from_source(rows(Custom, 4) + rows(Custom, 4, k=8)), 8)[0]
+ONLY_JAX = (
+    "a class that only JAX can take apart; return a dict, or a dataclass known to jax.tree_util.register_dataclass"
+)
+
+
+@pytest.mark.parametrize("kind", [Custom, CustomFields])
+def test_classes_that_flatten_themselves_are_refused(kind: Any) -> None:
+    plain = loadax.from_arrays({"x": np.ones(8, np.int32)})
+    ways: dict[str, Any] = {
+        "of the example": lambda: loadax.from_source(rows(kind)),
+        r"\['a'\]": lambda: loadax.from_source([{"a": row} for row in rows(kind)]),
+        "leaf of the example": lambda: plain.map(lambda row: kind(x=row["x"], k=7)),
+        "leaf of the batch": lambda: plain.map_batch(lambda batch: kind(x=batch["x"], k=7)),
+        "leaf given": lambda: loadax.as_dataset(kind(x=np.ones(8, np.int32), k=7)),
+    }
+    for name, data in ways.items():
+        with pytest.raises(LeafError, match=f"{name}.* is a {kind.__name__}, {ONLY_JAX}"):
+            loadax.Dataloader(data(), 8)[0]
+    with pytest.raises(LeafError, match=f"device_map .*of the result is a {kind.__name__}, {ONLY_JAX}"):
+        loadax.Dataloader(plain, 8, device_map=lambda row: kind(x=row["x"], k=7))[0]
+
+
+@pytest.mark.parametrize("make", [dict, Registered])
+def test_such_a_class_is_read_by_maps_and_made_in_the_step(make: Any) -> None:
+    """As its error says."""
+    data = loadax.from_source(rows(Custom)).map(lambda row: {"example": make(x=row.x * 2, k=row.k)})
+    (batch,) = loadax.Dataloader(data, 8)
+
+    def step(example: Any) -> Any:
+        fields = example if isinstance(example, dict) else vars(example)
+        return Custom(**fields)
+
+    made = jax.jit(step)(batch["example"])
+    assert (type(made), int(made.x.sum())) == (Custom, 16)
 
 
 def test_a_static_array_is_compared_by_value() -> None:

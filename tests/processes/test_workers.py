@@ -1,5 +1,6 @@
 """Worker processes: what they are, what becomes of errors and deaths, and that none of them stays."""
 
+import functools
 import gc
 import importlib
 import os
@@ -262,9 +263,18 @@ def locked() -> Any:
     return from_arrays(np.arange(64)).map(guarded)
 
 
+def dispatched() -> Any:
+    @functools.singledispatch
+    def times(value: Any) -> Any:
+        return value * 5
+
+    return from_arrays(np.arange(64)).map(times)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (dispatched, r"map .*times .*can't be sent .*; make it picklable: .*; or use worker_type='thread'"),
         (
             lambda: from_source(maps.Unwilling(64)),
             (

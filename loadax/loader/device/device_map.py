@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from loadax.core.arguments import flag, function
 from loadax.core.casting import leaf_name
 from loadax.core.formatting import name_of, type_text
-from loadax.core.tree import Structure, flatten
+from loadax.core.tree import Structure, flatten, refuse_node
 from loadax.errors import LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import ADDED_BY
@@ -288,6 +288,7 @@ class _Example:
             raise LeafError(f"{self._name} returned {result!r}, which has no leaves; return an example")
         arrays = []
         for value, path in zip(values, self.result.paths, strict=True):
+            refuse_node(value, f"{self._name}: {leaf_name(path)} of the result")
             try:
                 array = jnp.asarray(value)
             except TypeError:

@@ -96,10 +96,6 @@ class Trace:
             )
         return self._record(int(indices[0]))
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """All records as JSON-serialisable dicts."""
-        return [record.to_dict() for record in self]
-
     def __repr__(self) -> str:
         named = any(self.datasets)
         lines = []

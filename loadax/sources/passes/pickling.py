@@ -2,7 +2,7 @@
 
 Functions of `__main__` and of notebooks, lambdas and closures are pickled by value (cloudpickle), others by name.
 Memory-mapped arrays are mapped again by the worker. All other large arrays are apart from the message, so that workers
-can map one copy of them. Caches, dispatchers and open files, which cloudpickle refuses, are made again.
+can map one copy of them. Caches and open files, which cloudpickle refuses, are made again.
 """
 
 import bisect
@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any, TypeAlias, final
 
 import cloudpickle
@@ -114,7 +114,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
                 value = {"default": obj.get()}
             return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
         reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
-        return reduced_function(obj, super().reducer_override(obj)) if reduced is None else reduced
+        return super().reducer_override(obj) if reduced is None else reduced
 
     def _array(self, array: NDArray[Any]) -> Any:
         """What pickles an array; None: what NumPy says."""
@@ -302,14 +302,6 @@ def reduced_cache(function: Any) -> Any:
     return _cached, (function.__wrapped__, *function.cache_parameters().values())
 
 
-def reduced_function(function: Any, reduced: Any) -> Any:
-    """What pickles a function: for one of `functools.singledispatch` that is sent by value, it is made again."""
-    if reduced is NotImplemented or not isinstance(getattr(function, "registry", None), MappingProxyType):
-        return reduced
-    # The functions that are registered may refer to it.
-    return functools.singledispatch, (function.__wrapped__,), dict(function.registry), None, None, _register
-
-
 def reduced_file(file: Any) -> Any:
     """A file that is read: to be opened again at its path, if that is still the same file."""
     with contextlib.suppress(OSError, TypeError, ValueError):
@@ -322,11 +314,6 @@ def reduced_file(file: Any) -> Any:
 
 def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Callable[..., Any]:
     return functools.lru_cache(most, typed)(function)
-
-
-def _register(function: Any, registered: dict[type, Callable[..., Any]]) -> None:
-    for kind, implementation in registered.items():
-        function.register(kind, implementation)
 
 
 def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> Any:

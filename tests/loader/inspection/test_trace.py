@@ -115,7 +115,7 @@ def test_trace_as_table_and_json(tmp_path: Path) -> None:
     assert lines[12:] == ["… and 6 more"]
     where = [{"file": f"{tmp_path}/a.npy", "first": 128, "last": 135, "part": ""}]
     first = {"position": 0, "dataset": "web", "row": 0, "epoch": 0, "id": 0, "where": where, "documents": None}
-    assert json.loads(json.dumps(trace.to_dicts()))[0] == first
+    assert json.loads(json.dumps(trace[0].to_dict())) == first
     both = from_npy({"a": tmp_path / "a.npy", "b": tmp_path / "b.npy"})
     assert repr(loader_of(both, 4).trace(0)).splitlines()[2].endswith("a.npy bytes 128 to 135 ['a'] and 1 more")
 
