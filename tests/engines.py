@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -30,7 +31,18 @@ WORKERS = 2
 def engine_maker(text: str) -> Callable[[], Executor]:
     """A function that makes the executor which a text names."""
     kind, _, count = text.partition(":")
+    if kind == "dask":
+        return partial(_dask, count)
     return partial(_executorlib, int(count)) if kind == "executorlib" else executor_maker(text)
+
+
+def _dask(address: str) -> Executor:
+    from distributed import Client
+
+    client = Client(address, timeout=10)
+    executor: Executor = client.get_executor(pure=False)
+    weakref.finalize(executor, client.close)  # else it tries for ever to reach a scheduler that has ended
+    return executor
 
 
 def _executorlib(count: int) -> Executor:

@@ -15,7 +15,7 @@ examples:
   loadax index datasets:corpus --pack 2048 --out lengths
       the lengths of all documents, and the plan of pack(2048, index="lengths"); other plans need no second pass
   loadax index datasets:corpus --pack 2048 --out lengths --executor processes:8
-      by 8 processes; on a cluster: dask:tcp://host:8786
+      by 8 processes; on a cluster: cluster:pool, where cluster.py has a function pool() that makes an executor
   loadax index "train-*.tar" --records --out records
       where each record is; in the run: loadax.from_webdataset("train-*.tar", index="records")
 

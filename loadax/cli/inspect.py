@@ -67,6 +67,7 @@ def _store_lines(opener: Opener) -> Iterator[str]:
         yield "\n" + table(_HEADER, [_line(name, stored) for name in arrays])
     for name, error in stored.absent.items():
         yield f"\narray {name!r} is missing: {error}\n"
+    yield f"\n{opener.code}\n"
 
 
 def _kind(arrays: Mapping[str, ts.TensorStore], ragged: Sequence[str]) -> str:

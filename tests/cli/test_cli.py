@@ -187,6 +187,8 @@ def test_inspect_store_of_loadax(tmp_path: Path, command: Command, monkeypatch: 
         f"{image}\n"
         "label  5000                int64  500 rows (3.9 KiB)  2,500 rows (20 KiB)  zstd crc32c  yes       39 KiB  "
         f"{label}\n"
+        "\n"
+        "loadax.from_zarr('s')\n"
     )
 
 
@@ -195,7 +197,7 @@ def test_inspect_store_of_zarr_python(fields: Path, command: Command) -> None:
     assert lines[0] == f"{fields}: zarr group, 3 arrays of 32 or 100 rows"
     assert lines[1].startswith("manifest: none (no loadax.json): written by another program")
     assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
-    assert len(lines) == 7
+    assert lines[7:] == ["", f"loadax.from_zarr('{fields}')"]
 
 
 def test_inspect_shows_chunks_and_shape_of_an_array(tmp_path: Path, command: Command) -> None:

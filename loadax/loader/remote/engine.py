@@ -48,6 +48,9 @@ class TaskEngine:
     Args:
         engine: The executor, or what makes one.
         first: Tasks to give out before the first one is answered.
+
+    Raises:
+        Exception: Whatever making the executor raises.
     """
 
     def __init__(self, engine: Engine, first: int):
@@ -62,9 +65,10 @@ class TaskEngine:
         # When tasks were given out that nothing was before, and when the last one was answered.
         self._asked, self._answered = perf_counter(), 0.0
         self._reached = inf  # since when workers answer
-        self._losses = 0
+        self._losses, self.closed = 0, False
         self._lost = self._warned = False  # whether workers are gone, and whether they were before
         self._over = threading.Event()
+        self.open()
 
     def open(self) -> None:
         """Makes the executor.
@@ -74,11 +78,6 @@ class TaskEngine:
         """
         if self._executor is None:
             self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._over.is_set()
 
     def piece(self) -> Answers:
         """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
@@ -246,6 +245,7 @@ class TaskEngine:
     def close(self) -> None:
         """Cancels all tasks, and shuts down an executor that was made here. Idempotent."""
         with self._lock:
+            self.closed = True
             self._over.set()
             self._wake()
             given, executor, self._executor = list(self._given), self._executor, None

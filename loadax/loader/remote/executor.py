@@ -49,11 +49,8 @@ class RemoteExecutor:
 
     def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
         self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
-        self.tasks = TaskEngine(engine, self.first)
-        self.tasks.open()
-        self.mark, self.closed = mark, False
-        # By thread: the task that it waits for, and since when.
-        self.serving: dict[int, tuple[str, float]] = {}
+        self.tasks, self.mark, self.closed = TaskEngine(engine, self.first), mark, False
+        self.serving: dict[int, tuple[str, float]] = {}  # by thread: the task that it waits for, and since when
         self._shared_reader: SharedReader | None = None
 
     def load(
@@ -131,7 +128,7 @@ class _RemoteJob:
         while True:
             if not waits and tries < _TRIES:
                 waits = self._give_out(answers, (digest, None, *arguments))
-                tries = tries + 1 if waits else _TRIES
+                tries += waits
             if not waits:
                 with tasks.here(answers):
                     serving.pop(get_ident(), None)

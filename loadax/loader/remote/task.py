@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,25 +34,14 @@ from loadax.sources.passes.remote_errors import wrap
 _MOST_RECIPES = 4  # that a worker keeps open, such as those of training and evaluation
 _MOST_JOBS = 32  # of a recipe, such as buckets
 _MOST_LAYOUTS = 64
-_IDLE_BYTES = 64 << 20  # of buffers, for reuse
-_KEPT_BYTES = 256 << 20  # of rows that other jobs may ask for
 
 # A text, so that a worker without loadax can tell that it lacks it.
 _CALL = "__import__('loadax.loader.remote.task', fromlist=['run']).run(*arguments)"
 
 
-class Recipe(NamedTuple):
-    """The data that a worker opens, and keeps.
-
-    Args:
-        versions: Versions that worker and training process must have in common.
-        message, arrays, memory: Payload of the readers; see `PickledPayload`.
-    """
-
-    versions: dict[str, str]
-    message: bytes
-    arrays: tuple[tuple[int, int], ...]
-    memory: bytes
+# What a worker opens, and keeps: versions that it must share with the training process, and the message, arrays and
+# memory of the payload of the readers; see `PickledPayload`.
+Recipe: TypeAlias = tuple[dict[str, str], bytes, tuple[tuple[int, int], ...], bytes]
 
 
 class Missing(NamedTuple):
@@ -83,20 +72,20 @@ class Filled(NamedTuple):
 def make_recipe(payload: PickledPayload) -> Recipe:
     """Makes the recipe of readers that were pickled for worker processes."""
     with mmap.mmap(payload.descriptor, 0, access=mmap.ACCESS_READ) as memory:
-        return Recipe(versions(), payload.message, payload.arrays, memory[:])
+        return versions(), payload.message, payload.arrays, memory[:]
 
 
 def call_of(name: str, digest: str, recipe: Recipe | None = None, *piece: Any) -> Sequence[Any]:
     """The call of `run`: a function and its arguments. `name`: unique, since Dask runs equal calls once."""
-    return eval, _CALL, {"arguments": (digest, recipe and tuple(recipe), *piece), "name": name}
+    return eval, _CALL, {"arguments": (digest, recipe, *piece), "name": name}
 
 
-def run(digest: str, recipe: tuple[Any, ...] | None, *piece: Any) -> Any:
+def run(digest: str, recipe: Recipe | None, *piece: Any) -> Any:
     """Fills a piece in a worker of an executor.
 
     Args:
         digest: Digest of the recipe.
-        recipe: Fields of the recipe. None: the worker may know it.
+        recipe: The recipe. None: the worker may know it.
         piece: Arguments of `_Data.fill`; none: the task only shows that there is a worker.
 
     Returns:
@@ -142,7 +131,7 @@ class _Job:
 
     def __init__(self, digest: str, reader: Reader, options: FillOptions):
         self._digest, self._reader, self._options = digest, reader, options
-        self._pool = BufferPool(_IDLE_BYTES)
+        self._pool = BufferPool(64 << 20)  # idle bytes
         self._assembler = functools.lru_cache(_MOST_LAYOUTS)(self._make_assembler)
         # Rows are kept if each has all tiles, without objects of unknown size, and errors end a run.
         self._keeps = not options.masking and all(
@@ -195,17 +184,17 @@ class _Job:
 
 
 _opened: OrderedDict[str, _Data] = OrderedDict()
-_rows = RowCache(_KEPT_BYTES)
+_rows = RowCache(256 << 20)  # bytes, for other jobs
 _opening = threading.Lock()  # a worker with several threads opens a dataset once
 
 
-def _data(digest: str, recipe: tuple[Any, ...] | None) -> _Data | Missing:
+def _data(digest: str, recipe: Recipe | None) -> _Data | Missing:
     with _opening:
         if digest not in _opened:
             if recipe is None:
                 return Missing(digest)
             try:
-                _opened[digest] = _Data(digest, _open(Recipe(*recipe)))
+                _opened[digest] = _Data(digest, _open(recipe))
             except ModuleNotFoundError as error:
                 return Missing(digest, error.name or "")
             while len(_opened) > _MOST_RECIPES:
@@ -215,12 +204,13 @@ def _data(digest: str, recipe: tuple[Any, ...] | None) -> _Data | Missing:
 
 
 def _open(recipe: Recipe) -> tuple[Reader, ...]:
-    check_versions(recipe.versions, "remote")
+    known, message, arrays, memory = recipe
+    check_versions(known, "remote")
     descriptor = nameless_file()
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(recipe.memory)
-        readers: tuple[Reader, ...] = unpack(PickledPayload(recipe.message, descriptor, recipe.arrays))
+            file.write(memory)
+        readers: tuple[Reader, ...] = unpack(PickledPayload(message, descriptor, arrays))
     except (LoadaxError, ModuleNotFoundError):
         raise
     except Exception as error:

@@ -171,7 +171,7 @@ def _workers_text(stats: Stats) -> str:
     """Text such as `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
-    kinds = {"process": ("process", "processes"), "remote": ("remote worker", "remote workers")}
+    kinds = {"process": ("process", "processes"), "remote": ("remote worker at most", "remote workers at most")}
     one, more = kinds.get(stats.worker_type, ("thread", "threads"))
     return f"on {stats.workers} {one if stats.workers == 1 else more}"
 
