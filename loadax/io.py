@@ -711,7 +711,9 @@ def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128
     Every step takes its rows from the lanes in turn, so batches depend on the lanes alone. A process whose rows of a
     batch are contiguous opens only its own lanes, which are about lanes / processes. Runs resume on another number of
     processes: a lane whose iterator has `get_state` and `set_state`, or `state_dict` and `load_state_dict`, continues
-    from its state, and others are read again from their first row. States must be JSON.
+    from its state, and others are read again from their first row. States must be JSON. A state may be some rows before
+    the step, so setting it must really go back; the rows between are read and skipped. A queue that gives each row once
+    loses rows on a resume: those that were read ahead, and those that are skipped.
 
     Threads read several lanes at the same time, each one in order, so lanes must not share what only one thread may
     use. With `num_workers=1`, the `Dataloader` reads one lane at a time.
@@ -727,7 +729,8 @@ def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128
         lanes: Number of lanes, such as the number of files. It is part of the order, so never change it during a run.
             Best a divisor of the batch size, and a multiple of the number of processes.
         spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0, which
-            the first run that opens this lane continues, so that a live generator loses no row.
+            the first run that opens this lane continues. Pass it for a live generator, which then loses no row within
+            a run.
 
     Raises:
         ArgumentError: If an argument can't be used.
