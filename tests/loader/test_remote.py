@@ -308,13 +308,14 @@ def test_error_of_a_map_arrives_with_its_row_and_traceback() -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_modules_that_workers_lack_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "only_here.py").write_text("def double(row):\n    return 2 * row\n")
+    (tmp_path / "lacking_in_remote_workers.py").write_text("def double(row):\n    return 2 * row\n")
     with processes(1)() as pool:
         pool.submit(os.getpid).result()  # its processes have started, and don't get the path
         monkeypatch.syspath_prepend(tmp_path)
-        import only_here  # type: ignore[import-not-found]
+        import lacking_in_remote_workers  # type: ignore[import-not-found]
 
-        with closing(Dataloader(from_source(range(8)).map(only_here.double), 8, remote=pool).iterate()) as batches:
+        doubled = from_source(range(8)).map(lacking_in_remote_workers.double)
+        with closing(Dataloader(doubled, 8, remote=pool).iterate()) as batches:
             assert next(batches).tolist() == [*range(0, 16, 2)]
             assert batches.stats().read_here == 0
 

@@ -228,19 +228,19 @@ def resolve_shard(
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    named = partition if isinstance(partition, dict) else {}
-    unnamed = [leaf.generated for leaf in batch.leaves if leaf.generated and leaf.generated not in named]
+    named = partition if isinstance(partition, dict) else None
+    unnamed = [leaf.generated for leaf in batch.leaves if leaf.generated and leaf.generated not in (named or ())]
     if unnamed:
         # They are partitioned like the rows of the first leaf, and an error names a leaf that the user knows.
         example = batch.structure.build(range(len(batch.leaves)))
         indices, structure = flatten({name: index for name, index in example.items() if name not in unnamed})
-        if named and not indices:
+        if named is not None and not indices:
             raise PartitionError(
                 f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf "
                 f"{MASK!r}; pass one spec, such as P('data')"
             )
         first = resolve_partition(partition, structure, [shapes[index] for index in indices], mesh)[:1]
-        if named:
+        if named is not None:
             partition = named | dict.fromkeys(unnamed, PartitionSpec(*first[0][:1]))
     return resolve_partition(partition, batch.structure, shapes, mesh)
 
