@@ -85,6 +85,19 @@ def checked_engine(value: Any, name: str = "executor") -> Engine | None:
     raise ArgumentError(f"{name}={shown(value)} is not an executor; {remedy}")
 
 
+def open_engine(engine: Engine, name: str = "executor") -> Executor:
+    """The executor, or a new one that the function makes.
+
+    Raises:
+        ArgumentError: When the function returns something else. `name`: argument that has it.
+    """
+    executor: Any = engine if isinstance(engine, Executor) else engine()
+    if isinstance(executor, Executor):
+        return executor
+    remedy = "return a concurrent.futures.Executor, such as Dask's client.get_executor()"
+    raise ArgumentError(f"the function of {name}= returned {shown(executor)}; {remedy}", argument=name)
+
+
 def index_engine(value: Any, index: Any) -> Engine | None:
     """Returns the value of `executor=` of a verb that keeps parts at `index=`.
 
@@ -184,7 +197,7 @@ class TaskRun:
     def _submit(self, call: Call, number: int) -> None:
         try:
             if self._executor is None:
-                self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
+                self._executor = open_engine(self._engine)
             self._orders += 1
             future = self._executor.submit(*call(number, self._orders))
         except RuntimeError as error:  # a broken executor, or one that was shut down

@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import colocated_python
 from jax.sharding import NamedSharding, PartitionSpec
 
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader, restored
 from loadax.protocols import Tree
@@ -28,7 +29,8 @@ def batches(loader: Dataloader, start: Any = 0) -> "ColocatedIterator":
         start: Step, or a state of `get_state()` from this or any other run.
 
     Raises:
-        ArgumentError: If the loader has `host_leaves=`, several shapes of batches, `device_map=` or `keep_on_device=`.
+        ArgumentError: If the loader has `host_leaves=`, `device_map=`, `keep_on_device=`, `remote=`, a stream, or
+            several shapes of batches, or is no `Dataloader`.
         StateError: If the state belongs to other data.
 
     Examples:
@@ -58,12 +60,15 @@ class ColocatedIterator(Iterator[Tree]):
     """
 
     def __init__(self, loader: Dataloader, start: Any):
+        if not isinstance(loader, Dataloader):
+            raise ArgumentError(f"loader is {type_text(loader)}; pass a Dataloader", argument="loader")
         arguments = loader._arguments
-        unlike = [name for name in ("host_leaves", "device_map", "keep_on_device") if arguments[name]]
-        if unlike or len(loader.specs) > 1:
-            text = f"{unlike[0]}=" if unlike else f"{len(loader.specs)} shapes of batches"
+        unlike = [f"{name}=" for name in ("host_leaves", "device_map", "keep_on_device", "remote") if arguments[name]]
+        unlike += ["the lanes of a stream"] if loader.dataset.is_stream else []
+        unlike += [f"{len(loader.specs)} shapes of batches"] if len(loader.specs) > 1 else []
+        if unlike:
             raise ArgumentError(
-                f"loader has {text}, and hosts make jax.Arrays of one shape; make the loader without it",
+                f"loader has {unlike[0]}, and each host makes jax.Arrays of one shape by its own cores; leave it out",
                 argument="loader",
             )
         self._phases, self._prefetch = loader._phases, arguments["prefetch"]
@@ -71,10 +76,9 @@ class ColocatedIterator(Iterator[Tree]):
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, loader.spec)
         mesh = colocated_python.colocated_cpu_devices(loader._placing_mesh())
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        partition = jax.tree.map(_spec_of, arguments["partition"])
-        given = {**arguments, "mesh": None, "partition": partition}
+        partition = jax.tree.map(lambda given: getattr(given, "spec", given), arguments["partition"])  # no devices
         remote_class: Any = colocated_python.colocated_python_class(_Host)
-        self._host = remote_class(given, loader._plan.skips)
+        self._host = remote_class({**arguments, "mesh": None, "partition": partition}, loader._plan.skips)
         self._ahead: deque[Tree] = deque()
 
     def __next__(self) -> Tree:
@@ -91,10 +95,6 @@ class ColocatedIterator(Iterator[Tree]):
         return self._phases.state(self.step)
 
 
-def _spec_of(partition: Any) -> Any:
-    return partition.spec if isinstance(partition, NamedSharding) else partition
-
-
 class _Host:
     """What each host runs. Not final: JAX makes a class of it."""
 
@@ -102,11 +102,10 @@ class _Host:
         self._given = arguments, skips
         self._batches: Any = None
 
-    def batch(self, step: jax.Array) -> Tree:
-        """This host's part of a batch; the next one is read ahead."""
+    def batch(self, step: Any) -> Tree:
+        """This host's part of the batch of a step, a `jax.Array` on all devices; the next one is read ahead."""
         number = int(step.addressable_data(0))
         if self._batches is None or self._batches.step != number:
             arguments, skips = self._given
-            assert isinstance(step.sharding, NamedSharding)
             self._batches = restored({**arguments, "mesh": step.sharding.mesh}, skips).iterate(number)
         return next(self._batches)

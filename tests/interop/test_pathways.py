@@ -1,5 +1,6 @@
 """Loaders whose rows the hosts of the devices read, on CPU devices, which are their own hosts."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from loadax import Dataloader, from_source, mix
+from loadax import Dataloader, from_source, from_stream, mix
 from loadax.errors import ArgumentError, StateError
 from loadax.interop import pathways
 
@@ -68,7 +69,11 @@ def test_epochs_end() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device_map": lambda batch: batch}, "loader has device_map=, and hosts make jax.Arrays of one shape"),
+        (
+            {"device_map": lambda batch: batch},
+            "loader has device_map=, and each host makes jax.Arrays of one shape by its own cores; leave it out",
+        ),
+        ({"remote": lambda: ThreadPoolExecutor(1)}, "loader has remote="),
         ({"seq_len": {0: 16, 2: 32}}, "loader has 2 shapes of batches"),
     ],
 )
@@ -76,3 +81,12 @@ def test_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         pathways.batches(loader(8, **options))
     equal(pathways.batches(loader(8)), loader(8))  # the loader without it, as the message says
+
+
+def test_what_is_no_loader_of_rows_is_refused() -> None:
+    stream = from_stream(lambda lane, lanes: iter([{"x": np.float32(lane)}]), lanes=8)
+    with pytest.raises(ArgumentError, match="loader has the lanes of a stream"):
+        pathways.batches(Dataloader(stream, 8, mesh=jax.make_mesh((8,), ("data",))))
+    data: Any = from_source(documents(30))
+    with pytest.raises(ArgumentError, match=r"loader is .*Dataset; pass a Dataloader"):
+        pathways.batches(data)

@@ -336,6 +336,15 @@ def test_workers_without_loadax_or_with_another_version_are_told(monkeypatch: py
         next(Dataloader(numbers(), BATCH, remote=pool).iterate())
 
 
+def test_a_function_that_makes_no_executor_is_told(tmp_path: Path) -> None:
+    made: Any = lambda: 5  # noqa: E731
+    remedy = r"; return a concurrent\.futures\.Executor, such as Dask's client\.get_executor\(\)"
+    with pytest.raises(ArgumentError, match=f"the function of remote= returned 5{remedy}"):
+        next(Dataloader(numbers(), BATCH, remote=made).iterate())
+    with pytest.raises(ArgumentError, match=f"the function of executor= returned 5{remedy}"):
+        len(from_source(range(64)).filter(bool, index=tmp_path / "index", executor=made))
+
+
 class Unloadable:
     def __call__(self, row: int) -> int:
         return row
@@ -433,4 +442,4 @@ def _make() -> Executor:
 def test_advice_is_to_start_more_workers() -> None:
     slow = Stats(steps=102, measured=100, waited=9.0, trained=1.0, transform=9.0, transform_cpu=9.0, workers=8)
     report = bottleneck.report(replace(slow, worker_type="remote", at_work=8, tried=8))
-    assert "on 8 remote workers at most; start more workers, and pass num_workers=16" in str(report)
+    assert "on 8 remote workers at most; start more workers, and raise num_workers if you pass it" in str(report)

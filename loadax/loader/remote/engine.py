@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, final
 
 from loadax.core.log import log
-from loadax.core.tasks import Engine
+from loadax.core.tasks import Engine, open_engine
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
@@ -77,7 +77,7 @@ class TaskEngine:
             Exception: Whatever making it raises.
         """
         if self._executor is None:
-            self._executor = self._engine if isinstance(self._engine, Executor) else self._engine()
+            self._executor = open_engine(self._engine, "remote")
 
     def piece(self) -> Answers:
         """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
@@ -109,7 +109,7 @@ class TaskEngine:
         """Cancels the tasks of a piece. Idempotent."""
         with self._lock:
             if self._reached == inf:
-                return  # these tasks have workers import loadax, and open the data
+                return  # these tasks have workers import loadax
             mine = [(future, began) for future, (began, _, asking) in self._given.items() if asking is answers]
             for future, _ in mine:
                 del self._given[future]
@@ -119,7 +119,7 @@ class TaskEngine:
             future.cancel()
 
     def submit(self, answers: Answers, arguments: Sequence[Any]) -> str | None:
-        """Gives out a task, and returns its name. None: workers are gone.
+        """Gives out a task, and returns its name. None: workers are gone, or have enough to start with.
 
         Args:
             answers: Where its future goes when it is done.

@@ -19,7 +19,7 @@ from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
 from loadax.loader.remote.task import Filled, make_recipe
-from loadax.loader.workers.job import SharedReader
+from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
 from loadax.reader import Reader
 from loadax.sources.passes.pickling import unpickle_answer
@@ -51,21 +51,13 @@ class RemoteExecutor:
         self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
         self.tasks, self.mark, self.closed = TaskEngine(engine, self.first), mark, False
         self.serving: dict[int, tuple[str, float]] = {}  # by thread: the task that it waits for, and since when
-        self._shared_reader: SharedReader | None = None
+        self._latest = LatestReader()
 
     def load(
         self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
     ) -> "_RemoteJob":
-        """Makes a job for the workers. Consecutive jobs with the same reader, or family of readers, send it once.
-
-        Raises:
-            WorkerError: If the reader can't be pickled; names the part that can't.
-        """
-        shared = self._shared_reader
-        if shared is None or all(known is not reader for known in shared.readers):
-            self._shared_reader = None  # free its copy of the data before making the next one
-            self._shared_reader = shared = SharedReader(family or (reader,))
-        return _RemoteJob(self, shared, reader, options, prefetch_bytes)
+        """Makes a job for the workers; raises as `LatestReader.share` does."""
+        return _RemoteJob(self, self._latest.share(reader, family), reader, options, prefetch_bytes)
 
     def worker_text(self, thread: int) -> str:
         """The task that a thread waits for; empty if it fills the piece itself."""
@@ -78,7 +70,7 @@ class RemoteExecutor:
         """Cancels all tasks. Idempotent and thread-safe."""
         self.closed = True
         self.tasks.close()
-        self._shared_reader = None
+        self._latest = LatestReader()
 
 
 @final
@@ -89,8 +81,7 @@ class _RemoteJob:
         self, executor: RemoteExecutor, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int
     ):
         self._executor, self._shared_reader, self._options = executor, shared_reader, options
-        self._index = next(index for index, known in enumerate(shared_reader.readers) if known is reader)
-        self._pickled = pickle.dumps(options)
+        self._index, self._pickled = shared_reader.index(reader), pickle.dumps(options)
         self._pool = BufferPool(keep)
         self._assembler = Assembler(reader, options, executor.mark)
         self._latest: tuple[PickledPayload, str] | None = None
@@ -151,8 +142,7 @@ class _RemoteJob:
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments))
 
     def _give_out(self, answers: Answers, arguments: Sequence[Any]) -> bool:
-        name = self._executor.tasks.submit(answers, arguments)
-        if name is not None:
+        if (name := self._executor.tasks.submit(answers, arguments)) is not None:
             self._executor.serving[get_ident()] = name, perf_counter()
         return name is not None
 

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -56,14 +55,12 @@ class Filled(NamedTuple):
 
     Args:
         timing: Fields of its `Timing`.
-        seconds: Time that the worker took.
         memory: uint8: buffers of its `piece_layout`.
         objects: Pickled rows of the tiles of Python objects; empty if there are none.
         worker: Id of the worker's process.
     """
 
     timing: tuple[Any, ...]
-    seconds: float
     memory: NDArray[np.uint8]
     objects: bytes
     worker: int
@@ -140,14 +137,13 @@ class _Job:
 
     def fill(self, visits: Visits, low: int, per_step: int) -> Filled:
         """Fills a piece."""
-        began = perf_counter()
         if self._keeps:
             timing, buffers = self._fill_missing(visits)
         else:
             timing, buffers = self._fill(visits, low, per_step)
         objects = buffers.objects(0, len(visits.rows))
         pickled = pickle_answer(objects) if objects else b""
-        return Filled(tuple(timing), perf_counter() - began, buffers.memory, pickled, os.getpid())
+        return Filled(tuple(timing), buffers.memory, pickled, os.getpid())
 
     def _fill(self, visits: Visits, low: int, per_step: int) -> tuple[Timing, BatchBuffers]:
         assembler = self._assembler(low, low + len(visits.rows), per_step)

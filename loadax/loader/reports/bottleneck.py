@@ -202,11 +202,7 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
         ),
         (stage == "place", "", _ALONE),
-        (
-            stats.worker_type == "remote",
-            "",
-            f"start more workers, and pass num_workers={2 * workers} to keep them busy",
-        ),
+        (stats.worker_type == "remote", "", "start more workers, and raise num_workers if you pass it"),
         (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),

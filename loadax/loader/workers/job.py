@@ -59,6 +59,10 @@ class SharedReader:
         weakref.finalize(self, _close, self._descriptors)
         self.payload = self._pack()
 
+    def index(self, reader: Reader) -> int:
+        """Index of one of the readers."""
+        return next(index for index, known in enumerate(self.readers) if known is reader)
+
     def send_by_value(self, module: str, sent: PickledPayload) -> None:
         """Pickles functions and classes of a module by value from now on.
 
@@ -100,6 +104,25 @@ class SharedReader:
 
 
 @final
+class LatestReader:
+    """The shared reader of the latest job, also for the next ones with the same reader or family of readers."""
+
+    def __init__(self) -> None:
+        self._shared: SharedReader | None = None
+
+    def share(self, reader: Reader, family: tuple[Reader, ...]) -> SharedReader:
+        """The shared reader of a reader, of which `family` is empty or has all of its source.
+
+        Raises:
+            WorkerError: If it can't be pickled; names the part that can't.
+        """
+        if self._shared is None or all(known is not reader for known in self._shared.readers):
+            self._shared = None  # free its copy of the data before making the next one
+            self._shared = SharedReader(family or (reader,))
+        return self._shared
+
+
+@final
 class Job:
     """Everything workers need to read pieces of one kind of batch, and the shared memory they write to.
 
@@ -114,7 +137,7 @@ class Job:
         self.number = next(_NUMBERS)
         self._memory = SharedMemoryPool(keep)
         self.shared_reader = shared_reader
-        self._index = next(index for index, known in enumerate(shared_reader.readers) if known is reader)
+        self._index = shared_reader.index(reader)
         self._options = options
         weakref.finalize(self, self._memory.close)
 

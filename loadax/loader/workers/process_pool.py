@@ -15,7 +15,7 @@ from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
-from loadax.loader.workers.job import Job, SharedReader
+from loadax.loader.workers.job import Job, LatestReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.payload import refuse_while_unpacking
 from loadax.reader import Reader
@@ -57,7 +57,7 @@ class ProcessPool:
         self.first = _PIECES_PER_WORKER * self._started
         self._handles: list[WorkerHandle] = []
         self._serving: dict[int, WorkerHandle] = {}  # worker that reads for a thread, by the thread's identifier
-        self._shared_reader: SharedReader | None = None  # of the latest job
+        self._latest = LatestReader()
         self._waiting: deque[object] = deque()  # threads that wait for a worker, first come, first served
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
         try:
@@ -105,11 +105,7 @@ class ProcessPool:
         Raises:
             WorkerError: If the reader can't be pickled; names the part that can't.
         """
-        shared = self._shared_reader
-        if shared is None or all(known is not reader for known in shared.readers):
-            self._shared_reader = None  # free its copy of the data before making the next one
-            self._shared_reader = shared = SharedReader(family or (reader,))
-        return _PoolJob(self, Job(shared, reader, options, prefetch_bytes), self._mark)
+        return _PoolJob(self, Job(self._latest.share(reader, family), reader, options, prefetch_bytes), self._mark)
 
     def prepare(self, job: Job, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.
@@ -182,7 +178,7 @@ class ProcessPool:
         with self._free:
             self.closed = True
             workers, self._handles = [*self._handles, *self._starting], []
-            self._shared_reader = None
+            self._latest = LatestReader()
             self._free.notify_all()
         for worker in workers:
             worker.stop()
