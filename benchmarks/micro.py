@@ -118,7 +118,7 @@ def stages(clock: Clock) -> None:
             def assemble(
                 run: int, producer: BatchProducer = producer, size: int = size, steps: Iterator[int] = steps
             ) -> None:
-                producer.fill(next(steps) * run, producer.buffers(run), 0, run * size)
+                producer.fill(next(steps) * run, producer.buffers(run), 0, size)
 
             def gathered(
                 workload: Workload = workload, data: Data = data, order: Any = order, steps: Iterator[int] = steps

@@ -83,11 +83,11 @@ CUTS = (
 
 
 class RandomPieces:
-    """Stands in for `PieceSizes`: any number of steps in a run, cut anywhere, also across steps."""
+    """Stands in for `PieceSizes`: any number of steps in a run, each cut at the same rows, anywhere."""
 
     seed = 0
 
-    def __init__(self, rows_per_step: int, workers: int, isolated: bool):
+    def __init__(self, rows_per_step: int, *_: Any):
         self._rows = rows_per_step
         self._random = np.random.default_rng(self.seed)
 
@@ -99,7 +99,7 @@ class RandomPieces:
         return int(self._random.integers(1, 6))
 
     def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
-        total = count * self._rows
+        total = self._rows
         cuts = sorted({0, total, *self._random.integers(0, total, self._random.integers(0, 5)).tolist()})
         return list(pairwise(cuts))
 

@@ -29,7 +29,7 @@ LINE, GRID = {"data": 8}, {"data": 2, "model": 4}
 class Runs:
     """Stands in for `PieceSizes`: runs of many steps, in one piece each."""
 
-    def __init__(self, rows_per_step: int, workers: int, isolated: bool):
+    def __init__(self, rows_per_step: int, *_: Any):
         self._rows = rows_per_step
 
     def measured(self, rows: int, timing: Timing) -> None:
@@ -38,7 +38,7 @@ class Runs:
     steps = 8
 
     def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
-        return [(0, count * self._rows)]
+        return [(0, self._rows)]
 
 
 def rows_of(width: int, dtype: Any) -> np.ndarray[Any, Any]:

@@ -184,7 +184,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
-        def __init__(self, rows_per_step: int, workers: int, isolated: bool):
+        def __init__(self, rows_per_step: int, *_: Any):
             self._rows = rows_per_step
 
         def measured(self, rows: int, timing: Timing) -> None:
@@ -197,7 +197,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             return 1
 
         def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
-            return [(0, count * self._rows)]
+            return [(0, self._rows)]
 
     monkeypatch.setattr(monitor, "PieceSizes", Collecting)
     gc.collect()

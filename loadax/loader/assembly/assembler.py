@@ -39,19 +39,22 @@ class FillOptions(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A read task: consecutive rows of some buffers, counted over all steps of the buffers.
+    """A read task: consecutive rows of a step, the same ones of each step of some buffers.
 
     Args:
-        visits: Visits of these rows; a row of -1 is padding.
-        low: First row in the buffers.
-        rows_per_step: Rows that this process reads per step.
+        visits: Visits of these rows, step by step; a row of -1 is padding.
+        low: First row in a step.
         buffers: Destination of the rows.
     """
 
     visits: Visits
     low: int
-    rows_per_step: int
     buffers: BatchBuffers
+
+    @property
+    def high(self) -> int:
+        """Row in a step after the last one."""
+        return self.low + len(self.visits.rows) // self.buffers.count
 
 
 @final
@@ -67,19 +70,13 @@ class _PieceView:
             self.visits = Visits(piece.visits.rows[self.present], piece.visits.epochs[self.present])
         self._wanted: dict[int, Integers] = {}
 
-    def span(self, tile: ColumnTile) -> tuple[int, int]:
-        """Range of the tile's rows that the piece fills."""
-        low = self.piece.low
-        return tile_span(tile, low, low + len(self.piece.visits.rows), self.piece.rows_per_step)
-
     def wanted(self, tile: ColumnTile) -> Integers | None:
         """Indices of the piece's rows that the tile needs; None: all."""
         if tile.select is None:
             return None
         key = id(tile.select)
         if key not in self._wanted:
-            rows = _selected_rows(tile.select, self.span(tile), self.piece.rows_per_step)
-            self._wanted[key] = rows - self.piece.low
+            self._wanted[key] = _selected_rows(tile.select, self.piece.low, self.piece.high, self.piece.buffers.count)
         return self._wanted[key]
 
     def real(self, tile: ColumnTile) -> Integers | None:
@@ -92,46 +89,47 @@ class _PieceView:
 
     def deliver(self, index: int, tile: ColumnTile, values: NDArray[Any]) -> None:
         """Writes the tile's rows to the buffers, and padding."""
-        low, high = self.span(tile)
         if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
+            present = self.present if wanted is None else self.present[wanted]
             kept = tile.leaf.dtype if tile.leaf.dtype.hasobject else values.dtype
-            full = tile.leaf.padding(high - low, values.shape[1:], kept)
-            full[self.present if wanted is None else self.present[wanted]] = values
+            full = tile.leaf.padding(len(present), values.shape[1:], kept)
+            full[present] = values
             values = full
-        self.piece.buffers.write(index, low, high, values)
+        self.piece.buffers.write(index, *tile_span(tile, self.piece.low, self.piece.high), values)
 
     def destination(self, index: int, tile: ColumnTile) -> NDArray[Any] | None:
         """Buffer that a source can read the tile's rows into directly; None if they must be copied afterwards."""
         if self.present is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
-        rows = self.piece.buffers.rows(index)
-        low, high = self.span(tile)
-        return None if rows is None else rows[low:high]
+        rows, steps = self.piece.buffers.rows(index), self.piece.buffers.count
+        low, high = tile_span(tile, self.piece.low, self.piece.high)
+        if rows is None or (steps > 1 and high - low < tile.rows):
+            return None
+        return rows[low : low + steps * (high - low)]
 
 
-def tile_span(tile: ColumnTile, low: int, high: int, rows_per_step: int) -> tuple[int, int]:
-    """Range of a tile's rows that rows `low` to `high` of the buffers fill, both counted over all steps."""
+def tile_span(tile: ColumnTile, low: int, high: int) -> tuple[int, int]:
+    """Range of a tile's rows that rows `low` to `high` of a step fill."""
     if tile.select is None:
         return low, high
-    steps, inner = np.divmod([low, high], rows_per_step)
-    first, last = (steps * len(tile.select) + np.searchsorted(tile.select, inner)).tolist()
+    first, last = np.searchsorted(tile.select, [low, high]).tolist()
     return first, last
 
 
-def _selected_rows(select: Integers, span: tuple[int, int], rows_per_step: int) -> Integers:
-    """Rows of the buffers that a range of the rows of a tile with `select` has."""
-    steps, places = np.divmod(np.arange(*span), len(select))
-    return steps * rows_per_step + select[places]
+def _selected_rows(select: Integers, low: int, high: int, steps: int) -> Integers:
+    """Indices of the rows that a tile with `select` has, among rows `low` to `high` of each of some steps."""
+    inner = select[slice(*np.searchsorted(select, [low, high]))] - low
+    return np.add.outer(np.arange(steps) * (high - low), inner).ravel()
 
 
-def piece_layout(layout: BufferLayout, low: int, high: int, rows_per_step: int) -> BufferLayout:
-    """Layout of rows `low` to `high` of the buffers alone, as one step with one box for each tile."""
+def piece_layout(layout: BufferLayout, low: int, high: int, steps: int) -> BufferLayout:
+    """Layout of rows `low` to `high` of each of some steps alone, as one step with one box for each tile."""
     tiles = []
     for tile in layout.tiles:
-        first, last = tile_span(tile, low, high, rows_per_step)
-        select = None if tile.select is None else _selected_rows(tile.select, (first, last), rows_per_step) - low
-        tiles.append(replace(tile, boxes=1, height=last - first, select=select))
+        first, last = tile_span(tile, low, high)
+        select = None if tile.select is None else _selected_rows(tile.select, low, high, steps)
+        tiles.append(replace(tile, boxes=1, height=steps * (last - first), select=select))
     return BufferLayout(tuple(tiles), ())
 
 
@@ -194,7 +192,8 @@ class Assembler:
         timings, failures = [], []
         for index in range(len(piece.visits.rows)):
             visits = Visits(piece.visits.rows[index : index + 1], piece.visits.epochs[index : index + 1])
-            row = piece._replace(visits=visits, low=piece.low + index)
+            step, place = divmod(index, piece.high - piece.low)
+            row = Piece(visits, piece.low + place, piece.buffers.step(step))
             try:
                 timings.append(self._fill(row))
             except Exception as error:

@@ -7,6 +7,7 @@ rows of all k steps are contiguous, and a source reads them in one call.
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -40,6 +41,11 @@ class ColumnTile:
     boxes: int
     height: int
     select: Integers | None
+
+    @property
+    def rows(self) -> int:
+        """Rows per step."""
+        return self.boxes * self.height
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -81,6 +87,11 @@ class BufferLayout:
 
     tiles: tuple[ColumnTile, ...]
     order: tuple[tuple[tuple[int, int], ...], ...]
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a step that some tile has, and at least 1."""
+        return max(1, *(tile.rows if tile.select is None else max(tile.select, default=0) + 1 for tile in self.tiles))
 
     @cached_property
     def bytes_per_step(self) -> int:
@@ -148,34 +159,40 @@ class BatchBuffers:
         return [found[leaf] for leaf in range(len(specs))] if all(same) else None
 
     def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
-        """Writes `values` to rows `low` to `high` of tile `index`, counted over all steps.
+        """Writes `values` to rows `low` to `high` of tile `index` in each step.
 
         Raises:
             LeafError: If a value does not fit the device's dtype; names the leaf.
         """
-        tile, view = self._tiles[index], self._views[index]
-        rows = self.rows(index)
+        tile, view, rows = self._tiles[index], self._views[index], self.rows(index)
+        values = values.reshape(self.count, high - low, *tile.extents)
         if rows is not None:
-            cast_into(rows[low:high], values, tile.leaf.path)
-        elif high - low == len(view) * tile.boxes * tile.height:
+            cast_into(rows.reshape(self.count, tile.rows, *tile.extents)[:, low:high], values, tile.leaf.path)
+        elif high - low == tile.rows:
             cast_into(view, values.reshape(view.shape), tile.leaf.path)
         else:
             for box in range(low // tile.height, -(-high // tile.height)):
-                start, stop = max(low, box * tile.height), min(high, (box + 1) * tile.height)
-                destination = view[
-                    box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height
-                ]
-                cast_into(destination, values[start - low : stop - low], tile.leaf.path)
+                first = box * tile.height
+                start, stop = max(low, first), min(high, first + tile.height)
+                cast_into(
+                    view[:, box, start - first : stop - first], values[:, start - low : stop - low], tile.leaf.path
+                )
 
     def copy_row(self, to: int, source: "BatchBuffers", row: int) -> None:
         """Copies a row of other buffers to row `to` of these, both with one box for each leaf."""
         for view, other in zip(self._views, source._views, strict=True):  # noqa: SLF001 - of this class
             view[0, 0, to] = other[0, 0, row]
 
+    def step(self, index: int) -> "BatchBuffers":
+        """Buffers of the `index`-th step."""
+        one = copy(self)
+        one.count, one._views = 1, [view[index : index + 1] for view in self._views]  # noqa: SLF001 - of this class
+        return one
+
     def objects(self, low: int, high: int) -> list[NDArray[Any]]:
-        """Rows `low` to `high` of every tile of Python objects, counted over all steps."""
-        views = [view for tile, view in zip(self._tiles, self._views, strict=True) if tile.leaf.dtype.hasobject]
-        return [view.reshape(-1, *view.shape[3:])[low:high] for view in views]
+        """Rows `low` to `high` of each step, [steps, rows, ...], of every tile of Python objects."""
+        tiles = [(tile, view) for tile, view in zip(self._tiles, self._views, strict=True) if tile.leaf.dtype.hasobject]
+        return [view.reshape(self.count, tile.rows, *tile.extents)[:, low:high] for tile, view in tiles]
 
     def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:
         """Boxes of a leaf for the `index`-th step, in the order of its layout."""

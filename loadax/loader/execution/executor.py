@@ -66,6 +66,9 @@ class PieceExecutor(Protocol):
             family: Readers of one source, this one among them, of jobs whose pieces alternate.
         """
 
+    def places(self) -> int:
+        """Number of workers that pieces are placed on, each with the same rows of all steps; 0: it has no choice."""
+
     def worker_text(self, thread: int) -> str:
         """The worker that reads for a thread, its state and its stack, to follow "reads row 3"; empty: the thread."""
 
@@ -109,6 +112,9 @@ class ThreadExecutor:
         family: tuple[Reader, ...] = (),  # noqa: ARG002
     ) -> LoadedJob:
         return _LocalJob(reader, options, prefetch_bytes)
+
+    def places(self) -> int:
+        return 0
 
     def worker_text(self, thread: int) -> str:  # noqa: ARG002
         return ""

@@ -43,7 +43,9 @@ class RunMonitor:
         self.lock = threading.RLock()
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
-        self.piece_sizes = PieceSizes(producer.rows_per_step, executor.concurrency, executor.piece_seconds)
+        self.piece_sizes = PieceSizes(
+            producer.rows_per_step, executor.concurrency, executor.piece_seconds, executor.places
+        )
         self._concurrency = executor.concurrency
         self._first = first
         self._earlier = Stats() if earlier is None else earlier.stats()
@@ -81,7 +83,7 @@ class RunMonitor:
         """A piece was read: `rows` rows including padding, the first one of `step`."""
         self._stats.add(timing)
         self._recorder.piece(timing, perf_counter(), step)
-        self.piece_sizes.measured(rows, timing)
+        self.piece_sizes.measured(rows - timing.kept, timing)
         self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:

@@ -1,5 +1,6 @@
 """PieceSizes: chooses the size of read tasks (pieces), so that each takes a few milliseconds."""
 
+from collections.abc import Callable
 from typing import final
 
 from loadax.loader.metrics.stats import Timing
@@ -11,6 +12,7 @@ _ALONE_TARGET = 0.001  # without workers: the batch before which a group is read
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
 _MOST_STEPS = 16  # the steps of a group share memory, which is freed with the last of them
+_MOST_PLACED_STEPS = 64  # of a group that several workers read together
 _PIECES_PER_WORKER = 4
 _KEPT = 0.75  # decay of earlier measurements at each new one
 
@@ -26,10 +28,12 @@ class PieceSizes:
         rows_per_step: Rows that this process reads per step.
         workers: Number of threads that read pieces; 0: the consumer's own.
         elsewhere: CPU seconds that a piece should take, if pieces are read outside this process. 0: in it.
+        places: Returns the number of workers that pieces are placed on, each with the same rows of all steps; 0: any
+            worker reads any piece.
     """
 
-    def __init__(self, rows_per_step: int, workers: int, elsewhere: float = 0.0):
-        self._rows = max(1, rows_per_step)
+    def __init__(self, rows_per_step: int, workers: int, elsewhere: float = 0.0, places: Callable[[], int] = int):
+        self._rows, self._places = max(1, rows_per_step), places
         self._elsewhere = bool(elsewhere)
         self._target = elsewhere or _TARGET
         self._group_target = elsewhere or (_TOGETHER * _TARGET if workers else _ALONE_TARGET)
@@ -60,20 +64,23 @@ class PieceSizes:
         """Number of steps of the next group: a power of two, so that buffers have few sizes and are reused."""
         if not self._weight:
             return 1  # the first batch must not wait for others
-        fitting = int(self._group_target / max(self._mean_busy / self._mean_rows * self._rows, 1e-9) + 1e-6)
-        return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
+        places = self._places()
+        target = self._group_target * max(1, places)
+        fitting = int(target / max(self._mean_busy / self._mean_rows * self._rows, 1e-9) + 1e-6)
+        return 1 << max(0, min(fitting, _MOST_PLACED_STEPS if places else _MOST_STEPS).bit_length() - 1)
 
     def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
-        """Splits the rows of a group of `count` steps into pieces `(low, high)`, for `active` threads.
+        """Splits the rows of each of the `count` steps of a group into pieces `(low, high)`, for `active` threads.
 
         Steps have `rows_per_step` rows; None: as many as the largest.
         Each piece has a fixed cost, the highest for a stream with many lanes: so no more than keep these threads busy.
         """
-        rows = count * (rows_per_step or self._rows)
-        parts = 1
-        if count == 1 and self._weight and self._splits:
+        rows, parts, places = rows_per_step or self._rows, 1, self._places()
+        if (count == 1 or places) and self._weight and self._splits:
             per_row = self._mean_seconds / self._mean_rows if self._seconds_per_row is None else self._seconds_per_row
             delay = self._mean_seconds - per_row * self._mean_rows
             most = min(rows, _PIECES_PER_WORKER * active)
-            parts = max(1, min(most, round(per_row * rows / max(self._target, delay))))
+            parts = max(1, min(most, round(per_row * rows * count / max(self._target, delay))))
+        if places:  # as many for each
+            parts = min(rows, places * max(1, round(parts / places)))
         return [(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]

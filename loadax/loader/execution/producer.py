@@ -169,21 +169,25 @@ class BatchProducer:
             raise LeafError(self._layout.too_large(count)) from error
 
     def rows(self, first: int, count: int, low: int, high: int) -> Integers:
-        """int64[n]: rows `low` to `high` of `count` steps from `first` on, without padding."""
-        rows = self._visits(self._local(first), count).rows[low:high]
+        """int64[n]: rows `low` to `high` of each of `count` steps from `first` on, without padding."""
+        rows = self._visits_of(first, count, low, high).rows
         return rows[rows >= 0]
 
+    def _visits_of(self, first: int, count: int, low: int, high: int) -> Visits:
+        visits = self._visits(self._local(first), count)
+        cut = [numbers.reshape(count, self.rows_per_step)[:, low:high].ravel() for numbers in visits]
+        return Visits(*cut)
+
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
-        """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
-        visits = self._visits(self._local(first), buffers.count)
-        visits = without(Visits(visits.rows[low:high], visits.epochs[low:high]), self._quarantine)
+        """Reads rows `low` to `high` of each of the steps from `first` on into their buffers."""
+        visits = without(self._visits_of(first, buffers.count, low, high), self._quarantine)
         if self._streams is None:
-            timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+            timing = self._job.run(Piece(visits, low, buffers))
         else:
             timing = self._read_streams(self._streams, first, visits, low, buffers)
         if self._masked_rows is not None:
-            self._masked_rows.count(high - low, timing.failures, partial(self._place_of, first, low))
-        return timing._replace(bytes=round((high - low) / max(1, self.rows_per_step) * self.bytes_per_step))
+            self._masked_rows.count(len(visits.rows), timing.failures, partial(self._place_of, first, low, high))
+        return timing._replace(bytes=round(len(visits.rows) / max(1, self.rows_per_step) * self.bytes_per_step))
 
     def _read_streams(
         self, streams: OrderedReads, step: int, visits: Visits, low: int, buffers: BatchBuffers
@@ -193,7 +197,7 @@ class BatchProducer:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
         visits, releases, lanes = streams.read(step, low, visits, out)
         try:
-            timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
+            timing = self._job.run(Piece(visits, low, buffers))
         finally:
             for release in releases:
                 release()
@@ -205,10 +209,10 @@ class BatchProducer:
         if self._streams is not None:
             self._streams.close()
 
-    def _place_of(self, first: int, low: int, row: int) -> tuple[int, int]:
-        """Step and batch position of a row of a piece that begins at row `low` of the steps from `first` on."""
-        step, local = divmod(low + row, self.rows_per_step)
-        return first + step, int(self._positions[local])
+    def _place_of(self, first: int, low: int, high: int, row: int) -> tuple[int, int]:
+        """Step and batch position of a row of a piece that has rows `low` to `high` of the steps from `first` on."""
+        step, local = divmod(row, high - low)
+        return first + step, int(self._positions[low + local])
 
     def place(self, buffers: BatchBuffers, index: int) -> tuple[Tree, Tree, Timing]:
         """Places the batch of the `index`-th step of full buffers as global arrays. Never communicates.

@@ -29,6 +29,7 @@ from loadax.protocols import Tree
 Task = Callable[[], None]
 
 _GROUPS_IN_BUDGET = 16
+_PLACED_GROUPS_IN_BUDGET = 4  # which have work for several workers elsewhere, each with memory of its own for maps
 # One group to read and one that is full per worker. More would not fit into the CPU caches, and slow reading down.
 _GROUPS_PER_WORKER = 2
 _MOST_GROUPS = 64  # for a consumer that trains in between and may return at any time
@@ -47,7 +48,7 @@ class StepGroup:
         producer: Producer of the batches.
         first: First step.
         buffers: Buffers of all steps.
-        waiting: Pieces that no thread has taken.
+        waiting: Pieces that no thread has taken: first row in each step, and row after the last one.
         unread: Number of pieces that are not yet read.
         placed: Number of placed steps.
         error: Error of reading or placing.
@@ -320,7 +321,8 @@ class PrefetchScheduler:
         """Number of steps of the next group."""
         assert self._producer is not None
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
-        budget = self._options.prefetch_bytes // _GROUPS_IN_BUDGET
+        groups = _PLACED_GROUPS_IN_BUDGET if self._producer.executor.places() else _GROUPS_IN_BUDGET
+        budget = self._options.prefetch_bytes // groups
         count = min(self._piece_sizes.steps, self._producer.most_steps, max(1, budget // max(1, self._bytes_per_step)))
         return count if self._stop is None else min(count, self._stop - self._next)
 
@@ -348,7 +350,7 @@ class PrefetchScheduler:
             self._failed(group, error)
             return
         with self._lock:
-            self._monitor.read(timing, group.first + low // max(1, group.producer.rows_per_step), high - low)
+            self._monitor.read(timing, group.first, (high - low) * group.buffers.count)
             group.unread -= 1
             if group.unread == 0 and self._groups and group is self._groups[0]:
                 self._arrived.notify()

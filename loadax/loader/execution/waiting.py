@@ -22,7 +22,7 @@ class Activity(NamedTuple):
         producer: Producer of the batches.
         first: First step that it is for.
         steps: Number of steps that are read together.
-        low: First row of the piece, counted over these steps.
+        low: First row of the piece in each of them.
         high: Row after the last one.
     """
 

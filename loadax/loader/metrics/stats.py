@@ -34,6 +34,7 @@ class Timing(NamedTuple):
         failures: Rows that could not be read and are masked, ascending.
         given_again: Times that the workers of `remote=` got the piece again, because it was late or lost.
         read_here: Rows that this process read for the same reason.
+        kept: Rows that a worker had filled for another job.
     """
 
     read: float = 0.0
@@ -50,6 +51,7 @@ class Timing(NamedTuple):
     failures: tuple[Failure, ...] = ()
     given_again: int = 0
     read_here: int = 0
+    kept: int = 0
 
     @property
     def seconds(self) -> float:

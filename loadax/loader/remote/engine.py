@@ -16,14 +16,16 @@ from loadax.core.tasks import Engine, open_engine
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
+from loadax.loader.remote.workers import options_for, workers_of
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
-_SLOW, _LATER, _LEAST = 4.0, 0.5, 0.3
-_FIRST = 0.5  # seconds, before any piece was filled
+_SLOW, _LATER, _LEAST = 4.0, 1.0, 1.0
+_FIRST = 0.5  # seconds, before any answer
 _GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
 _STARTING = 30.0  # seconds that workers have before their first answer
 _RECENT = 32  # pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
 _LOSSES = 4  # tasks that an executor loses one after the other, without an answer in between
+_WATCH = 5.0  # seconds between two looks at which workers there are
 _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
 
 
@@ -49,6 +51,9 @@ class TaskEngine:
         engine: The executor, or what makes one.
         first: Tasks to give out before the first one is answered.
 
+    Attributes:
+        workers: Workers to which tasks can be given by name.
+
     Raises:
         Exception: Whatever making the executor raises.
     """
@@ -62,13 +67,16 @@ class TaskEngine:
         self._waiting: list[int] = []  # numbers of pieces that wait for a core of this process
         self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
-        # When tasks were given out that nothing was before, and when the last one was answered.
-        self._asked, self._answered = perf_counter(), 0.0
+        # When tasks were given out that nothing was before, when the last answer came, and when the latest of the tasks
+        # that are answered was given out.
+        self._asked, self._answered, self._newest = perf_counter(), 0.0, 0.0
         self._reached = inf  # since when workers answer
         self._losses, self.closed = 0, False
         self._lost = self._warned = False  # whether workers are gone, and whether they were before
-        self._over = threading.Event()
+        self._over, self._looked = threading.Event(), threading.Event()
+        self.workers: tuple[str, ...] = ()
         self.open()
+        self._looked.wait(_FIRST)  # else the first rows would not go where they do in other jobs
 
     def open(self) -> None:
         """Makes the executor.
@@ -78,6 +86,16 @@ class TaskEngine:
         """
         if self._executor is None:
             self._executor = open_engine(self._engine, "remote")
+            threading.Thread(target=self._watch, args=(self._executor,), name="loadax-workers", daemon=True).start()
+
+    def _watch(self, executor: Executor) -> None:
+        """Looks now and then which workers there are."""
+        while self._executor is executor and (workers := workers_of(executor)) is not None:
+            self.workers = workers
+            self._looked.set()
+            if self._over.wait(_WATCH):
+                break
+        self._looked.set()
 
     def piece(self) -> Answers:
         """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
@@ -93,7 +111,7 @@ class TaskEngine:
         self.give_up(answers)
         with self._lock:
             self._waiting.append(answers.number)
-            while not self.closed and (self._filling >= usable_cores() or min(self._waiting) != answers.number):
+            while not self.closed and (self._filling >= self._most_here() or min(self._waiting) != answers.number):
                 self._lock.wait()
             self._waiting.remove(answers.number)
             self._filling += 1
@@ -104,6 +122,10 @@ class TaskEngine:
             with self._lock:
                 self._filling -= 1
                 self._lock.notify_all()
+
+    def _most_here(self) -> int:
+        """Pieces that may be filled here at a time: others would slow down the threads that wait for workers."""
+        return usable_cores() if self._lost else 1
 
     def give_up(self, answers: Answers) -> None:
         """Cancels the tasks of a piece. Idempotent."""
@@ -118,25 +140,26 @@ class TaskEngine:
         for future, _ in mine:
             future.cancel()
 
-    def submit(self, answers: Answers, arguments: Sequence[Any]) -> str | None:
+    def submit(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> str | None:
         """Gives out a task, and returns its name. None: workers are gone, or have enough to start with.
 
         Args:
             answers: Where its future goes when it is done.
             arguments: Arguments of `run`, which it calls.
+            worker: The one of `workers` that should run it. None: any.
         """
         is_starting = self._reached == inf and len(self._given) >= self._first
         if is_starting:
             self.late()
-        return None if self._lost or is_starting else self._submit(answers, arguments)
+        return None if self._lost or is_starting else self._submit(answers, arguments, worker)
 
-    def _submit(self, answers: Answers, arguments: Sequence[Any]) -> str | None:
+    def _submit(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> str | None:
         executor, name = self._executor, f"loadax-{id(self):x}-{next(self._numbers)}"
         if executor is None or self.closed:
             return None
         began = perf_counter()
         try:
-            future = executor.submit(*call_of(name, *arguments))
+            future = executor.submit(*call_of(name, *arguments), **options_for(worker))
         except Exception as error:  # noqa: BLE001 - it is broken, or was shut down: each has its own
             self._fail(error, executor, is_broken=True)
             return None
@@ -157,6 +180,7 @@ class TaskEngine:
             now, (began, executor, answers) = perf_counter(), self._given.pop(future, (0.0, None, None))
             if error is None:
                 is_back, self._lost, self._losses, self._answered = self._lost, False, 0, now
+                self._newest = max(self._newest, began)
                 if is_back or self._reached == inf:
                     self._reached = now
                 elif began > self._reached and isinstance(future.result(), Filled):
@@ -174,7 +198,7 @@ class TaskEngine:
         with self._lock:
             seconds = sorted(self._seconds)
         usual = seconds[len(seconds) // 4] if seconds else 0.0
-        return max(_LEAST, min(_SLOW * usual, usual + _LATER)) if seconds else _FIRST
+        return _FIRST if self._reached == inf else max(_LEAST, min(_SLOW * usual, usual + _LATER))
 
     def late(self) -> None:
         """Notes that a task is late: if nothing was answered meanwhile, the workers are gone."""
@@ -226,15 +250,27 @@ class TaskEngine:
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 log.debug("remote=: no executor: %s", error)
 
-    def next(self, answers: Answers, seconds: float) -> Future[Any] | None:
-        """Waits for the next answer; None: there is none in time.
+    def next(self, answers: Answers, began: float) -> Future[Any] | None:
+        """Waits for the next answer; None: workers are gone, or the task is late.
+
+        Workers that are slow for all tasks make none of them late: only those that later ones overtake, or silence.
+
+        Args:
+            answers: Answers to the tasks for the piece.
+            began: When the latest of them was given out.
 
         Raises:
             ClosedError: If this is closed.
         """
         future: Future[Any] | None = None
-        with suppress(Empty):
-            future = answers.get(timeout=seconds)
+        while True:
+            behind = max(self._newest - began, perf_counter() - max(self._answered, began))
+            if (left := self.patience() - behind) <= 0:
+                self.late()
+                break
+            with suppress(Empty):
+                future = answers.get(timeout=left)
+                break
         self._check_open()
         return future
 

@@ -19,6 +19,7 @@ from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
 from loadax.loader.remote.task import Filled, make_recipe
+from loadax.loader.remote.workers import ordered
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
 from loadax.reader import Reader
@@ -50,7 +51,8 @@ class RemoteExecutor:
     def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
         self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
         self.tasks, self.mark, self.closed = TaskEngine(engine, self.first), mark, False
-        self.serving: dict[int, tuple[str, float]] = {}  # by thread: the task that it waits for, and since when
+        # By thread: the task that it waits for and its worker, as text, and since when.
+        self.serving: dict[int, tuple[str, float]] = {}
         self._latest = LatestReader()
 
     def load(
@@ -64,7 +66,10 @@ class RemoteExecutor:
         if (serving := self.serving.get(thread)) is None:
             return ""
         name, began = serving
-        return f" by task {name} of remote=, given out {perf_counter() - began:.1f} s ago"
+        return f" by task {name}, given out {perf_counter() - began:.1f} s ago"
+
+    def places(self) -> int:
+        return min(self.workers, len(self.tasks.workers))
 
     def close(self) -> None:
         """Cancels all tasks. Idempotent and thread-safe."""
@@ -112,25 +117,18 @@ class _RemoteJob:
             self._executor.serving.pop(get_ident(), None)
 
     def _run(self, piece: Piece, answers: Answers) -> Timing:
-        serving, tasks = self._executor.serving, self._executor.tasks
+        serving, tasks, layout = self._executor.serving, self._executor.tasks, self._options.layout
         visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
-        arguments = [self._index, self._pickled, *visits, piece.low, piece.rows_per_step]
-        (payload, digest), tries, waits = self._known(), 0, False
-        while True:
-            if not waits and tries < _TRIES:
-                waits = self._give_out(answers, (digest, None, *arguments))
-                tries += waits
-            if not waits:
-                with tasks.here(answers):
-                    serving.pop(get_ident(), None)
-                    timing = self._assembler.fill(piece)
-                return timing._replace(read_here=timing.rows, given_again=int(tries > 1))
-            future = tasks.next(answers, tasks.patience() / tries)
-            if future is None:
-                tasks.late()
-            result = None if future is None else _result(future)
+        arguments = [self._index, self._pickled, *visits, piece.low, piece.buffers.count]
+        (payload, digest), tries = self._known(), 1
+        workers = ordered(tasks.workers, digest, self._executor.workers)
+        worker = workers[(piece.low + piece.high) * len(workers) // (2 * layout.rows)] if workers else None
+        waits = self._give_out(answers, (digest, None, *arguments), worker)
+        while waits and (future := tasks.next(answers, serving[get_ident()][1])) is not None:
+            result = _result(future)
             if result is None:
-                waits = False
+                tries += 1
+                waits = tries <= _TRIES and self._give_out(answers, (digest, None, *arguments), None)
             elif isinstance(result, Filled):
                 return self._take(piece, result)._replace(given_again=int(tries > 1))
             elif isinstance(result, Raised):
@@ -139,11 +137,16 @@ class _RemoteJob:
                 if result.module is not None:
                     self._shared_reader.send_by_value(result.module, payload)
                     payload, digest = self._known()
-                waits = self._give_out(answers, (digest, make_recipe(payload), *arguments))
+                waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
+        with tasks.here(answers):
+            serving.pop(get_ident(), None)
+            timing = self._assembler.fill(piece)
+        return timing._replace(read_here=timing.rows, given_again=int(tries > 1))
 
-    def _give_out(self, answers: Answers, arguments: Sequence[Any]) -> bool:
-        if (name := self._executor.tasks.submit(answers, arguments)) is not None:
-            self._executor.serving[get_ident()] = name, perf_counter()
+    def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None) -> bool:
+        if (name := self._executor.tasks.submit(answers, arguments, worker)) is not None:
+            text = f"{name} of remote=" if worker is None else f"{name} for {worker}"
+            self._executor.serving[get_ident()] = text, perf_counter()
         return name is not None
 
     def _known(self) -> tuple[PickledPayload, str]:
@@ -158,16 +161,17 @@ class _RemoteJob:
 
     def _take(self, piece: Piece, filled: Filled) -> Timing:
         """Copies the rows of a piece to its buffers."""
-        low, high = piece.low, piece.low + len(piece.visits.rows)
-        layout = piece_layout(self._options.layout, low, high, piece.rows_per_step)
-        rows = BatchBuffers(layout, filled.memory, 1)
+        rows = BatchBuffers(
+            piece_layout(self._options.layout, piece.low, piece.high, piece.buffers.count), filled.memory, 1
+        )
         if filled.objects:
-            for into, values in zip(rows.objects(0, high - low), unpickle_answer(filled.objects), strict=True):
+            objects = rows.objects(0, len(piece.visits.rows))
+            for into, values in zip(objects, unpickle_answer(filled.objects), strict=True):
                 into[:] = values
         for index, tile in enumerate(self._options.layout.tiles):
             values = rows.rows(index)
             assert values is not None  # a piece has one box
-            piece.buffers.write(index, *tile_span(tile, low, high, piece.rows_per_step), values)
+            piece.buffers.write(index, *tile_span(tile, piece.low, piece.high), values)
         timing = Timing(*filled.timing)
         return timing._replace(began=perf_counter() - timing.seconds, worker=filled.worker)
 

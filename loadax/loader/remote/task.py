@@ -103,7 +103,7 @@ class _Data:
         self._digest, self._readers = digest, readers
         self._job = functools.lru_cache(_MOST_JOBS)(self._make_job)
 
-    def fill(self, reader: int, options: bytes, rows: bytes, epochs: bytes, low: int, per_step: int) -> "Filled":
+    def fill(self, reader: int, options: bytes, rows: bytes, epochs: bytes, low: int, steps: int) -> "Filled":
         """Fills a piece.
 
         Args:
@@ -111,11 +111,11 @@ class _Data:
             options: Pickled `FillOptions`.
             rows: Rows of the visits of the piece, int64, as bytes.
             epochs: Epochs of the visits, int64, as bytes.
-            low: First row in the buffers of the training process.
-            per_step: Rows per step there.
+            low: First row of each step in the training process.
+            steps: Number of steps there.
         """
         visits = Visits(np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64))
-        return self._job(reader, options).fill(visits, low, per_step)
+        return self._job(reader, options).fill(visits, low, steps)
 
     def _make_job(self, reader: int, options: bytes) -> "_Job":
         digest = f"{self._digest} {reader} {hashlib.sha256(options).hexdigest()}"
@@ -135,20 +135,20 @@ class _Job:
             tile.select is None and not tile.leaf.dtype.hasobject for tile in options.layout.tiles
         )
 
-    def fill(self, visits: Visits, low: int, per_step: int) -> Filled:
+    def fill(self, visits: Visits, low: int, steps: int) -> Filled:
         """Fills a piece."""
         if self._keeps:
             timing, buffers = self._fill_missing(visits)
         else:
-            timing, buffers = self._fill(visits, low, per_step)
+            timing, buffers = self._fill(visits, low, steps)
         objects = buffers.objects(0, len(visits.rows))
         pickled = pickle_answer(objects) if objects else b""
         return Filled(tuple(timing), buffers.memory, pickled, os.getpid())
 
-    def _fill(self, visits: Visits, low: int, per_step: int) -> tuple[Timing, BatchBuffers]:
-        assembler = self._assembler(low, low + len(visits.rows), per_step)
+    def _fill(self, visits: Visits, low: int = 0, steps: int = 1) -> tuple[Timing, BatchBuffers]:
+        assembler = self._assembler(low, low + len(visits.rows) // steps, steps)
         buffers = self._buffers(assembler)
-        return assembler.fill(Piece(visits, 0, len(visits.rows), buffers)), buffers
+        return assembler.fill(Piece(visits, 0, buffers)), buffers
 
     def _fill_missing(self, visits: Visits) -> tuple[Timing, BatchBuffers]:
         """Fills the rows that are not kept, and copies those that are."""
@@ -157,25 +157,25 @@ class _Job:
         missing = [index for index, found in enumerate(kept) if found is None]
         count = len(missing)
         if count == len(keys):
-            timing, buffers = self._fill(visits, 0, max(1, count))
+            timing, buffers = self._fill(visits)
             _rows.keep(keys, buffers)
             return timing, buffers
-        timing, buffers = Timing(), self._buffers(self._assembler(0, len(keys), len(keys)))
+        timing, buffers = Timing(), self._buffers(self._assembler(0, len(keys), 1))
         if missing:
-            timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]), 0, count)
+            timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]))
             _rows.keep([keys[index] for index in missing], part)
             for row, index in enumerate(missing):
                 kept[index] = part, row
         for index, found in enumerate(kept):
             assert found is not None  # it was kept, or was missing
             buffers.copy_row(index, *found)
-        return timing._replace(rows=int((visits.rows >= 0).sum())), buffers
+        return timing._replace(rows=int((visits.rows >= 0).sum()), kept=len(keys) - count), buffers
 
     def _buffers(self, assembler: Assembler) -> BatchBuffers:
         return BatchBuffers(assembler.layout, self._pool.lease(assembler.layout.bytes_per_step), 1)
 
-    def _make_assembler(self, low: int, high: int, per_step: int) -> Assembler:
-        layout = piece_layout(self._options.layout, low, high, per_step)
+    def _make_assembler(self, low: int, high: int, steps: int) -> Assembler:
+        layout = piece_layout(self._options.layout, low, high, steps)
         return Assembler(self._reader, self._options._replace(layout=layout))
 
 

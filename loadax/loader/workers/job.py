@@ -150,7 +150,7 @@ class Job:
         """The request to read a piece into buffers of this job."""
         rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
         block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
-        return ReadPiece(self.number, block, count, piece.low, piece.rows_per_step, rows, epochs)
+        return ReadPiece(self.number, block, count, piece.low, rows, epochs)
 
     def load(self, connection: Connection, has_reader: bool, others: tuple[int, ...]) -> None:
         """Loads this job in a worker.

@@ -111,9 +111,9 @@ class _RequestHandler:
         layout = assembler.layout
         memory = shared.memory(request.block, request.steps * layout.bytes_per_step)
         visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
-        piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(layout, memory, request.steps))
+        piece = Piece(visits, request.low, BatchBuffers(layout, memory, request.steps))
         timing = assembler.fill(piece)
-        objects = piece.buffers.objects(piece.low, piece.low + len(visits.rows))
+        objects = piece.buffers.objects(piece.low, piece.high)
         return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")
 
 

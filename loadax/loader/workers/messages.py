@@ -33,8 +33,7 @@ class ReadPiece(NamedTuple):
         job: Number of the job.
         block: Block of shared memory with the buffers.
         steps: Number of steps in the buffers.
-        low: First row of the piece in the buffers.
-        rows_per_step: Rows that this process reads per step.
+        low: First row of the piece in each step.
         rows: Rows of the visits, int64, as bytes.
         epochs: Epochs of the visits, int64, as bytes.
     """
@@ -43,7 +42,6 @@ class ReadPiece(NamedTuple):
     block: Block
     steps: int
     low: int
-    rows_per_step: int
     rows: bytes
     epochs: bytes
 

@@ -92,6 +92,9 @@ class ProcessPool:
                     worker.pending -= 1
                     self._free.notify_all()
 
+    def places(self) -> int:
+        return 0
+
     def worker_text(self, thread: int) -> str:
         """The worker process that reads for a thread, with its state and its Python stack; empty if there is none."""
         worker = self._serving.get(thread)
@@ -235,8 +238,8 @@ class _PoolJob:
         with self._mark("loadax.process"):
             answer = self._pool.run(self._job, self._job.message(piece))
         if answer.objects:
-            low, high = piece.low, piece.low + len(piece.visits.rows)
-            for rows, values in zip(piece.buffers.objects(low, high), unpickle_answer(answer.objects), strict=True):
+            objects = piece.buffers.objects(piece.low, piece.high)
+            for rows, values in zip(objects, unpickle_answer(answer.objects), strict=True):
                 rows[:] = values
         return Timing(*answer.timing)
 

@@ -55,12 +55,12 @@ def fill(shard: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBu
     assembler = Assembler(data.reader, FillOptions(layout))
     visits = plan.visits_of(range(STEPS), shard.positions)
     random = np.random.default_rng(seed)
-    total = len(visits.rows)
-    cuts = sorted({0, total, *random.integers(0, total, 6).tolist()}) if total else []
+    total = len(shard.positions)
+    cuts = sorted({0, total, *random.integers(0, total, random.integers(4)).tolist()}) if total else []
     pieces = list(pairwise(cuts))
     for low, high in random.permutation(pieces).tolist() if pieces else []:
-        part = type(visits)(visits.rows[low:high], visits.epochs[low:high])
-        timing = assembler.fill(Piece(part, low, len(shard.positions), buffers))
+        part = type(visits)(*(numbers.reshape(STEPS, total)[:, low:high].ravel() for numbers in visits))
+        timing = assembler.fill(Piece(part, low, buffers))
         assert timing.rows == (part.rows >= 0).sum()
     return buffers
 

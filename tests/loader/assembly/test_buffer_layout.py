@@ -25,11 +25,11 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
     layout = buffer_layout(shard)
     memory = aligned_bytes(count * layout.bytes_per_step)
     buffers = BatchBuffers(layout, memory, count)
-    total = count * len(shard.positions)
-    rows = np.random.default_rng(0).integers(0, 100, (total, width)).astype(dtype)
+    total = len(shard.positions)
+    rows = np.random.default_rng(0).integers(0, 100, (count * total, width)).astype(dtype)
     cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total)))})
     for low, high in data.draw(st.permutations(list(pairwise(cuts)))):
-        buffers.write(0, low, high, rows[low:high])
+        buffers.write(0, low, high, rows.reshape(count, total, width)[:, low:high].reshape(count * (high - low), width))
     boxes = [box for step in range(count) for box in buffers.boxes(0, step)]
     assert all(box.flags.c_contiguous and (box.ctypes.data % 64 == 0 or not box.size) for box in boxes)
     np.testing.assert_array_equal(np.concatenate(boxes), rows)

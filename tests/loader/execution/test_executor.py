@@ -23,7 +23,7 @@ from tests.loader.oracle import arrays
 
 
 class Elsewhere:
-    """An executor of another kind: pieces are handed to threads of its own."""
+    """An executor of another kind: pieces are handed to threads of its own, on three of which they are placed."""
 
     worker_type, piece_seconds, workers, concurrency, first, settling, closed = "thread", 0.012, 2, 4, 4, 0.0, False
 
@@ -34,6 +34,9 @@ class Elsewhere:
         self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
     ) -> LoadedJob:
         return Job(self, ThreadExecutor().load(reader, options, prefetch_bytes, family))
+
+    def places(self) -> int:
+        return 3
 
     def worker_text(self, thread: int) -> str:
         return ""

@@ -47,8 +47,8 @@ def measured(sizes: PieceSizes, spend: Spend, active: int, steps: int = 20) -> P
 def seconds_of_pieces(sizes: PieceSizes, active: int, rows: int, each: float) -> list[float]:
     """Processor seconds of the pieces that come next, where a row takes `each` of them."""
     count = sizes.steps
-    assert count * rows == sizes.pieces(count, active)[-1][1]
-    return [(high - low) * each for low, high in sizes.pieces(count, active)]
+    assert rows == sizes.pieces(count, active)[-1][1]
+    return [count * (high - low) * each for low, high in sizes.pieces(count, active)]
 
 
 @given(
@@ -58,19 +58,27 @@ def seconds_of_pieces(sizes: PieceSizes, active: int, rows: int, each: float) ->
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10), st.floats(0, 10))),
     st.integers(1, 16),
+    st.integers(0, 9),
 )
 def test_slices_are_all_rows_each_once_whatever_was_measured(
-    rows: int, workers: int, active: int, isolated: bool, pieces: list[tuple[int, float, float]], count: int
+    rows: int,
+    workers: int,
+    active: int,
+    isolated: bool,
+    pieces: list[tuple[int, float, float]],
+    count: int,
+    places: int,
 ) -> None:
-    sizes = PieceSizes(rows, workers, ELSEWHERE * isolated)
+    sizes = PieceSizes(rows, workers, ELSEWHERE * isolated, lambda: places)
     for number, seconds, processor_seconds in pieces:
         sizes.measured(number, Timing(seconds, read_cpu=processor_seconds))
     assert sizes.steps >= 1
     for steps in (1, count):
         cut = sizes.pieces(steps, active)
-        assert len(cut) <= max(1, 4 * active)
+        assert len(cut) <= max(1, 4 * active + places)
+        assert places == 0 or len(cut) == max(1, rows) or len(cut) % places == 0
         assert cut[0][0] == 0
-        assert cut[-1][1] == steps * max(1, rows)
+        assert cut[-1][1] == max(1, rows)
         assert all(low < high for low, high in cut)
         assert all(one[1] == other[0] for one, other in pairwise(cut))
 

@@ -88,7 +88,7 @@ def read_step(loader: Dataloader, step: int) -> None:
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     visits = loader._plan.visits(step, shard.positions)
-    Assembler(loader.dataset.reader, FillOptions(layout)).fill(Piece(visits, 0, len(shard.positions), buffers))
+    Assembler(loader.dataset.reader, FillOptions(layout)).fill(Piece(visits, 0, buffers))
 
 
 def test_whole_rows_are_counted_with_a_warning() -> None:
