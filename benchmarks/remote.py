@@ -27,8 +27,7 @@ import loadax
 
 ENGINES = ("process", "remote")
 WORKERS, BATCH, SIZE = 2, 64, 160
-AHEAD = 8  # batches that are read ahead
-WARM, SKIPPED, TURN = 200, 20, 40  # batches
+WARM, SKIPPED, TURN = 200, 60, 40  # batches
 
 
 def main() -> None:
@@ -66,9 +65,8 @@ def measure(
         for engine in engines:
             processes = engine == "process"
             given: dict[str, Any] = {"worker_type": "process"} if processes else {"remote": _executor(engine, address)}
-            ahead = AHEAD * BATCH * sum(leaf.nbytes for leaf in jax.tree.leaves(data[0]))
-            options = {"num_epochs": None, "num_workers": WORKERS, "prefetch_bytes": ahead}
-            runs[engine] = stack.enter_context(loadax.Dataloader(data, BATCH, **options, **given).iterate())
+            loader = loadax.Dataloader(data, BATCH, num_epochs=None, num_workers=WORKERS, **given)
+            runs[engine] = stack.enter_context(loader.iterate())
             _take(runs[engine], WARM)  # workers of remote= import loadax in their first tasks
         for _ in range(turns):
             for engine, batches in runs.items():

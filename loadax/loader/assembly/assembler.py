@@ -1,6 +1,6 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -16,7 +16,7 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, Col
 from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
-from loadax.loader.metrics.stats import Failure, Timing
+from loadax.loader.metrics.stats import Failure, Timing, total
 from loadax.protocols import Columns, Integers, LeafArrays, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
@@ -45,16 +45,27 @@ class Piece(NamedTuple):
         visits: Visits of these rows, step by step; a row of -1 is padding.
         low: First row in a step.
         buffers: Destination of the rows.
+        first: First step. Its rows are needed first.
+        filled: Told the number of full steps, each time that another one is full before the others are.
     """
 
     visits: Visits
     low: int
     buffers: BatchBuffers
+    first: int = 0
+    filled: Callable[[int], object] = int
 
     @property
     def high(self) -> int:
         """Row in a step after the last one."""
         return self.low + len(self.visits.rows) // self.buffers.count
+
+    def by_step(self) -> "list[Piece]":
+        """The pieces of its steps."""
+        count, size = self.buffers.count, self.high - self.low
+        rows, epochs = (numbers.reshape(count, size) for numbers in self.visits)
+        steps = zip(rows, epochs, map(self.buffers.step, range(count)), strict=True)
+        return [Piece(Visits(rows, epochs), self.low, buffers) for rows, epochs, buffers in steps]
 
 
 @final
@@ -201,9 +212,7 @@ class Assembler:
                     raise
                 failures.append(Failure(index, redact(" ".join(f"{type(error).__name__}: {error}".split()))))
                 timings.append(self._fill(row._replace(visits=Visits(np.full(1, -1, np.int64), visits.epochs))))
-        names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
-        sums = {name: sum(getattr(timing, name) for timing in timings) for name in names}
-        return timings[0]._replace(**sums, failures=tuple(failures))
+        return total(timings)._replace(failures=tuple(failures))
 
     def _fill(self, piece: Piece) -> Timing:
         view = _PieceView(piece)

@@ -178,11 +178,13 @@ class BatchProducer:
         cut = [numbers.reshape(count, self.rows_per_step)[:, low:high].ravel() for numbers in visits]
         return Visits(*cut)
 
-    def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
-        """Reads rows `low` to `high` of each of the steps from `first` on into their buffers."""
+    def fill(
+        self, first: int, buffers: BatchBuffers, low: int, high: int, filled: Callable[[int], object] = int
+    ) -> Timing:
+        """Reads rows `low` to `high` of each of the steps from `first` on into their buffers; `filled`: see `Piece`."""
         visits = without(self._visits_of(first, buffers.count, low, high), self._quarantine)
         if self._streams is None:
-            timing = self._job.run(Piece(visits, low, buffers))
+            timing = self._job.run(Piece(visits, low, buffers, first, filled))
         else:
             timing = self._read_streams(self._streams, first, visits, low, buffers)
         if self._masked_rows is not None:

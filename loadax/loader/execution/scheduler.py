@@ -15,6 +15,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, final
 
+import numpy as np
 from jax.profiler import TraceAnnotation
 
 from loadax.errors import ClosedError
@@ -24,7 +25,7 @@ from loadax.loader.execution.producer import BatchProducer, BucketProducer
 from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
 from loadax.loader.streams.tickets import SkippedError
-from loadax.protocols import Tree
+from loadax.protocols import Integers, Tree
 
 Task = Callable[[], None]
 
@@ -49,8 +50,9 @@ class StepGroup:
         first: First step.
         buffers: Buffers of all steps.
         waiting: Pieces that no thread has taken: first row in each step, and row after the last one.
-        unread: Number of pieces that are not yet read.
+        unread: Number of pieces that are not yet read, by step.
         placed: Number of placed steps.
+        stop: Number of steps that this group is for: fewer than in the buffers after an error.
         error: Error of reading or placing.
     """
 
@@ -58,9 +60,14 @@ class StepGroup:
     first: int
     buffers: BatchBuffers
     waiting: deque[tuple[int, int]]
-    unread: int
+    unread: Integers
+    stop: int
     placed: int = 0
     error: BaseException | None = None
+
+    def is_next_full(self) -> bool:
+        """Whether the next step to place is read."""
+        return not self.unread[self.placed]
 
 
 @final
@@ -302,7 +309,7 @@ class PrefetchScheduler:
     def _may_place(self) -> bool:
         if self._placing or not self._groups or len(self._ready) >= max(1, self._options.prefetch):
             return False
-        return self._groups[0].unread == 0 and self._groups[0].error is None
+        return self._groups[0].is_next_full() and self._groups[0].error is None
 
     def _may_open(self) -> bool:
         if self._producer is None or (self._stop is not None and self._next >= self._stop):
@@ -330,7 +337,7 @@ class PrefetchScheduler:
         assert self._producer is not None
         producer = self._producer.of(first)
         pieces = self._piece_sizes.pieces(count, self._autotuner.size, producer.rows_per_step)
-        return StepGroup(producer, first, producer.buffers(count), deque(pieces), len(pieces))
+        return StepGroup(producer, first, producer.buffers(count), deque(pieces), np.full(count, len(pieces)), count)
 
     def _run(self, activity: Activity, work: Callable[..., None], *args: Any) -> None:
         try:
@@ -340,8 +347,18 @@ class PrefetchScheduler:
             self._activities.pop(get_ident(), None)
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
+        full = 0
+
+        def filled(steps: int) -> None:
+            nonlocal full
+            with self._lock:
+                group.unread[full:steps] -= 1
+                full = steps
+                if self._groups and group is self._groups[0] and group.is_next_full():
+                    self._arrived.notify()
+
         try:
-            timing = group.producer.fill(group.first, group.buffers, low, high)
+            timing = group.producer.fill(group.first, group.buffers, low, high, filled)
         except SkippedError:
             return
         except BaseException as error:
@@ -351,9 +368,7 @@ class PrefetchScheduler:
             return
         with self._lock:
             self._monitor.read(timing, group.first, (high - low) * group.buffers.count)
-            group.unread -= 1
-            if group.unread == 0 and self._groups and group is self._groups[0]:
-                self._arrived.notify()
+            filled(group.buffers.count)
 
     def _failed(self, group: StepGroup, error: BaseException) -> None:
         if isinstance(error, StopIteration | SystemExit | GeneratorExit):
@@ -363,17 +378,19 @@ class PrefetchScheduler:
             for note in getattr(stopped, "__notes__", ()):
                 error.add_note(note)
         with self._lock:
-            if self._producer is None or group.error is not None:
+            if self._producer is None or group.error is not None or group.stop < group.buffers.count:
                 return
             if group.buffers.count == 1:
                 error.add_note(f"loadax: in step {group.first}")
                 group.error, group.waiting = error, deque()
             else:
                 # Read the steps one by one: those before the failing one succeed, and the error names its step.
-                index = self._groups.index(group)
-                self._groups.remove(group)
-                for offset in range(group.buffers.count):
-                    self._groups.insert(index + offset, self._group(group.first + offset, 1))
+                index, placed = self._groups.index(group), group.placed
+                group.stop, group.waiting = placed + (self._placing and index == 0), deque()
+                if group.stop == placed:
+                    self._groups.remove(group)
+                for offset in range(group.stop, group.buffers.count):
+                    self._groups.insert(index + offset - placed, self._group(group.first + offset, 1))
             self._arrived.notify()
 
     def _place(self, group: StepGroup) -> None:
@@ -396,7 +413,7 @@ class PrefetchScheduler:
             self._ready.append((step, batch, host))
             self._monitor.placed(timing, step)
             group.placed += 1
-            if group.placed == group.buffers.count:
+            if group.placed == group.stop:
                 self._groups.popleft()
             self._arrived.notify()
 

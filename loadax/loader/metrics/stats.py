@@ -1,6 +1,7 @@
 """Stats: times and counters of an iterator, updated per piece, never per row."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
@@ -62,6 +63,12 @@ class Timing(NamedTuple):
     def processor_seconds(self) -> float:
         """CPU time of all stages but placing, in seconds."""
         return self.read_cpu + self.transform_cpu + self.assemble_cpu
+
+
+def total(timings: Sequence[Timing]) -> Timing:
+    """The timing of parts that one thread has read, one after the other; without what failed."""
+    names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
+    return timings[0]._replace(**{name: sum(getattr(timing, name) for timing in timings) for name in names})
 
 
 @final

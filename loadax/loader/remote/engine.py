@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from loadax.core.log import log
 from loadax.core.tasks import Engine, open_engine
@@ -19,7 +19,8 @@ from loadax.loader.remote.task import Filled, call_of
 from loadax.loader.remote.workers import options_for, workers_of
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
-_SLOW, _LATER, _LEAST = 4.0, 1.0, 1.0
+_SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0
+_AGED = 1.5  # times these seconds, even if no later task was answered
 _FIRST = 0.5  # seconds, before any answer
 _GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
 _STARTING = 30.0  # seconds that workers have before their first answer
@@ -29,16 +30,8 @@ _WATCH = 5.0  # seconds between two looks at which workers there are
 _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
 
 
-@final
-class Answers(SimpleQueue[Future[Any] | None]):
-    """Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
-
-    Args:
-        number: Number of the piece, in the order in which they are needed.
-    """
-
-    def __init__(self, number: int = 0):
-        self.number = number
+# Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
+Answers: TypeAlias = SimpleQueue[Future[Any] | None]
 
 
 @final
@@ -64,7 +57,7 @@ class TaskEngine:
         self._lock = threading.Condition(threading.RLock())  # reentrant: garbage collection may close this
         self._numbers = count()
         self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
-        self._waiting: list[int] = []  # numbers of pieces that wait for a core of this process
+        self._waiting: list[int] = []  # steps of pieces that wait for a core of this process
         self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         # When tasks were given out that nothing was before, when the last answer came, and when the latest of the tasks
@@ -97,23 +90,18 @@ class TaskEngine:
                 break
         self._looked.set()
 
-    def piece(self) -> Answers:
-        """Makes a queue for the answers to the tasks for a piece. The first caller has the piece needed first."""
-        return Answers(next(self._numbers))
-
     @contextmanager
-    def here(self, answers: Answers) -> Iterator[None]:
-        """Gives up a piece, and waits for a core of this process to fill it: the one that is needed first comes first.
+    def here(self, step: int) -> Iterator[None]:
+        """Waits for a core of this process to fill a part of a step: the step that is needed first comes first.
 
         Raises:
             ClosedError: If this is closed.
         """
-        self.give_up(answers)
         with self._lock:
-            self._waiting.append(answers.number)
-            while not self.closed and (self._filling >= self._most_here() or min(self._waiting) != answers.number):
+            self._waiting.append(step)
+            while not self.closed and (self._filling >= self._most_here() or min(self._waiting) != step):
                 self._lock.wait()
-            self._waiting.remove(answers.number)
+            self._waiting.remove(step)
             self._filling += 1
         try:
             self._check_open()
@@ -250,22 +238,24 @@ class TaskEngine:
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 log.debug("remote=: no executor: %s", error)
 
-    def next(self, answers: Answers, began: float) -> Future[Any] | None:
+    def next(self, answers: Answers, began: float, tries: int) -> Future[Any] | None:
         """Waits for the next answer; None: workers are gone, or the task is late.
 
-        Workers that are slow for all tasks make none of them late: only those that later ones overtake, or silence.
+        While workers are slow for all tasks, later ones show it: a task is late if they overtake it, and in silence.
 
         Args:
             answers: Answers to the tasks for the piece.
             began: When the latest of them was given out.
+            tries: Number of times that the piece was.
 
         Raises:
             ClosedError: If this is closed.
         """
         future: Future[Any] | None = None
         while True:
-            behind = max(self._newest - began, perf_counter() - max(self._answered, began))
-            if (left := self.patience() - behind) <= 0:
+            now = perf_counter()
+            behind = max(self._newest - began, now - max(self._answered, began), (now - began) / _AGED)
+            if (left := self.patience() / tries - behind) <= 0:
                 self.late()
                 break
             with suppress(Empty):

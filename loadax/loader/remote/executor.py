@@ -16,7 +16,7 @@ from loadax.errors import ArgumentError
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, piece_layout, tile_span
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stages import Mark, unmarked
-from loadax.loader.metrics.stats import Timing
+from loadax.loader.metrics.stats import Timing, total
 from loadax.loader.remote.engine import Answers, TaskEngine
 from loadax.loader.remote.task import Filled, make_recipe
 from loadax.loader.remote.workers import ordered
@@ -45,7 +45,7 @@ class RemoteExecutor:
     """
 
     worker_type = "remote"
-    piece_seconds = 0.1  # each costs a scheduler, this process and the worker some milliseconds
+    piece_seconds = 0.2  # each costs a scheduler, this process and the worker some milliseconds
     settling = 0.6
 
     def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
@@ -108,7 +108,7 @@ class _RemoteJob:
             ArgumentError: If workers can't import loadax, or have another version.
             Exception: Whatever the source or a map raised.
         """
-        answers = self._executor.tasks.piece()
+        answers = Answers()
         try:
             with self._executor.mark("loadax.remote"):
                 return self._run(piece, answers)
@@ -117,20 +117,22 @@ class _RemoteJob:
             self._executor.serving.pop(get_ident(), None)
 
     def _run(self, piece: Piece, answers: Answers) -> Timing:
-        serving, tasks, layout = self._executor.serving, self._executor.tasks, self._options.layout
+        tasks, layout = self._executor.tasks, self._options.layout
         visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
         arguments = [self._index, self._pickled, *visits, piece.low, piece.buffers.count]
-        (payload, digest), tries = self._known(), 1
+        (payload, digest), tries, again = self._known(), 1, 0
         workers = ordered(tasks.workers, digest, self._executor.workers)
         worker = workers[(piece.low + piece.high) * len(workers) // (2 * layout.rows)] if workers else None
-        waits = self._give_out(answers, (digest, None, *arguments), worker)
-        while waits and (future := tasks.next(answers, serving[get_ident()][1])) is not None:
-            result = _result(future)
-            if result is None:
+        began, waits = perf_counter(), self._give_out(answers, (digest, None, *arguments), worker)
+        while waits:
+            future = tasks.next(answers, began, tries)
+            result = None if future is None else _result(future)
+            if result is None:  # it is late, or was lost
                 tries += 1
-                waits = tries <= _TRIES and self._give_out(answers, (digest, None, *arguments), None)
+                began, waits = perf_counter(), tries <= _TRIES and self._give_out(answers, (digest, None, *arguments))
+                again += waits
             elif isinstance(result, Filled):
-                return self._take(piece, result)._replace(given_again=int(tries > 1))
+                return self._take(piece, result)._replace(given_again=again)
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
             elif result.digest == digest:  # else a task given out before the recipe was made again
@@ -138,12 +140,23 @@ class _RemoteJob:
                     self._shared_reader.send_by_value(result.module, payload)
                     payload, digest = self._known()
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
-        with tasks.here(answers):
-            serving.pop(get_ident(), None)
-            timing = self._assembler.fill(piece)
-        return timing._replace(read_here=timing.rows, given_again=int(tries > 1))
+        tasks.give_up(answers)
+        return self._fill_here(piece)._replace(given_again=again)
 
-    def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None) -> bool:
+    def _fill_here(self, piece: Piece) -> Timing:
+        """Reads a piece here, step by step: others may have the rest of the step that is needed first."""
+        self._executor.serving.pop(get_ident(), None)
+        timings, failures = [], []
+        for index, part in enumerate(piece.by_step()):
+            with self._executor.tasks.here(piece.first + index):
+                timings.append(self._assembler.fill(part))
+            before = index * (piece.high - piece.low)
+            failures += [failure._replace(row=before + failure.row) for failure in timings[-1].failures]
+            piece.filled(index + 1)
+        timing = total(timings)
+        return timing._replace(read_here=timing.rows, failures=tuple(failures))
+
+    def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> bool:
         if (name := self._executor.tasks.submit(answers, arguments, worker)) is not None:
             text = f"{name} of remote=" if worker is None else f"{name} for {worker}"
             self._executor.serving[get_ident()] = text, perf_counter()
