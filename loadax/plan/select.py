@@ -46,8 +46,5 @@ class Selected(VerbOrder):
         listed_at, met = equal_pairs(ascending, below.positions)
         return Hits(below.asked[met], sorter[listed_at])
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["select", self.digest, self.size]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"select({self.size:,} rows)"]
+    def _described(self) -> tuple[list[Any], str]:
+        return ["select", self.digest, self.size], f"select({self.size:,} rows)"

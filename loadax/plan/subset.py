@@ -95,12 +95,9 @@ class _Listed(VerbOrder):
     @abstractmethod
     def size(self) -> int: ...
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), [*self.rule, self.size]]
-
-    def text(self) -> list[str]:
+    def _described(self) -> tuple[list[Any], str]:
         arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
-        return [*self.parent.text(), f"{self.rule[0]}({arguments})"]
+        return [*self.rule, self.size], f"{self.rule[0]}({arguments})"
 
 
 @final
