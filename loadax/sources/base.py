@@ -9,14 +9,16 @@ is inherited.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, Boxes, Columns, Integers, LeafArrays, Location, Outputs, Tree, Visits
+
+_Leaf = TypeVar("_Leaf")
 
 
 class Child(NamedTuple):
@@ -41,6 +43,13 @@ class Child(NamedTuple):
 def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     """The rows of runs of `count` rows, `every` rows apart, one run after the other."""
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
+
+
+def asked_for(leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs) -> Iterator[tuple[_Leaf, Columns, Array]]:
+    """The leaves that `read_into` is asked for, each with its columns and its destination."""
+    for leaf, columns, destination in zip(leaves, boxes, out, strict=True):
+        if columns is not None and destination is not None:
+            yield leaf, columns, destination
 
 
 # What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`
@@ -150,10 +159,9 @@ class BaseSource(ABC):
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
-        for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
-            if columns is not None and destination is not None:
-                index: Any = (slice(None), *(slice(*column) for column in columns))
-                destination[...] = np.asarray(leaf)[index]
+        for leaf, columns, destination in asked_for(flatten(self.read(rows))[0], boxes, out):
+            index: Any = (slice(None), *(slice(*column) for column in columns))
+            destination[...] = np.asarray(leaf)[index]
 
     def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
