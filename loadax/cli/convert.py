@@ -24,7 +24,7 @@ from typing import Any
 
 from loadax.cli.executors import add_executor
 from loadax.cli.options import add_command, add_value
-from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.source import add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read or written.
     """
-    dataset = open_dataset(options)
+    dataset = find_opener(options).open()
     if options.shuffle is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded often: here each is decoded once

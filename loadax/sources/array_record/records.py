@@ -66,8 +66,7 @@ class PaddedRecords(_Records):
     def describe(self) -> list[Any]:
         return [["pad", "left"]] * self._left
 
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         data, length = (*out, None)[:2]

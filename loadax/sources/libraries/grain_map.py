@@ -158,13 +158,11 @@ def refuse_grain(data: Any) -> None:
     Raises:
         ArgumentError: Says what to pass instead.
     """
-    for names, remedy in (
-        (("IterDataset", "DatasetIterator"), "the MapDataset before .to_iter_dataset()"),
-        (
-            ("DataLoader", "DataLoaderIterator"),
-            "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
-        ),
-    ):
+    remedies = {
+        ("IterDataset", "DatasetIterator"): "the MapDataset before .to_iter_dataset()",
+        ("DataLoader", "DataLoaderIterator"): "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
+    }
+    for names, remedy in remedies.items():
         if comes_from(data, "grain", *names):
             raise ArgumentError(
                 f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass {remedy}"

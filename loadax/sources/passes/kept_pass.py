@@ -194,7 +194,7 @@ def _is_changed(folder: IndexFolder, name: str, seen: Any) -> bool:
 def _join(
     path: Path, work: Work, merged: Callable[[PartsFolder], Entry], put: Callable[[Entry], object], options: PassOptions
 ) -> Entry:
-    """Takes part in a pass until all parts are finished, and merges and puts them, or waits until another process has."""
+    """Takes part in a pass until all parts are finished, and puts their entry, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
     with parts.joined(), progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
         with _advice(parts):

@@ -87,8 +87,7 @@ class ChunkCache(WrapperSource):
         """Number of rows read from the source so far: in whole chunks, and past the cache."""
         return self._before + self._open.rows_fetched
 
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_visits(self, visits: Visits) -> Tree:
         return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)
