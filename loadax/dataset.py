@@ -918,8 +918,8 @@ class Dataset:
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         gets = "an example", "its row", "its epoch", "a generator"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
-        index = self.reader.traits.num_maps
-        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, _spec(spec), with_index, with_epoch))
+        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, spec, with_index, with_epoch))
 
     def map_batch(
         self,
@@ -959,8 +959,8 @@ class Dataset:
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         seed = checked_seed(seed, rng)
-        index = self.reader.traits.num_maps
-        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), with_index, with_epoch, elementwise))
+        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
+        return self._mapped(BatchMap(checked, rng, seed, index, spec, with_index, with_epoch, elementwise))
 
     def flat_map(
         self,
@@ -1296,7 +1296,3 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     order = zip_orders([part.order for part in parts], names)
     zipped_parts = [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)]
     return Dataset(ZippedSource(zipped_parts, structure), order)
-
-
-def _spec(spec: Tree | None) -> Tree | None:
-    return None if spec is None else normalise_spec(spec, "spec")

@@ -75,7 +75,7 @@ class WindowSource(BaseSource):
         self.traits = reader.traits._replace(
             reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
         )
-        self._row_spec = normalise_spec(spec, "spec")
+        self._row_spec = normalise_spec(spec)
         self._specs, structure = flatten_spec(self._row_spec)
         self._offsets = options.offsets
         runs = order.runs

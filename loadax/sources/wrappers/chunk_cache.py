@@ -317,7 +317,7 @@ def with_chunks(source: BaseSource, count: int, times: float, boxes: Boxes | Non
     own = source.keep_chunks(count)
     if own is not None or source.spec is None:
         return own or source
-    spec = normalise_spec(source.spec, "spec")
+    spec = normalise_spec(source.spec)
     if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):  # the cache copies bytes
         return source
     return ChunkCache(source, spec, count, times, boxes)
