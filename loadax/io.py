@@ -459,7 +459,7 @@ def from_documents(
     """
     from loadax.sources.tokens.documents import open_documents
 
-    return Dataset(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+    return Dataset(open_documents(data, offsets, dtype, cache, cache_bytes))
 
 
 def from_tfrecord(

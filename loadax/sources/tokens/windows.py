@@ -142,14 +142,7 @@ class TokenSource(BaseSource):
 
 
 def open_tokens(
-    path: Any,
-    seq_len: int,
-    dtype: Any = None,
-    stride: int | None = None,
-    targets: bool = False,
-    segment_ids: bool = False,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
+    path: Any, seq_len: Any, dtype: Any, stride: Any, targets: bool, segment_ids: bool, cache: Any, cache_bytes: int
 ) -> TokenSource:
     """Opens a stream of tokens; see `loadax.from_tokens`.
 
