@@ -28,6 +28,9 @@ from loadax.cli.source import add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
 
+# Options of the command that are arguments of `write_zarr`, as they are.
+_OPTIONS = ("chunk_rows", "shard_rows", "resume", "overwrite", "workers", "executor")
+
 
 def add(commands: Any) -> None:
     """Adds `convert` to the commands."""
@@ -59,18 +62,9 @@ def run(options: argparse.Namespace) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded often: here each is decoded once
             dataset = dataset.shuffle(options.shuffle)
-    write_zarr(
-        dataset,
-        options.destination,
-        chunk_rows=options.chunk_rows,
-        shard_rows=options.shard_rows,
-        compression=None if options.compression == "none" else options.compression,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        shard=options.shards,
-        workers=options.workers,
-        executor=options.executor,
-    )
+    compression = None if options.compression == "none" else options.compression
+    given = {name: getattr(options, name) for name in _OPTIONS}
+    write_zarr(dataset, options.destination, compression=compression, shard=options.shards, **given)
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
     show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
     return 0
