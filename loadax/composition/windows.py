@@ -100,9 +100,6 @@ class WindowSource(BaseSource):
         ]
         self.spec = self._example(built)
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         maps = "".join(f".{transform.text()}" for transform in self._reader.maps)
         return f"windows ({self._options}) of {self._reader.source!r}{maps}"

@@ -1,6 +1,5 @@
 """Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,12 +75,12 @@ class Ascending:
 
 
 @dataclass(frozen=True, eq=False)
-class _Listed(VerbOrder):
-    """An order that depends on a list of positions of the parent.
+class ListedOrder(VerbOrder):
+    """An order that depends on a list of positions of the parent: it has these, in this order.
 
     Args:
-        parent: Order that is the same in every epoch.
-        positions: The positions, ascending, int64[n] or its compact form.
+        parent: Order that is the same in every epoch, if the list was made for its rows.
+        positions: The positions, int64[n] or its compact form.
         rule: Verb and the arguments that decide its list, as JSON, for `describe`.
         arguments: Arguments of the verb, as text.
     """
@@ -89,11 +88,13 @@ class _Listed(VerbOrder):
     positions: Any
     rule: tuple[Any, ...]
     arguments: str = ""
-    varies = False
 
     @property
-    @abstractmethod
-    def size(self) -> int: ...
+    def size(self) -> int:
+        return len(self.positions)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, self.positions[positions])
 
     def _described(self) -> tuple[list[Any], str]:
         arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
@@ -102,15 +103,8 @@ class _Listed(VerbOrder):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Subset(_Listed):
-    """The listed positions of the parent. Memory-efficient for few positions."""
-
-    @property
-    def size(self) -> int:
-        return len(self.positions)
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return self.parent.visits(epochs, self.positions[positions])
+class Subset(ListedOrder):
+    """The listed positions of the parent, ascending. Memory-efficient for few positions."""
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         if window[0] >= window[1]:
@@ -124,8 +118,8 @@ class Subset(_Listed):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Excluding(_Listed):
-    """All positions of the parent except the listed ones. Memory-efficient for many positions."""
+class Excluding(ListedOrder):
+    """All positions of the parent except the listed ones, which ascend. Memory-efficient for many positions."""
 
     @property
     def size(self) -> int:

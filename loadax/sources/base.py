@@ -107,7 +107,7 @@ def joint_traits(parts: Sequence[Traits]) -> Traits:
     )
 
 
-class BaseSource(ABC):
+class BaseSource:
     """Rows that can be read in any order.
 
     The defaults fit a source without children whose rows all have the same shapes and dtypes.
@@ -116,7 +116,7 @@ class BaseSource(ABC):
     traits: Traits = Traits()
     # The `Structure` of a row, if it is known although `spec` is not.
     structure: Any = None
-    # What `describe` tells of a source that has selected leaves by itself.
+    # What `describe` tells of a source: how it makes its rows of others, or which leaves it has selected by itself.
     described: Sequence[Any] = ()
 
     @property
@@ -134,8 +134,11 @@ class BaseSource(ABC):
         """Units of each leaf that has some, such as the Arrow type of times, whose ints count its unit."""
         return {path: each["units"] for path, each in self.traits.attributes.items() if "units" in each}
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    # Number of rows; a source that has it from elsewhere replaces `__len__`.
+    _length: int
+
+    def __len__(self) -> int:
+        return self._length
 
     def read(self, rows: Integers) -> Tree:
         """Reads the rows `rows` (int64[n]), as of epoch 0, as a pytree of arrays whose first dimension is n.
@@ -272,7 +275,7 @@ class BaseSource(ABC):
         return type(self).__name__
 
 
-class WrapperSource(BaseSource):
+class WrapperSource(BaseSource, ABC):
     """A source whose row i is row i of another one: forwards every member, and its `traits`, which it may replace.
 
     Args:

@@ -58,13 +58,10 @@ class PaddedRecords(_Records):
         self._pad_to, self._value = pad.function.lengths, fill_value(DATA, pad.function.value, dtype)
         data = ArraySpec((self._pad_to,), dtype.newbyteorder("="))
         self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if pad.add_lengths else data
-        self.chunks = files.chunks
+        self.chunks, self.described = files.chunks, [["pad", "left"]] * self._left
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}{' on the left' * self._left}"
-
-    def describe(self) -> list[Any]:
-        return [["pad", "left"]] * self._left
 
     read = read_columns
 

@@ -100,9 +100,6 @@ class TokenSource(BaseSource):
         kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
         self.spec = {leaf.name: ArraySpec((leaf.length,), kind) for leaf, kind in zip(self._leaves, kinds, strict=True)}
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         kind, stream = self._tokens.spec.dtype, redact(_named(self._tokens))
         return f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every {self._stride}, in {stream}"

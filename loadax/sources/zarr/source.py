@@ -72,9 +72,6 @@ class TensorStoreSource(BaseSource):
         reads = 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=reads, attributes=attributes)
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
 

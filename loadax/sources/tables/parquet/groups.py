@@ -36,9 +36,6 @@ class RowGroups(BaseSource):
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
 
-    def __len__(self) -> int:
-        return self._length
-
     @property
     def spec(self) -> Tree | None:
         return self.leaves.empty.spec
