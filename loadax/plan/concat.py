@@ -7,13 +7,13 @@ from typing import Any, final
 import numpy as np
 
 from loadax.plan.order import join_hits, parts_text
-from loadax.plan.part_orders import PartsOrder, by_part
+from loadax.plan.part_orders import OrderOfParts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Concatenated(PartsOrder):
+class Concatenated(OrderOfParts):
     """Several orders, one after another. The rows of part i come after all rows of the sources before it.
 
     Args:

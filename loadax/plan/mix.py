@@ -25,7 +25,7 @@ from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import join_hits, parts_text
-from loadax.plan.part_orders import PartsOrder, by_part
+from loadax.plan.part_orders import OrderOfParts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -133,7 +133,7 @@ def _count_of(size: Any) -> Any:
 
 @final
 @dataclass(frozen=True)
-class Mixed(PartsOrder):
+class Mixed(OrderOfParts):
     """Several orders, mixed. The rows of part i come after all rows of the sources before it.
 
     Args:

@@ -16,7 +16,7 @@ _FEW = 32  # positions of a part below which a key for each position costs less 
 
 
 @dataclass(frozen=True)
-class PartsOrder(BaseOrder):
+class OrderOfParts(BaseOrder):
     """An order of several parts. The rows of part i come after all rows of the sources before it.
 
     Args:
