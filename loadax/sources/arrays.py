@@ -11,7 +11,7 @@ from loadax.core.spec import unmasked
 from loadax.core.tree import flatten, refuse_node
 from loadax.errors import SourceError
 from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
-from loadax.sources.base import BaseSource, Traits, asked_for
+from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.columns import column_array, is_column
 from loadax.sources.library import comes_from
@@ -81,16 +81,18 @@ class ArraySource(BaseSource):
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         rows = check_rows(rows, self._length)
-        for array, columns, destination in asked_for(self._arrays, boxes, out):
-            array.read_into(rows, columns, destination)
+        for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
+            if columns is not None and destination is not None:
+                array.read_into(rows, columns, destination)
 
     def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
         if every > 1:
             super().read_runs_into(first, count, every, boxes, out)
             return
         starts = check_rows(first, self._length - count + 1)
-        for array, columns, destination in asked_for(self._arrays, boxes, out):
-            array.runs_into(starts, count, columns, destination)
+        for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
+            if columns is not None and destination is not None:
+                array.runs_into(starts, count, columns, destination)
 
 
 def is_array(leaf: Any) -> bool:
