@@ -80,11 +80,9 @@ def mix(
         >>> int((rows < 100).sum()), int((rows >= 100).sum())
         (6, 2)
     """
-    named = (
-        dict(datasets)
-        if isinstance(datasets, Mapping)
-        else {str(index): dataset for index, dataset in enumerate(_listed(datasets, "datasets, or a dict of them"))}
-    )
+    if not isinstance(datasets, Mapping):
+        datasets = {str(index): each for index, each in enumerate(_listed(datasets, "datasets, or a dict of them"))}
+    named = dict(datasets)
     if not named:
         raise ArgumentError("mix() got no datasets; pass at least one")
     for name in named:

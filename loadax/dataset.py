@@ -31,7 +31,7 @@ from loadax.core.leaf_selection import selection
 from loadax.core.log import log
 from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
-from loadax.core.tasks import Engine, index_engine
+from loadax.core.tasks import Engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.block_shuffle import BlockShuffled
@@ -516,6 +516,7 @@ class Dataset:
         from loadax.packing.pack import pack
         from loadax.packing.pack_stream import pack_stream
         from loadax.packing.rows import Filling
+        from loadax.row_index.build import scan_options
 
         optional_flag("progress", progress)
         remedy = "None, 'shift' for rows of inputs and targets, or 'given' if documents bring shifted targets"
@@ -531,8 +532,8 @@ class Dataset:
             return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
         check_documents(self.reader, self.order)
         index_key(key, index, "the maps before pack() change")
-        engine = index_engine(executor, index)
-        make = partial(pack, self.reader, self.order, options, filling, index, key, engine, progress)
+        scan = scan_options(index, None, executor, progress, key)
+        make = partial(pack, self.reader, self.order, options, filling, scan)
         if index is not None:  # also for later runs
             return Dataset(make())
         decisive = "pack", PACK_VERSION, *options.recipe, *filling
@@ -917,8 +918,8 @@ class Dataset:
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         gets = "an example", "its row", "its epoch", "a generator"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
-        index = self.reader.traits.num_maps
-        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, _spec(spec), with_index, with_epoch))
+        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
+        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, spec, with_index, with_epoch))
 
     def map_batch(
         self,
@@ -958,8 +959,8 @@ class Dataset:
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         seed = checked_seed(seed, rng)
-        index = self.reader.traits.num_maps
-        return self._mapped(BatchMap(checked, rng, seed, index, _spec(spec), with_index, with_epoch, elementwise))
+        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
+        return self._mapped(BatchMap(checked, rng, seed, index, spec, with_index, with_epoch, elementwise))
 
     def flat_map(
         self,
@@ -1295,7 +1296,3 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
     order = zip_orders([part.order for part in parts], names)
     zipped_parts = [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)]
     return Dataset(ZippedSource(zipped_parts, structure), order)
-
-
-def _spec(spec: Tree | None) -> Tree | None:
-    return None if spec is None else normalise_spec(spec, "spec")

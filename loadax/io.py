@@ -227,11 +227,7 @@ def from_jsonl(
 
 
 def from_grain(
-    data: Any,
-    *,
-    index: str | os.PathLike[str] | None = None,
-    key: str | None = None,
-    progress: bool | None = None,
+    data: Any, *, index: str | os.PathLike[str] | None = None, key: str | None = None, progress: bool | None = None
 ) -> Dataset:
     """Opens a `grain.MapDataset` with Grain's own epochs: row r of epoch e is its element `r + e * len`.
 
@@ -463,7 +459,7 @@ def from_documents(
     """
     from loadax.sources.tokens.documents import open_documents
 
-    return Dataset(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+    return Dataset(open_documents(data, offsets, dtype, cache, cache_bytes))
 
 
 def from_tfrecord(
@@ -905,6 +901,7 @@ def write_zarr(
         >>> from_zarr(folder)[3]
         {'x': np.int64(3), 'y': np.int64(9)}
     """
+    options = {name: given for name, given in locals().items() if name not in ("dataset", "path")}
     from loadax.sources.io.path_overlap import check_elsewhere
     from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
@@ -914,17 +911,4 @@ def write_zarr(
     if data.is_stream:
         raise StreamError("write_zarr()")
     check_elsewhere(data.reader.source, path)
-    write(
-        Written(data.reader, data.order),
-        path,
-        ragged=ragged,
-        chunk_rows=chunk_rows,
-        shard_rows=shard_rows,
-        compression=compression,
-        resume=resume,
-        overwrite=overwrite,
-        shard=shard,
-        progress=progress,
-        workers=workers,
-        executor=executor,
-    )
+    write(Written(data.reader, data.order), path, **options)

@@ -69,9 +69,7 @@ class Reader:
     @cached_property
     def _specs_and_probed(self) -> tuple[tuple[Tree, ...], int]:
         """The specs, and the number of rows read to infer them."""
-        known = [self.source.spec, *(transform.spec for transform in self.maps)]
-        if known[0] is not None:
-            known[0] = normalise_spec(known[0], "spec")
+        known = [normalise_spec(self.source.spec), *(transform.spec for transform in self.maps)]
         for index, transform in enumerate(self.maps):
             if isinstance(transform, LeafSelection) and known[index] is not None:
                 known[index + 1] = select_leaves(transform, known[index])

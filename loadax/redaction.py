@@ -11,20 +11,9 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 _CREDENTIALS = re.compile(r"(://)[^/?#@]*(?:@[^/?#@]*)*@")
 _QUERY = re.compile(r"(\?|%3[Ff])([^|]*)")
 _SEPARATOR = re.compile(r"([&;#]|%26|%3[Bb])")
-_EQUALS = re.compile(r"=|%3[Dd]")
-_HARMLESS = (
-    "alt",
-    "download",
-    "format",
-    "generation",
-    "page",
-    "part",
-    "raw",
-    "ref",
-    "revision",
-    "version",
-    "versionid",
-)  # query parameters that are not secret; any other may be
+_EQUALS = re.compile(r"(=|%3[Dd])")
+# Query parameters that are not secret; any other may be.
+_HARMLESS = re.compile("alt|download|format|generation|page|part|raw|ref|revision|version|versionid")
 _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
@@ -50,11 +39,9 @@ def redact(text: str) -> str:
         text = _UNPRINTABLE.sub(_escape, text)
     if "://" in text:
         text = _URL.sub(lambda match: _redact_url(match[0]), text)
-    return (
-        _HEADER.sub(lambda match: f"{match[1]}{HIDDEN}", text)
-        if "uthorization" in text or "AUTHORIZATION" in text
-        else text
-    )
+    if "uthorization" in text or "AUTHORIZATION" in text:
+        text = _HEADER.sub(rf"\1{HIDDEN}", text)
+    return text
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -88,8 +75,7 @@ def _redact_query(match: re.Match[str]) -> str:
 
 
 def _redact_item(item: str) -> str:
-    name = _EQUALS.split(item)[0]
-    if not item or name.lower() in _HARMLESS:
+    name, *value = _EQUALS.split(item, maxsplit=1)  # and the sign and text of its value, if it has one
+    if not item or _HARMLESS.fullmatch(name.lower()):
         return item
-    equals = _EQUALS.search(item)
-    return HIDDEN if equals is None else f"{item[: equals.end()]}{HIDDEN}"
+    return f"{name}{value[0]}{HIDDEN}" if value else HIDDEN

@@ -24,9 +24,12 @@ from typing import Any
 
 from loadax.cli.executors import add_executor
 from loadax.cli.options import add_command, add_value
-from loadax.cli.source import add_source_options, open_dataset
+from loadax.cli.source import add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
+
+# Options of the command that are arguments of `write_zarr`, as they are.
+_OPTIONS = ("chunk_rows", "shard_rows", "resume", "overwrite", "workers", "executor")
 
 
 def add(commands: Any) -> None:
@@ -54,23 +57,14 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When an option is invalid, or data can't be read or written.
     """
-    dataset = open_dataset(options)
+    dataset = find_opener(options).open()
     if options.shuffle is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded often: here each is decoded once
             dataset = dataset.shuffle(options.shuffle)
-    write_zarr(
-        dataset,
-        options.destination,
-        chunk_rows=options.chunk_rows,
-        shard_rows=options.shard_rows,
-        compression=None if options.compression == "none" else options.compression,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        shard=options.shards,
-        workers=options.workers,
-        executor=options.executor,
-    )
+    compression = None if options.compression == "none" else options.compression
+    given = {name: getattr(options, name) for name in _OPTIONS}
+    write_zarr(dataset, options.destination, compression=compression, shard=options.shards, **given)
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
     show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
     return 0

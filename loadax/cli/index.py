@@ -30,7 +30,7 @@ from loadax import io
 from loadax.cli.executors import add_executor
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_value
-from loadax.cli.source import add_source_options, find_opener, open_dataset
+from loadax.cli.source import add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.key is not None and options.filter is None and options.pack is None:
         raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
-    dataset = _with_records(options) if options.records else open_dataset(options)
+    dataset = _with_records(options) if options.records else find_opener(options).open()
     scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
     if options.filter is not None:
         kept = dataset.filter(import_function(options.filter, "--filter"), options.key, **scan)

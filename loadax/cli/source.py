@@ -83,16 +83,6 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--cache", metavar="FOLDER", help=kept)
 
 
-def open_dataset(options: argparse.Namespace) -> Dataset:
-    """Opens the dataset at a path or URL, or calls `MODULE:FUNCTION` for it.
-
-    Raises:
-        ArgumentError: When there is no dataset, its kind is unknown, or an option does not apply to its kind.
-        SourceError: When it can't be read.
-    """
-    return find_opener(options).open()
-
-
 def find_opener(options: argparse.Namespace) -> Opener:
     """The call that opens a command's data, without opening it.
 

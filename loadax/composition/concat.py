@@ -11,7 +11,7 @@ from loadax.errors import LeafError
 from loadax.plan.part_orders import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits, scatter_into
+from loadax.sources.base import BaseSource, Child, MapChild, asked_for, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 
@@ -150,11 +150,10 @@ class ConcatenatedSource(BaseSource):
         memory = {index: self._parts[index].source.memory for index in met} if len(rows) < _FEW * len(met) else {}
         if memory and None not in memory.values():
             inner = (rows - self._begins[owner]).tolist()
-            for leaf, (columns, destination) in enumerate(zip(boxes, out, strict=True)):
-                if columns is not None and destination is not None:
-                    box = [slice(*column) for column in columns]
-                    for place, (index, row) in enumerate(zip(owner.tolist(), inner, strict=True)):
-                        destination[place] = memory[index][leaf][row, *box]
+            for leaf, columns, destination in asked_for(range(len(out)), boxes, out):
+                box = [slice(*column) for column in columns]
+                for place, (index, row) in enumerate(zip(owner.tolist(), inner, strict=True)):
+                    destination[place] = memory[index][leaf][row, *box]
             return
         for part, positions, inner in self._owned(rows):
             scatter_into(part.source, inner, boxes, out, positions)

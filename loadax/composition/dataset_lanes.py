@@ -1,5 +1,6 @@
 """DatasetLanes: the rows of a dataset as lanes of a stream, each of which can be continued at any row."""
 
+from collections.abc import Iterator
 from typing import final
 
 import numpy as np
@@ -37,7 +38,7 @@ class DatasetLanes:
 
 
 @final
-class DatasetLane:
+class DatasetLane(Iterator[Tree]):
     """Rows of one lane in one epoch; see `DatasetLanes`. Its state is the position of the next one.
 
     Rows are read some at a time: few at first, so that the first one comes early. Lanes do this at different steps.
@@ -49,9 +50,6 @@ class DatasetLane:
         self._position, self._served = lane, 0
         self._rows: list[Tree] = []  # the next ones, the last one first
         self._most = _MOST_ROWS
-
-    def __iter__(self) -> "DatasetLane":
-        return self
 
     def __next__(self) -> Tree:
         if not self._rows:

@@ -38,7 +38,7 @@ class GroupedSource(BaseSource):
     """
 
     def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: Array, described: list[Any]):
-        self._reader, self._order, self._described = reader, order, described
+        self._reader, self._order, self.described = reader, order, [described]
         self._bounds, self._positions = bounds, positions
         own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={})
         self.traits = own._replace(reads_columns=False, reads_parts=False, num_maps=own.num_maps + 1)
@@ -56,10 +56,7 @@ class GroupedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "GroupedSource":
         reader = self._reader.with_source(wrap(self.children[0]))
-        return GroupedSource(reader, self._order, self._bounds, self._positions, self._described)
-
-    def describe(self) -> list[Any]:
-        return [self._described]
+        return GroupedSource(reader, self._order, self._bounds, self._positions, self.described[0])
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         below, counts = self._below(Visits(rows, np.zeros_like(rows)))

@@ -75,7 +75,7 @@ class WindowSource(BaseSource):
         self.traits = reader.traits._replace(
             reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
         )
-        self._row_spec = normalise_spec(spec, "spec")
+        self._row_spec = normalise_spec(spec)
         self._specs, structure = flatten_spec(self._row_spec)
         self._offsets = options.offsets
         runs = order.runs
@@ -99,9 +99,6 @@ class WindowSource(BaseSource):
             for offsets in self._offsets
         ]
         self.spec = self._example(built)
-
-    def __len__(self) -> int:
-        return self._length
 
     def __repr__(self) -> str:
         maps = "".join(f".{transform.text()}" for transform in self._reader.maps)

@@ -221,8 +221,8 @@ def as_array(leaf: Any, name: object) -> Array:
     return array.astype(object) if array.dtype.kind == "T" else array
 
 
-def normalise_spec(spec: Tree, name: str) -> Tree:
-    """A user's tree of objects with `shape` and `dtype`, as `ArraySpec`s.
+def normalise_spec(spec: Tree) -> Tree:
+    """A user's tree of objects with `shape` and `dtype`, as `ArraySpec`s; None stays None.
 
     Raises:
         ArgumentError: When a leaf has no shape or dtype.
@@ -231,7 +231,7 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
     for index, leaf in enumerate(leaves):
         if not _has_spec(leaf):
             raise ArgumentError(
-                f"{name}{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, "
+                f"spec{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, "
                 "such as jax.ShapeDtypeStruct"
             )
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)

@@ -227,18 +227,9 @@ class BatchPipeline:
         shards = [shard_of(first) for first in firsts.values()]
         cache_bytes = None if (whole := self.options.cache_bytes) is None else whole // len(shards)
         readers = tuple(self._reader(*each, cache_bytes) for each in zip(shards, firsts.values(), strict=True))
+        options, end = self.options, plan.num_steps
         made = [
-            BatchProducer(
-                plan,
-                reader,
-                shard,
-                self.options,
-                executor,
-                plan.num_steps,
-                self._finish(shard),
-                step=first,
-                family=readers,
-            )
+            BatchProducer(plan, reader, shard, options, executor, end, self._finish(shard), step=first, family=readers)
             for reader, shard, first in zip(readers, shards, firsts.values(), strict=True)
         ]
         return BucketProducer(

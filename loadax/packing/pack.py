@@ -13,7 +13,6 @@ import numpy as np
 from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.log import log
-from loadax.core.tasks import Engine
 from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Column, Form
 from loadax.packing.packed import Group, PackedSource
@@ -21,7 +20,7 @@ from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.row_index.build import refuse_shared
+from loadax.row_index.build import Options, refuse_shared
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
@@ -37,24 +36,15 @@ _COUNT_TEXTS = {
 }
 
 
-def pack(
-    reader: Reader,
-    order: Order,
-    options: PackOptions,
-    filling: Filling,
-    index: Any,
-    key: str | None,
-    engine: Engine | None,
-    progress: bool | None,
-) -> PackedSource:
+def pack(reader: Reader, order: Order, options: PackOptions, filling: Filling, scan: Options) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
-    folder = _open_index(reader, index, key, engine)
-    documents = Documents(reader, order, options, key)
+    folder = _open_index(reader, scan)
+    documents = Documents(reader, order, options, scan.key)
     options = documents.options
     if not (filling.given or options.shift or options.by_leaf):
         warn_of_shifted(documents.form, lambda: documents.columns(np.arange(min(documents.size, _SHIFTED_SAMPLE))))
     workers = max(documents.traits.concurrent_reads, min(8, os.cpu_count() or 1))
-    lengths, digest = _cached_lengths(documents, folder, PassOptions(workers, engine, progress))
+    lengths, digest = _cached_lengths(documents, folder, PassOptions(workers, scan.executor, scan.progress))
     if not documents.flat:
         documents.known = lengths
     plans = packed(options, _cached_arrays(documents, lengths, digest, options, folder), lengths)
@@ -96,15 +86,15 @@ def warn_of_shifted(form: Form, first_documents: Callable[[], Sequence[Column]])
             return
 
 
-def _open_index(reader: Reader, index: Any, key: str | None, engine: Engine | None) -> IndexFolder | None:
+def _open_index(reader: Reader, scan: Options) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
-    if index is None:
+    if scan.index is None:
         return None
-    folder = IndexFolder(index)
-    reason = None if key is not None else unrecognised(transform.function for transform in reader.maps)
+    folder = IndexFolder(scan.index)
+    reason = None if scan.key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:
         return folder
-    refuse_shared(index, f"{reason}; pass key=, a text that you change with the maps", engine)
+    refuse_shared(scan.index, f"{reason}; pass key=, a text that you change with the maps", scan.executor)
     return None
 
 

@@ -69,7 +69,7 @@ class PackedSource(BaseSource):
         self, documents: Documents, groups: Sequence[Group], rows: PackedRows, described: list[Any], summary: str
     ):
         self._documents, self._groups, self._plan = documents, groups, groups[0].plan
-        self._rows, self._described, self._summary = rows, described, summary
+        self._rows, self.described, self._summary = rows, [described], summary
         flat = documents.flat
         self.traits = Traits(
             reads_columns=flat,  # documents that are read whole cost the same for any columns
@@ -95,7 +95,7 @@ class PackedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
-        return PackedSource(documents, self._groups, self._rows, self._described, self._summary)
+        return PackedSource(documents, self._groups, self._rows, self.described[0], self._summary)
 
     @property
     def order(self) -> Order:
@@ -106,9 +106,6 @@ class PackedSource(BaseSource):
     def in_order(self) -> bool:
         """Whether consecutive rows hold consecutive documents of `order`."""
         return self._plan.in_order
-
-    def describe(self) -> list[Any]:
-        return [self._described]
 
     @cached_property
     def chunks(self) -> Integers | None:

@@ -71,7 +71,7 @@ class _Part(NamedTuple):
 
 
 @final
-class PackedLane:
+class PackedLane(Iterator[Tree]):
     """Packed rows of one lane in one epoch. At its end, the last documents fill rows with padding.
 
     Its state is that of the documents before the oldest one that is not packed yet, and number and first entry of every
@@ -86,9 +86,6 @@ class PackedLane:
         self._documents, self._packing = documents, packing
         self._parts: list[_Part] = []  # the oldest first
         self._rows = 0
-
-    def __iter__(self) -> "PackedLane":
-        return self
 
     def __next__(self) -> Tree:
         base, options, parts = self._documents.state(), self._packing.options, self._parts

@@ -15,6 +15,7 @@ from loadax.packing.documents import PartsRequest
 from loadax.packing.form import BARE, Form
 from loadax.plan.pack import ADDED, PackOptions
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
+from loadax.sources.base import asked_for
 
 _FEW, _SHORT = 32, 16  # bounds, and entries for each, up to which a copy of each stretch is slower than one by a mask
 _MASK = "loss_mask"
@@ -190,9 +191,8 @@ class PackedRows:
     ) -> None:
         """Reads columns of rows into memory, see `BaseSource.read_into`; other arguments as for `read`."""
         together: dict[tuple[int, int, int], dict[int, NDArray[Any]]] = {}
-        for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True)):
-            if box is not None and destination is not None:
-                together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
+        for leaf, box, destination in asked_for(range(len(self._shows)), boxes, out):
+            together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
         cuts = [self._cut(segments[group], group, low, high, leaves) for (group, low, high), leaves in together.items()]
         for cut, read in zip(cuts, parts([cut.request for cut in cuts]), strict=True):
             self._write(cut, read, boxes, segments)

@@ -12,7 +12,7 @@ Lanes differ in length: some have one more block, and one has the last, ragged b
 exhausted, the others continue round-robin, so that every row is visited exactly once.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.core.distinct import distinct
 from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
-from loadax.plan.order import VerbOrder
-from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
+from loadax.plan.shuffle import ShuffleOrder
+from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, Shuffle, Visits
 
 # Version of this order in saved states. In version 1 all lanes began their windows together, and took turns from first
 # to last.
@@ -86,18 +86,12 @@ def batch_variance(blocks: Blocks, batch_size: int) -> float:
 
 @final
 @dataclass(frozen=True)
-class BlockShuffled(VerbOrder):
+class BlockShuffled(ShuffleOrder):
     """Block shuffle, as this module describes it: another order in each epoch."""
 
-    seed: int
     block: int
     window: int
     most_lanes: int
-    varies = True
-
-    @property
-    def size(self) -> int:
-        return self.parent.size
 
     @property
     def blocks(self) -> int:
@@ -130,9 +124,6 @@ class BlockShuffled(VerbOrder):
             positions[chosen] = self._from_parent(self._at(epoch), below.positions[chosen])
         return Hits(below.asked, positions)
 
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
-
     def _from_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions in an epoch of the parent's `positions`; the inverse of `_to_parent`."""
         block, inside = np.divmod(positions, self.block)
@@ -154,12 +145,9 @@ class BlockShuffled(VerbOrder):
         ends = [*(run.start for run in runs[1:]), self.size]
         return [run for run, end in zip(runs, ends, strict=False) if run.start < stop and end > start]
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["shuffle", self.seed, self.block, self.window, self.most_lanes, _VERSION]]
-
-    def text(self) -> list[str]:
-        sizes = f"block={self.block}, window={self.window}, lanes={self.most_lanes}"
-        return [*self.parent.text(), f"shuffle({self.seed}, {sizes})"]
+    def _described(self) -> tuple[list[Any], str]:
+        text = f"shuffle({self.seed}, block={self.block}, window={self.window}, lanes={self.most_lanes})"
+        return ["shuffle", self.seed, self.block, self.window, self.most_lanes, _VERSION], text
 
     def _at(self, epoch: int) -> _Epoch:
         return _epoch(self.seed, self.size, self.block, self.window, self.lanes, epoch)

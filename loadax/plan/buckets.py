@@ -178,14 +178,11 @@ class Bucketed(VerbOrder):
             hits.append(Hits(below.asked[kept], self.starts[steps[turn[kept]]] + index[kept]))
         return join_hits(hits)
 
-    def describe(self) -> list[Any]:
+    def _described(self) -> tuple[list[Any], str]:
         each = zip(self.lengths, self.sizes, self.buckets, strict=True)
         buckets = [[length, size, order and order.describe()] for length, size, order in each]
-        return [*self.parent.describe(), ["buckets", buckets, self.remainder, BUCKETS_VERSION]]
-
-    def text(self) -> list[str]:
         sizes = ", ".join(f"{length}: {size}" for length, size in zip(self.lengths, self.sizes, strict=True))
-        return [*self.parent.text(), f"buckets {{{sizes}}}"]
+        return ["buckets", buckets, self.remainder, BUCKETS_VERSION], f"buckets {{{sizes}}}"
 
 
 @final

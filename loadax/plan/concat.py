@@ -6,14 +6,14 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.plan.part_orders import PartOrders, by_part
+from loadax.plan.order import join_hits, parts_text
+from loadax.plan.part_orders import OrderOfParts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 
 @final
 @dataclass(frozen=True)
-class Concatenated(BaseOrder):
+class Concatenated(OrderOfParts):
     """Several orders, one after another. The rows of part i come after all rows of the sources before it.
 
     Args:
@@ -21,17 +21,9 @@ class Concatenated(BaseOrder):
         rows: Number of rows of each part's source. An order that was sliced has fewer positions.
     """
 
-    parts: tuple[Order, ...]
-    rows: tuple[int, ...]
-    parent = None
-
     @cached_property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
-
-    @cached_property
-    def _below(self) -> PartOrders:
-        return PartOrders(self.parts, self.rows)
 
     @cached_property
     def _ends(self) -> Integers:

@@ -39,8 +39,5 @@ class FlatMapped(VerbOrder):
         below = self.parent.inverse(inner, epochs, (window[0] // self.fan_out, (window[1] - 1) // self.fan_out + 1))
         return Hits(below.asked, below.positions * self.fan_out + part[below.asked])
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["flat_map", self.fan_out]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"flat_map({self.name}, fan_out={self.fan_out})"]
+    def _described(self) -> tuple[list[Any], str]:
+        return ["flat_map", self.fan_out], f"flat_map({self.name}, fan_out={self.fan_out})"

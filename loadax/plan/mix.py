@@ -24,8 +24,8 @@ import numpy as np
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
-from loadax.plan.order import BaseOrder, join_hits, parts_text
-from loadax.plan.part_orders import PartOrders, by_part
+from loadax.plan.order import join_hits, parts_text
+from loadax.plan.part_orders import OrderOfParts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -133,7 +133,7 @@ def _count_of(size: Any) -> Any:
 
 @final
 @dataclass(frozen=True)
-class Mixed(BaseOrder):
+class Mixed(OrderOfParts):
     """Several orders, mixed. The rows of part i come after all rows of the sources before it.
 
     Args:
@@ -149,8 +149,6 @@ class Mixed(BaseOrder):
         version: Version of the order within blocks, 1 or 2.
     """
 
-    parts: tuple[Order, ...]
-    rows: tuple[int, ...]
     names: tuple[str, ...]
     segments: tuple[Segment, ...]
     seed: int
@@ -158,7 +156,6 @@ class Mixed(BaseOrder):
     by_step: bool = False
     version: int = 1
     varies = True
-    parent = None
 
     @cached_property
     def size(self) -> int:
@@ -330,10 +327,6 @@ class Mixed(BaseOrder):
         parts = parts_text(zip(self.names, self.parts, strict=True))
         version = f", version={self.version}" * (self.version > 1)
         return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
-
-    @cached_property
-    def _below(self) -> PartOrders:
-        return PartOrders(self.parts, self.rows)
 
     @cached_property
     def _starts(self) -> Integers:

@@ -5,6 +5,7 @@ So a chain of verbs is a chain of small arithmetic steps: any position of any ep
 stored or replayed, and every host gets the same answer. Each verb has a file of its own in this folder.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,16 @@ class VerbOrder(BaseOrder):
 
     parent: Order
     parts = ()
+
+    @abstractmethod
+    def _described(self) -> tuple[list[Any], str]:
+        """What `describe` and `text` say of this verb."""
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), self._described()[0]]
+
+    def text(self) -> list[str]:
+        return [*self.parent.text(), self._described()[1]]
 
 
 def depth(order: Order) -> int:

@@ -1,15 +1,36 @@
 """Orders of several sources side by side, for `concat` and `mix`: visits of many parts in few calls."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import final
 
 import numpy as np
 
 from loadax import seeds
+from loadax.plan.order import BaseOrder
 from loadax.protocols import Integers, Order, Visits
 
 _FEW = 32  # positions of a part below which a key for each position costs less than a call for the part
+
+
+@dataclass(frozen=True)
+class OrderOfParts(BaseOrder):
+    """An order of several parts. The rows of part i come after all rows of the sources before it.
+
+    Args:
+        parts: Orders of the parts.
+        rows: Number of rows of each part's source.
+    """
+
+    parts: tuple[Order, ...]
+    rows: tuple[int, ...]
+    parent = None
+
+    @cached_property
+    def _below(self) -> "PartOrders":
+        return PartOrders(self.parts, self.rows)
 
 
 @final

@@ -48,8 +48,5 @@ class Repeated(VerbOrder):
                 assignments.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
         return assignments
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["repeat", self.times]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"repeat({self.times})"]
+    def _described(self) -> tuple[list[Any], str]:
+        return ["repeat", self.times], f"repeat({self.times})"

@@ -75,11 +75,9 @@ class Sampled(VerbOrder):
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise ArgumentError(f"{verb}() after sample() would drop some of its draws; call {verb}() first, then sample()")
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["sample", self.digest, self.size, self.seed, _VERSION]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"sample(size={self.size}, seed={self.seed})"]
+    def _described(self) -> tuple[list[Any], str]:
+        text = f"sample(size={self.size}, seed={self.seed})"
+        return ["sample", self.digest, self.size, self.seed, _VERSION], text
 
 
 def integer_weights(weights: Array) -> Integers:

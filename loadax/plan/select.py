@@ -2,40 +2,31 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
-from loadax.plan.order import VerbOrder, equal_pairs, no_hits
-from loadax.protocols import Hits, Integers, Visits
+from loadax.plan.order import equal_pairs, no_hits
+from loadax.plan.subset import ListedOrder
+from loadax.protocols import Hits, Integers
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Selected(VerbOrder):
+class Selected(ListedOrder):
     """The listed positions of the parent. After a shuffle, another subset in each epoch.
 
     Args:
         parent: Any order.
         positions: Positions of the parent, int64[size]. Memory: 8 bytes each, and 16 more once `inverse` was called.
-        digest: Hash of the list, for `describe`.
+        rule: The verb and a hash of the list.
     """
-
-    positions: Integers
-    digest: str
-
-    @property
-    def size(self) -> int:
-        return len(self.positions)
 
     @cached_property
     def _by_position(self) -> tuple[Integers, Integers]:
         """The list in ascending order, and where in the list each entry stands."""
         sorter = np.argsort(self.positions, kind="stable")
         return self.positions[sorter], sorter
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return self.parent.visits(epochs, self.positions[positions])
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         listed = self.positions[slice(*window)]
@@ -45,9 +36,3 @@ class Selected(VerbOrder):
         ascending, sorter = self._by_position
         listed_at, met = equal_pairs(ascending, below.positions)
         return Hits(below.asked[met], sorter[listed_at])
-
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["select", self.digest, self.size]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"select({self.size:,} rows)"]

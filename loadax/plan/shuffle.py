@@ -1,4 +1,4 @@
-"""Full shuffle of single positions."""
+"""Full shuffle of single positions, and what all shuffles are like."""
 
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -8,10 +8,9 @@ from loadax.plan.order import VerbOrder
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Shuffle, Visits
 
 
-@final
 @dataclass(frozen=True)
-class Shuffled(VerbOrder):
-    """A uniform permutation of all positions, another one in each epoch."""
+class ShuffleOrder(VerbOrder):
+    """The positions of the parent in another order, a different one in each epoch."""
 
     seed: int
     varies = True
@@ -19,6 +18,15 @@ class Shuffled(VerbOrder):
     @property
     def size(self) -> int:
         return self.parent.size
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
+
+
+@final
+@dataclass(frozen=True)
+class Shuffled(ShuffleOrder):
+    """A uniform permutation of all positions, another one in each epoch."""
 
     @property
     def shuffle(self) -> Shuffle:
@@ -39,11 +47,5 @@ class Shuffled(VerbOrder):
         keys = seeds.derive(self.seed, "shuffle", epochs[below.asked])
         return Hits(below.asked, seeds.unpermute(below.positions, self.size, keys))
 
-    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
-        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
-
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["shuffle", self.seed]]
-
-    def text(self) -> list[str]:
-        return [*self.parent.text(), f"shuffle({self.seed})"]
+    def _described(self) -> tuple[list[Any], str]:
+        return ["shuffle", self.seed], f"shuffle({self.seed})"

@@ -55,10 +55,7 @@ class Sliced(VerbOrder):
         assignments = self.parent.lane_assignments(epoch, start + self.start, stop + self.start)
         return [LaneAssignment(assignment.start - self.start, assignment.lanes) for assignment in assignments]
 
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["slice", self.start, self.step, self.size]]
-
-    def text(self) -> list[str]:
+    def _described(self) -> tuple[list[Any], str]:
         stop = self.start + self.size
         cut = f"[{self.start}:{stop}]" if self.step == 1 else f"[{self.start}::{self.step}][:{self.size}]"
-        return [*self.parent.text(), cut]
+        return ["slice", self.start, self.step, self.size], cut

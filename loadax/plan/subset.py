@@ -1,6 +1,5 @@
 """Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,12 +75,12 @@ class Ascending:
 
 
 @dataclass(frozen=True, eq=False)
-class _Listed(VerbOrder):
-    """An order that depends on a list of positions of the parent.
+class ListedOrder(VerbOrder):
+    """An order that depends on a list of positions of the parent: it has these, in this order.
 
     Args:
-        parent: Order that is the same in every epoch.
-        positions: The positions, ascending, int64[n] or its compact form.
+        parent: Order that is the same in every epoch, if the list was made for its rows.
+        positions: The positions, int64[n] or its compact form.
         rule: Verb and the arguments that decide its list, as JSON, for `describe`.
         arguments: Arguments of the verb, as text.
     """
@@ -89,24 +88,6 @@ class _Listed(VerbOrder):
     positions: Any
     rule: tuple[Any, ...]
     arguments: str = ""
-    varies = False
-
-    @property
-    @abstractmethod
-    def size(self) -> int: ...
-
-    def describe(self) -> list[Any]:
-        return [*self.parent.describe(), [*self.rule, self.size]]
-
-    def text(self) -> list[str]:
-        arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
-        return [*self.parent.text(), f"{self.rule[0]}({arguments})"]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Subset(_Listed):
-    """The listed positions of the parent. Memory-efficient for few positions."""
 
     @property
     def size(self) -> int:
@@ -114,6 +95,16 @@ class Subset(_Listed):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.positions[positions])
+
+    def _described(self) -> tuple[list[Any], str]:
+        arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
+        return [*self.rule, self.size], f"{self.rule[0]}({arguments})"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subset(ListedOrder):
+    """The listed positions of the parent, ascending. Memory-efficient for few positions."""
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         if window[0] >= window[1]:
@@ -127,8 +118,8 @@ class Subset(_Listed):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Excluding(_Listed):
-    """All positions of the parent except the listed ones. Memory-efficient for many positions."""
+class Excluding(ListedOrder):
+    """All positions of the parent except the listed ones, which ascend. Memory-efficient for many positions."""
 
     @property
     def size(self) -> int:

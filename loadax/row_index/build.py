@@ -95,9 +95,6 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     known_as = None if folder is None else _known_as(question, reader, options)
     label = f"{question.verb} {question.name.partition(' ')[0]}"
 
-    def identity() -> dict[str, Any]:
-        return {"function or key": known_as, **_identity(reader, met)}
-
     def merge(parts: Iterator[Arrays]) -> Entry:
         values = np.concatenate([np.empty(0, question.dtype), *(part["values"] for part in parts)])
         if folder is None:
@@ -108,7 +105,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     entry = kept_pass(
         None if known_as is None else folder,
         question.verb,
-        identity,
+        lambda: {"function or key": known_as, **_identity(reader, met)},
         lambda entry: question.check(entry, met),
         lambda: row_work(reader, met, question.judge, question.dtype, label),
         merge,

@@ -108,7 +108,7 @@ def select(order: Order, rows: Any, name: str) -> Order:
     given = _integers(listed, name)
     _check_positions(listed, order.size, name)
     positions = np.where(given < 0, given + order.size, given)
-    return Selected(order, positions, digest_values(positions))
+    return Selected(order, positions, ("select", digest_values(positions)))
 
 
 def sample(order: Order, weights: Any, size: int, seed: int) -> Order:

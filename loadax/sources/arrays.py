@@ -45,9 +45,6 @@ class ArraySource(BaseSource):
         far = any(array.far for array in self._arrays)
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if far else 1)
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         return f"arrays {' and '.join(sorted(set(map(repr, self._arrays))))}"
 

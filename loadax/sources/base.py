@@ -9,14 +9,16 @@ is inherited.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, Boxes, Columns, Integers, LeafArrays, Location, Outputs, Tree, Visits
+
+_Leaf = TypeVar("_Leaf")
 
 
 class Child(NamedTuple):
@@ -41,6 +43,13 @@ class Child(NamedTuple):
 def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     """The rows of runs of `count` rows, `every` rows apart, one run after the other."""
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
+
+
+def asked_for(leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs) -> Iterator[tuple[_Leaf, Columns, Array]]:
+    """The leaves that `read_into` is asked for, each with its columns and its destination."""
+    for leaf, columns, destination in zip(leaves, boxes, out, strict=True):
+        if columns is not None and destination is not None:
+            yield leaf, columns, destination
 
 
 # What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`
@@ -98,7 +107,7 @@ def joint_traits(parts: Sequence[Traits]) -> Traits:
     )
 
 
-class BaseSource(ABC):
+class BaseSource:
     """Rows that can be read in any order.
 
     The defaults fit a source without children whose rows all have the same shapes and dtypes.
@@ -107,7 +116,7 @@ class BaseSource(ABC):
     traits: Traits = Traits()
     # The `Structure` of a row, if it is known although `spec` is not.
     structure: Any = None
-    # What `describe` tells of a source that has selected leaves by itself.
+    # What `describe` tells of a source: how it makes its rows of others, or which leaves it has selected by itself.
     described: Sequence[Any] = ()
 
     @property
@@ -125,8 +134,11 @@ class BaseSource(ABC):
         """Units of each leaf that has some, such as the Arrow type of times, whose ints count its unit."""
         return {path: each["units"] for path, each in self.traits.attributes.items() if "units" in each}
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    # Number of rows; a source that has it from elsewhere replaces `__len__`.
+    _length: int
+
+    def __len__(self) -> int:
+        return self._length
 
     def read(self, rows: Integers) -> Tree:
         """Reads the rows `rows` (int64[n]), as of epoch 0, as a pytree of arrays whose first dimension is n.
@@ -150,10 +162,9 @@ class BaseSource(ABC):
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
-        for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
-            if columns is not None and destination is not None:
-                index: Any = (slice(None), *(slice(*column) for column in columns))
-                destination[...] = np.asarray(leaf)[index]
+        for leaf, columns, destination in asked_for(flatten(self.read(rows))[0], boxes, out):
+            index: Any = (slice(None), *(slice(*column) for column in columns))
+            destination[...] = np.asarray(leaf)[index]
 
     def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
@@ -264,7 +275,7 @@ class BaseSource(ABC):
         return type(self).__name__
 
 
-class WrapperSource(BaseSource):
+class WrapperSource(BaseSource, ABC):
     """A source whose row i is row i of another one: forwards every member, and its `traits`, which it may replace.
 
     Args:

@@ -32,14 +32,14 @@ def test_the_spec_of_an_example() -> None:
 
 def test_a_spec_says_native_byte_order() -> None:
     assert spec_of(np.zeros(3, ">f4")) == ArraySpec((3,), F32)
-    assert normalise_spec(np.zeros(3, ">f4"), "spec") == ArraySpec((3,), F32)
+    assert normalise_spec(np.zeros(3, ">f4")) == ArraySpec((3,), F32)
 
 
 @pytest.mark.parametrize(
     "leaf", [jax.ShapeDtypeStruct((2,), np.float32), ArraySpec((2,), F32), np.zeros(2, np.float32)]
 )
 def test_anything_with_a_shape_and_a_dtype_is_a_spec(leaf: Any) -> None:
-    assert normalise_spec({"x": leaf}, "spec") == {"x": ArraySpec((2,), F32)}
+    assert normalise_spec({"x": leaf}) == {"x": ArraySpec((2,), F32)}
 
 
 def test_flatten_spec_takes_an_array_spec_for_a_leaf() -> None:
@@ -53,7 +53,7 @@ def test_a_spec_without_shape_names_the_leaf(wrong: Any) -> None:
     with pytest.raises(
         ArgumentError, match=r"spec\['x'\] is .*: pass an object with a shape and a dtype, such as jax.ShapeDtypeStruct"
     ):
-        normalise_spec({"x": wrong, "y": np.zeros(())}, "spec")
+        normalise_spec({"x": wrong, "y": np.zeros(())})
 
 
 def test_stack_puts_rows_first() -> None:

@@ -94,7 +94,7 @@ def listed(choose: st.DrawFn, order: Order, verb: str) -> Order:
     """Positions of an order, listed or drawn."""
     if verb == "select" or order.varies:
         positions = choose(st.lists(st.integers(0, order.size - 1), max_size=12))
-        return Selected(order, np.array(positions, np.int64), "digest")
+        return Selected(order, np.array(positions, np.int64), ("select", "digest"))
     weights = choose(st.lists(st.integers(1, 3), min_size=order.size, max_size=order.size))
     return Sampled(order, np.cumsum(weights), choose(st.integers(1, 20)), choose(SMALL), "digest")
 

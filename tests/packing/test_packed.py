@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from loadax import Dataset, from_documents, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Location, Visits
-from loadax.sources.tokens.documents import open_documents
 from loadax.testing import check_source
 from tests.laws.chain_verbs import Packing, packed_row, packed_rows
 from tests.servers.faults import FaultProxy
@@ -260,7 +259,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
 )
 def test_documents_that_can_not_be_opened(arguments: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=message):
-        open_documents(*arguments(tmp_path))
+        from_documents(*arguments(tmp_path))
 
 
 def test_documents_are_no_rows() -> None:

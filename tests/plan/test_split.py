@@ -34,7 +34,7 @@ def test_counts_that_do_not_add_up() -> None:
     ):
         split_counts(Sequential(10), 10, [8, 1], 0)
     with pytest.raises(ArgumentError, match="add up to 20, and the dataset has 10 rows in 20 positions; pass counts"):
-        split_counts(Selected(Sequential(10), np.arange(20) % 10, "digest"), 10, [10, 10], 0)
+        split_counts(Selected(Sequential(10), np.arange(20) % 10, ("select", "digest")), 10, [10, 10], 0)
 
 
 def test_a_second_split_by_counts_cuts_anew() -> None:

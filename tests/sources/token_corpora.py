@@ -8,11 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax import from_tokens
+from loadax.sources.tokens.windows import TokenSource
+
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 
 
 def stream(count: int, dtype: Any = np.uint16, seed: int = 0) -> NDArray[Any]:
     return np.random.default_rng(seed).integers(0, 100, count).astype(dtype)
+
+
+def open_tokens(*given: Any, **options: Any) -> TokenSource:
+    """The source that `from_tokens` opens."""
+    source = from_tokens(*given, **options).source
+    assert isinstance(source, TokenSource)
+    return source
 
 
 def write_bin(path: Path, tokens: NDArray[Any]) -> Path:

@@ -253,11 +253,8 @@ class Lossy(VerbOrder):
         found = hits.positions < ROWS - 1
         return Hits(hits.asked[found], hits.positions[found])
 
-    def describe(self) -> Any:
-        return ["lossy"]
-
-    def text(self) -> list[str]:
-        return ["lossy"]
+    def _described(self) -> tuple[list[Any], str]:
+        return ["lossy"], "lossy"
 
 
 def test_inverse_that_lacks_positions_loses_no_row(tmp_path: Path) -> None:

@@ -58,16 +58,12 @@ class PaddedRecords(_Records):
         self._pad_to, self._value = pad.function.lengths, fill_value(DATA, pad.function.value, dtype)
         data = ArraySpec((self._pad_to,), dtype.newbyteorder("="))
         self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if pad.add_lengths else data
-        self.chunks = files.chunks
+        self.chunks, self.described = files.chunks, [["pad", "left"]] * self._left
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}{' on the left' * self._left}"
 
-    def describe(self) -> list[Any]:
-        return [["pad", "left"]] * self._left
-
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         data, length = (*out, None)[:2]

@@ -96,8 +96,7 @@ class ImageSource(BaseSource):
         classes = f" of {len(self.classes)} classes" if self.classes != ("",) else ""
         return f"{height}x{width} images{classes} in {self._files.folder}"
 
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads into `out`; see `Source`. Images that are not requested are not decoded."""

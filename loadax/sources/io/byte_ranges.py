@@ -73,6 +73,10 @@ def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
         yield slice(first, len(sizes))
 
 
+# What `changed` says of a file that was truncated
+SHORTER = "has become shorter"
+
+
 def no_such_file(location: str) -> StorageError:
     """Error for a file that does not exist."""
     return StorageError(f"{location}: there is no such file")
@@ -86,9 +90,9 @@ def too_short(byte_range: ByteRange) -> SourceError:
     )
 
 
-def changed(location: str) -> SourceError:
-    """Error for a file that was written again, or replaced, since it was opened."""
+def changed(location: str, how: str = "has changed") -> SourceError:
+    """Error for a file that was written again, replaced or truncated since it was opened."""
     return SourceError(
-        f"{location}: the file has changed since it was opened; data must not change while it is read: "
+        f"{location}: the file {how} since it was opened; data must not change while it is read: "
         "restore the file, or open the dataset again"
     )

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
-from loadax.sources.io.byte_ranges import ByteRange, changed
+from loadax.sources.io.byte_ranges import SHORTER, ByteRange, changed
 from loadax.sources.io.file_map import HUGE, FileMap, reserve
-from loadax.sources.io.locations import cut_short
 from loadax.sources.io.paths import local_path
 
 _LONG = 64  # entries of a part from which slices are faster than an index array
@@ -207,7 +206,7 @@ class MappedSegments:
                         maps.files[index] = self._map(index, maps.memory)
             segment, status = self.ends.segments[index], maps.files[index].status()
             if status.st_size < segment.begin + segment.size:
-                raise cut_short(segment.location)
+                raise changed(segment.location, SHORTER)
             if segment.modified is not None and status.st_mtime_ns != segment.modified:
                 raise changed(segment.location)
             maps.checked[index] = now

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loadax.errors import SourceError
 from loadax.protocols import Array, Location
+from loadax.sources.io.byte_ranges import SHORTER, changed
 from loadax.sources.io.file_map import FileMap
 
 
@@ -42,7 +42,7 @@ class MappedExtent(NamedTuple):
             SourceError: When it is not; names it.
         """
         if self.memory.size() < self.size:
-            raise cut_short(self.name)
+            raise changed(self.name, SHORTER)
 
 
 def map_of(array: Array) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
@@ -81,14 +81,6 @@ def mapped_name(array: Array) -> str:
     if mapped is not None and mapped.filename is not None:
         return str(mapped.filename)
     return str(memory.path) if isinstance(memory, FileMap) else "a memory-mapped file"
-
-
-def cut_short(name: str) -> SourceError:
-    """Error for a mapped file that was truncated."""
-    return SourceError(
-        f"{name}: the file has become shorter since it was opened; data must not change while it is read: "
-        "restore the file, or open the dataset again"
-    )
 
 
 def joined(locations: Iterable[Location]) -> list[Location]:

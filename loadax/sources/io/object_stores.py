@@ -21,6 +21,8 @@ _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server 
     "retry_timeout": timedelta(seconds=PATIENCE),
 }
 _STALLED = 10  # seconds without a byte, after which a request is sent again
+# Variables by which a role gets its credentials.
+_ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
 # Schemes of the URLs of buckets, whose objects can be listed.
 BUCKETS = ("s3", "gs", "az")
@@ -127,14 +129,7 @@ def _s3_settings(bucket: str) -> Any:
         settings["secret_access_key"] = profile.get("aws_secret_access_key", "")
         if "aws_session_token" in profile:
             settings["session_token"] = profile["aws_session_token"]
-    elif os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and not any(
-        name in os.environ
-        for name in (
-            "AWS_WEB_IDENTITY_TOKEN_FILE",
-            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        )
-    ):
+    elif os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and _ROLES.isdisjoint(os.environ):
         settings["skip_signature"] = True  # nothing is left to ask for credentials
     return settings
 

@@ -97,17 +97,16 @@ class RemoteFiles:
     async def _first_names(self, folder: str) -> Sequence[str]:
         from obstore.exceptions import BaseError
 
-        url, prefix = split_url(folder)
         try:
-            async for entries in self._store(url).list(prefix, chunk_size=1000):
+            store, prefix = self._located(folder)
+            async for entries in store.list(prefix, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
         except (BaseError, OSError) as error:  # as where the credentials don't allow it
             log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
     async def _look_up(self, location: str) -> FileInfo | None:
-        url, key = split_url(location)
-        store = self._store(url)
+        store, key = self._located(location)
         answer = await _second_try(lambda: _get(store, key, (0, 1)), location)
         if answer is None or answer.info is not None:
             return None if answer is None else answer.info
@@ -116,13 +115,11 @@ class RemoteFiles:
         return None if meta is None else _info(meta)
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
-        url, key = split_url(wanted.location)
-        store = self._store(url)
+        store, key = self._located(wanted.location)
         return await _second_try(lambda: _get(store, key, (wanted.start, wanted.stop)), str(wanted))
 
     async def _list(self, folder: str, below: bool) -> Any:
-        url, prefix = split_url(folder)
-        store = self._store(url)
+        store, prefix = self._located(folder)
 
         async def ask() -> Any:
             if below:
@@ -132,11 +129,13 @@ class RemoteFiles:
 
         return await _second_try(ask, folder)
 
-    def _store(self, url: str) -> Any:
+    def _located(self, location: str) -> tuple[Any, str]:
+        """The store of a URL, which is opened once, and the key in it."""
+        url, key = split_url(location)
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = open_object_store(url)
-            return self._stores[url]
+            return self._stores[url], key
 
 
 async def _get(store: Any, key: str, span: tuple[int, int]) -> _Answer:

@@ -44,7 +44,7 @@ class GrainSource(BaseSource):
 
     def __init__(self, dataset: Any):
         self._dataset, self._object = dataset, UserObject(dataset)
-        self._size = _epoch_length(dataset)
+        self._length = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
         own_epochs = not kinds <= _SAME_RECORDS
         random = own_epochs or not kinds.isdisjoint(_RANDOM)
@@ -53,9 +53,6 @@ class GrainSource(BaseSource):
         )
         # The second epoch of a slice of an endless dataset begins after 2**63 - 1 rows.
         self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
-
-    def __len__(self) -> int:
-        return self._size
 
     def __repr__(self) -> str:
         return f"Grain's {type(self._dataset).__name__}"
@@ -72,10 +69,10 @@ class GrainSource(BaseSource):
         return list(map(own, self._examples(visits)))
 
     def _examples(self, visits: Visits) -> list[Tree]:
-        rows = check_rows(visits.rows, self._size)
-        if _epoch_length(self._dataset) != self._size:
+        rows = check_rows(visits.rows, self._length)
+        if _epoch_length(self._dataset) != self._length:
             raise SourceError(
-                f"the Grain dataset had {self._size} rows and has {_epoch_length(self._dataset)} now; open it again"
+                f"the Grain dataset had {self._length} rows and has {_epoch_length(self._dataset)} now; open it again"
             )
         if self._cut and visits.epochs.any():
             raise SourceError(
@@ -93,7 +90,7 @@ class GrainSource(BaseSource):
         return all_with_arrays(examples)
 
     def _elements(self, rows: Integers, epochs: Integers) -> list[Tree]:
-        dataset, indices = self._dataset, (rows + epochs * self._size).tolist()
+        dataset, indices = self._dataset, (rows + epochs * self._length).tolist()
         # It has no public name, but all of Grain's datasets have it for their own batches. Reading element by element
         # takes half as long again.
         many = getattr(dataset, "_getitems", None)
@@ -112,10 +109,7 @@ class PresenceSource(BaseSource):
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
-        self._size = _epoch_length(dataset)
-
-    def __len__(self) -> int:
-        return self._size
+        self._length = _epoch_length(dataset)
 
     def read(self, rows: Integers) -> Tree:
         return np.array([self._dataset[row] is not None for row in rows.tolist()], bool)
@@ -158,13 +152,11 @@ def refuse_grain(data: Any) -> None:
     Raises:
         ArgumentError: Says what to pass instead.
     """
-    for names, remedy in (
-        (("IterDataset", "DatasetIterator"), "the MapDataset before .to_iter_dataset()"),
-        (
-            ("DataLoader", "DataLoaderIterator"),
-            "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
-        ),
-    ):
+    remedies = {
+        ("IterDataset", "DatasetIterator"): "the MapDataset before .to_iter_dataset()",
+        ("DataLoader", "DataLoaderIterator"): "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
+    }
+    for names, remedy in remedies.items():
         if comes_from(data, "grain", *names):
             raise ArgumentError(
                 f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass {remedy}"

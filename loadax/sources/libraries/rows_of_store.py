@@ -33,9 +33,6 @@ class StoreSource(BaseSource):
         self.spec = self._structure.build(ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays)
         self.traits = Traits(owns_memory=True, concurrent_reads=max(array.reads for array in self._arrays))
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         return " and ".join(sorted({array.text for array in self._arrays}))
 

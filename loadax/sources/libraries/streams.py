@@ -69,7 +69,7 @@ def _huggingface(data: Any) -> OpenLane:
 
 
 @final
-class _HuggingFaceLane:
+class _HuggingFaceLane(Iterator[Any]):
     """Rows of one shard, with its state. The dataset has the state, not its iterator.
 
     Args:
@@ -80,9 +80,6 @@ class _HuggingFaceLane:
         # Lists of numbers become arrays.
         self._rows = shard.with_format("numpy")
         self._iterator: Iterator[Any] | None = None
-
-    def __iter__(self) -> "_HuggingFaceLane":
-        return self
 
     def __next__(self) -> Any:
         if self._iterator is None:

@@ -162,6 +162,7 @@ def kept_pass(
         return merge(map(parts.take, range(parts.count)))
     known = json.loads(json.dumps(dict(identity())))  # as it is read again, with lists in place of tuples
     path = folder.parts(name, _digest(known))
+    merged, put = partial(_merged, merge=merge, check=check), partial(folder.put, name, known)
     is_run = shared and this_process().count > 1
 
     def kept() -> Entry | None:
@@ -177,7 +178,7 @@ def kept_pass(
                 if is_run:
                     check_shared(path, work.label, is_changed)
                     is_run = False
-                entry = _join(folder, path, name, known, work, merge, check, options)
+                entry = _join(path, work, merged, put, options)
                 continue
         seen, entry = folder.stamp(name), kept()
     if is_run:
@@ -191,24 +192,17 @@ def _is_changed(folder: IndexFolder, name: str, seen: Any) -> bool:
 
 
 def _join(
-    folder: IndexFolder,
-    path: Path,
-    name: str,
-    known: Mapping[str, Any],
-    work: Work,
-    merge: Callable[[Iterator[Arrays]], Entry],
-    check: Callable[[Entry], object],
-    options: PassOptions,
+    path: Path, work: Work, merged: Callable[[PartsFolder], Entry], put: Callable[[Entry], object], options: PassOptions
 ) -> Entry:
-    """Takes part in a pass until all parts are finished, and merges them, or waits until another process has."""
+    """Takes part in a pass until all parts are finished, and puts their entry, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
     with parts.joined(), progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
         with _advice(parts):
             run_pass(work, parts, options, done)
             while not parts.claim_merge():
                 sleep(_POLL)
-        entry = _merged(parts, merge, check)
-        folder.put(name, known, entry)
+        entry = merged(parts)
+        put(entry)
         return entry
 
 

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import align
 from loadax.errors import SourceError
+from loadax.sources.io.byte_ranges import SHORTER, changed
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.locations import cut_short, map_of, mapped_extent
+from loadax.sources.io.locations import map_of, mapped_extent
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 Keep: TypeAlias = Callable[[memoryview], Any]
@@ -181,7 +182,7 @@ def _map_region(name: str, begin: int, size: int) -> NDArray[np.uint8]:
             "process; restore the file, or open the dataset by a path that all workers have"
         ) from error
     if size_now < begin + size:
-        raise cut_short(name)
+        raise changed(name, SHORTER)
     return FileMap(name).bytes[begin : begin + size]
 
 

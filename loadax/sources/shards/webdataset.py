@@ -11,7 +11,7 @@ from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits
+from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
 from loadax.sources.images.decode import Rendering
@@ -148,11 +148,8 @@ class WebDatasetSource(BaseSource):
             super().read_into(rows, boxes, out)
             return
         rows = check_rows(rows, len(self))
-        wanted = [
-            (column, target, tuple(slice(*cut) for cut in box))
-            for column, (box, target) in enumerate(zip(boxes, out, strict=True))
-            if box is not None and target is not None
-        ]
+        asked = asked_for(range(len(self._columns)), boxes, out)
+        wanted = [(column, target, tuple(slice(*cut) for cut in box)) for column, box, target in asked]
         contents = iter(self._contents(rows, [column for column, _, _ in wanted]))
         for place, row in enumerate(rows.tolist()):
             for column, target, cut in wanted:

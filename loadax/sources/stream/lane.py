@@ -54,14 +54,7 @@ class Lane:
         start: Where to begin.
     """
 
-    def __init__(
-        self,
-        open_lane: OpenLane,
-        number: int,
-        lanes: int,
-        epochs: int | None,
-        start: LaneState,
-    ):
+    def __init__(self, open_lane: OpenLane, number: int, lanes: int, epochs: int | None, start: LaneState):
         self._open_lane = open_lane
         self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs = lanes, epochs
@@ -152,7 +145,7 @@ class Lane:
             rows.extend(sampled)
             rows.extend(islice(self._iterator, count - len(sampled)))
         except RAISED as error:
-            self._blame(error, self.row + len(rows) - before)
+            blame(error, "a lane", f"loadax: reading row {self.row + len(rows) - before} of {self._name}")
             raise
         if sampled and len(rows) > before + 1:
             self._check_unchanged(rows[before], copies)
@@ -205,9 +198,6 @@ class Lane:
                 f"{self._name}: the state of {type(self._iterator).__name__} is not JSON ({error}): {shown(state)}; "
                 "return numbers, strings, lists and dicts with str keys, or yield rows from a generator"
             ) from error
-
-    def _blame(self, error: BaseException, row: int) -> None:
-        blame(error, "a lane", f"loadax: reading row {row} of {self._name}")
 
 
 def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Iterator[Any]:

@@ -38,7 +38,7 @@ class StreamSource(BaseSource):
 
     def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, name: str, below: Traits = _NOTHING):
         self.open_lane, self.lanes = open_lane, lanes
-        self._spec = None if spec is None else normalise_spec(spec, "spec")
+        self._spec = normalise_spec(spec)
         self.name = name
         self.traits = Traits(
             reads_examples=True,

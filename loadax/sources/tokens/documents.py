@@ -101,9 +101,7 @@ class DocumentSource(BaseSource):
         return [location for flat in self._flats for location in flat.locate(begin, end)]
 
 
-def open_documents(
-    data: Any, offsets: Any = None, *, dtype: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
-) -> DocumentSource:
+def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes: int) -> DocumentSource:
     """Opens documents; see `loadax.from_documents`.
 
     Raises:

@@ -100,9 +100,6 @@ class TokenSource(BaseSource):
         kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
         self.spec = {leaf.name: ArraySpec((leaf.length,), kind) for leaf, kind in zip(self._leaves, kinds, strict=True)}
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         kind, stream = self._tokens.spec.dtype, redact(_named(self._tokens))
         return f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every {self._stride}, in {stream}"
@@ -142,14 +139,7 @@ class TokenSource(BaseSource):
 
 
 def open_tokens(
-    path: Any,
-    seq_len: int,
-    dtype: Any = None,
-    stride: int | None = None,
-    targets: bool = False,
-    segment_ids: bool = False,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
+    path: Any, seq_len: Any, dtype: Any, stride: Any, targets: bool, segment_ids: bool, cache: Any, cache_bytes: int
 ) -> TokenSource:
     """Opens a stream of tokens; see `loadax.from_tokens`.
 

@@ -87,8 +87,7 @@ class ChunkCache(WrapperSource):
         """Number of rows read from the source so far: in whole chunks, and past the cache."""
         return self._before + self._open.rows_fetched
 
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_visits(self, visits: Visits) -> Tree:
         return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)
@@ -318,7 +317,7 @@ def with_chunks(source: BaseSource, count: int, times: float, boxes: Boxes | Non
     own = source.keep_chunks(count)
     if own is not None or source.spec is None:
         return own or source
-    spec = normalise_spec(source.spec, "spec")
+    spec = normalise_spec(source.spec)
     if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):  # the cache copies bytes
         return source
     return ChunkCache(source, spec, count, times, boxes)

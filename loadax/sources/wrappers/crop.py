@@ -7,7 +7,7 @@ import numpy as np
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
+from loadax.protocols import Array, ArraySpec, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource
 
 
@@ -40,12 +40,10 @@ class CroppedSource(WrapperSource):
     def read_visits(self, visits: Visits) -> Tree:
         return self._cropped(self._source.read_visits(visits), first_columns)
 
+    # `read_into` is that of the source: boxes count from the first column, so they are the same in both.
+
     def read_examples(self, visits: Visits) -> list[Tree]:
         return [self._cropped(example, _first_entries) for example in self._source.read_examples(visits)]
-
-    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
-        # Column boxes count from the first column, so they are the same in both.
-        self._source.read_into(rows, boxes, out)
 
     def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - cropped rows have one length
         return None

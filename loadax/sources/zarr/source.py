@@ -12,7 +12,7 @@ from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
-from loadax.sources.base import BaseSource, Traits
+from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
@@ -72,9 +72,6 @@ class TensorStoreSource(BaseSource):
         reads = 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
         self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=reads, attributes=attributes)
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
 
@@ -107,11 +104,8 @@ class TensorStoreSource(BaseSource):
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
-        under_way = [
-            array.start(rows, columns, destination)
-            for array, columns, destination in zip(self._arrays, boxes, out, strict=True)
-            if columns is not None and destination is not None
-        ]
+        asked = asked_for(self._arrays, boxes, out)
+        under_way = [array.start(rows, columns, destination) for array, columns, destination in asked]
         for finish in under_way:
             if finish is not None:
                 finish()

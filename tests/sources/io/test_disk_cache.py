@@ -17,10 +17,9 @@ from loadax.sources.io.disk_cache import BLOCK, CachedFiles, DiskCache, open_cac
 from loadax.sources.io.files import Files
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.npy.source import open_npy
-from loadax.sources.tokens.windows import open_tokens
 from tests.limits import HANG, until
 from tests.servers.faults import FaultProxy
-from tests.sources.token_corpora import stream, write_bin, write_npy
+from tests.sources.token_corpora import open_tokens, stream, write_bin, write_npy
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -253,9 +252,9 @@ def test_blocks_that_follow_each_other_are_one_request(tmp_path: Path, http_prox
 READER = """
 import json, sys
 import numpy as np
-from loadax.sources.tokens.windows import open_tokens
+from loadax import from_tokens
 url, folder, limit, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-source = open_tokens(url, 1000, dtype="uint16", cache=folder, cache_bytes=limit)
+source = from_tokens(url, 1000, dtype="uint16", cache=folder, cache_bytes=limit).source
 random = np.random.default_rng(seed)
 digest = 0
 for _ in range(12):

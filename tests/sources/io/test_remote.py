@@ -23,11 +23,10 @@ from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.io.files import Files
 from loadax.sources.io.remote_stream import ByteStream, RemoteSegments
 from loadax.sources.npy.source import open_npy
-from loadax.sources.tokens.windows import open_tokens
 from loadax.testing import check_source
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.ranges import RangeServer
-from tests.sources.token_corpora import stream, write_bin, write_npy, write_pair
+from tests.sources.token_corpora import open_tokens, stream, write_bin, write_npy, write_pair
 
 pytest_plugins = ["tests.servers.fixtures"]
 

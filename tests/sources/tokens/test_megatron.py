@@ -11,8 +11,7 @@ import loadax
 from loadax.errors import SourceError
 from loadax.sources.io.files import Files
 from loadax.sources.tokens.megatron import read_index
-from loadax.sources.tokens.windows import open_tokens
-from tests.sources.token_corpora import CODES, index_bytes, stream, write_pair
+from tests.sources.token_corpora import CODES, index_bytes, open_tokens, stream, write_pair
 
 GOOD = index_bytes(8, [3, 0, 4], [0, 6, 6], [0, 2, 3])
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings, strategies as st
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.io import from_tokens
 from loadax.protocols import ArraySpec, Location
-from loadax.sources.tokens.windows import TokenSource, open_tokens
+from loadax.sources.tokens.windows import TokenSource
 from loadax.testing import check_source
 from tests.limits import examples
-from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
+from tests.sources.token_corpora import document_numbers, open_tokens, stream, windows, write_bin, write_npy, write_pair
 
 DTYPES = ["uint8", "uint16", "<i4", "uint32", "int64", ">u2", ">i4"]
 

@@ -10,7 +10,7 @@ from loadax.core.buffers import Allocate, aligned_bytes, aligned_columns
 from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Array, Boxes, Integers, LeafArrays, Outputs, Tree
-from loadax.sources.base import Traits
+from loadax.sources.base import Traits, asked_for
 from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
 
 _KINDS = Numbers, Lists, Objects
@@ -102,10 +102,9 @@ class ColumnTree:
     def fill(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
         runs = runs_of(self.starts, rows)
-        for column, box, destination in zip(self.columns, boxes, out, strict=True):
-            if box is not None and destination is not None:
-                assert isinstance(column, Numbers)
-                column.fill(runs, box, destination)
+        for column, box, destination in asked_for(self.columns, boxes, out):
+            assert isinstance(column, Numbers)
+            column.fill(runs, box, destination)
 
     def examples(self, rows: Integers) -> list[Tree]:
         """Reads rows one by one, in memory that nothing else references."""

@@ -60,9 +60,6 @@ class TableSource(BaseSource):
         self.traits = tree.traits._replace(attributes=attributes)
         self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
 
-    def __len__(self) -> int:
-        return self._length
-
     def __repr__(self) -> str:
         return self._text
 

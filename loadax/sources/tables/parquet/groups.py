@@ -36,9 +36,6 @@ class RowGroups(BaseSource):
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
 
-    def __len__(self) -> int:
-        return self._length
-
     @property
     def spec(self) -> Tree | None:
         return self.leaves.empty.spec
@@ -50,8 +47,7 @@ class RowGroups(BaseSource):
         even = range(0, self._length, step)
         return even if np.array_equal(self.starts, even) else self.starts
 
-    def read(self, rows: Integers) -> Tree:
-        return read_columns(self, rows)
+    read = read_columns
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""

@@ -97,11 +97,7 @@ class JsonlSource(BaseSource):
     def _tree(self, rows: Integers) -> ColumnTree:
         if not len(rows):
             return self._leaves.empty
-        lines = self._lines.read(rows)
-
-        def where(index: int) -> str:
-            return self._lines.text(int(rows[index]))
-
+        lines, where = self._lines.read(rows), partial(self._lines.text, rows)
         try:
             table = parse(lines, self._schema)
         except (pa.ArrowException, UnicodeDecodeError):
@@ -129,9 +125,9 @@ class _Lines(NamedTuple):
         """Reads lines."""
         return self.records.read(self.begins[rows], self.sizes[rows])
 
-    def text(self, row: int) -> str:
-        """File and number of a line, from 1, for messages."""
-        begin = int(self.begins[row])
+    def text(self, rows: Integers, index: int) -> str:
+        """File and number, from 1, of the line of one of these rows, for messages."""
+        begin = int(self.begins[rows[index]])
         (location,) = self.records.locate(begin, 1)
         assert location.first is not None
         start, before = begin - location.first, 0
@@ -251,11 +247,7 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
         count = len(all_lines.begins)
         sampled = min(_SAMPLED, count)
         rows = np.unique([*range(sampled), *np.linspace(0, count - 1, sampled).astype(np.int64)])
-    lines = all_lines.read(rows)
-
-    def where(index: int) -> str:
-        return all_lines.text(int(rows[index]))
-
+    lines, where = all_lines.read(rows), partial(all_lines.text, rows)
     try:
         table = parse(lines)
     except (pa.ArrowException, UnicodeDecodeError) as error:
