@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,9 +17,10 @@ from loadax.loader.execution.executor import LoadedJob, PieceExecutor, ThreadExe
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
-from loadax.loader.metrics.stats import Timing
+from loadax.loader.metrics.stats import Timing, total
 from loadax.loader.options import LoaderOptions
 from loadax.reader import Reader
+from tests.limits import until
 from tests.loader.oracle import arrays
 
 
@@ -60,6 +62,31 @@ class Job:
         pass
 
 
+class StepByStep(Elsewhere):
+    """Goes on with the steps of a piece when the first one of them was handed out."""
+
+    handed_out = waited_for = 0
+    over = False
+
+    def load(
+        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+    ) -> LoadedJob:
+        return StepByStepJob(self, ThreadExecutor().load(reader, options, prefetch_bytes, family))
+
+
+class StepByStepJob(Job):
+    def run(self, piece: Piece) -> Timing:
+        timings: list[Timing] = []
+        for step, part in enumerate(piece.by_step(), piece.first):
+            timings.append(self.inner.run(part))
+            piece.filled(step + 1 - piece.first)
+            assert isinstance(self.executor, StepByStep)
+            if step == piece.first and piece.buffers.count > 1:
+                until(lambda first=step: self.executor.handed_out > first or self.executor.over)  # type: ignore[misc]
+                self.executor.waited_for += not self.executor.over
+        return total(timings)
+
+
 def batches_of(scheduler: PrefetchScheduler) -> Iterator[tuple[int, object]]:
     while True:
         try:
@@ -86,6 +113,38 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
     assert (stats.workers, stats.at_work) == (executor.workers, executor.workers)
     stages = [bar.stage for _, bar in monitor.timeline().kept]
     assert stages.count("place") == stages.count("waiting") == len(loader)
+
+
+@pytest.mark.parametrize("bad", [None, 0, 17, 40, 41, 62])
+def test_steps_are_handed_out_before_those_that_are_read_with_them(bad: int | None) -> None:
+    """Also if a later one of them fails, which then says where."""
+    rows = np.arange(1024)
+    order = from_arrays(rows).shuffle(seed=0)
+    failing = None if bad is None else int(Dataloader(order, 16).rows(bad)[5])
+
+    def fails(row: Any) -> Any:
+        if row == failing:
+            raise ZeroDivisionError("a bad row")
+        return row
+
+    loader = Dataloader(order.map(fails, spec=rows[0]), 16)
+    with closing(StepByStep()) as executor:
+        producer = loader._pipeline.producer(loader._shard(), 0, executor)
+        scheduler = PrefetchScheduler(producer, 0, LoaderOptions())
+        with closing(ThreadPool(scheduler, executor, Caller())) as threads:
+            threads.start()
+            caught: Any = nullcontext() if bad is None else pytest.raises(ZeroDivisionError, match="a bad row")
+            with caught as error:
+                for expected, (step, batch) in enumerate(batches_of(scheduler)):
+                    assert step == expected
+                    np.testing.assert_array_equal(batch, loader.rows(step))
+                    executor.handed_out = step + 1
+            executor.over = True
+    assert executor.handed_out == (64 if bad is None else bad)
+    if bad is None:
+        assert executor.waited_for
+    else:
+        assert f"in step {bad}" in "".join(error.value.__notes__)
 
 
 def test_a_monitor_goes_on_from_an_earlier_one() -> None:
