@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ import loadax
 
 ENGINES = ("process", "remote")
 WORKERS, BATCH, SIZE = 2, 64, 160
-WARM, SKIPPED, TURN = 200, 60, 40  # batches
+WARM, SKIPPED, TURN = 200, 20, 40  # batches
 
 
 def main() -> None:
@@ -70,13 +70,23 @@ def measure(
             _take(runs[engine], WARM)  # workers of remote= import loadax in their first tasks
         for _ in range(turns):
             for engine, batches in runs.items():
-                _take(batches, SKIPPED)  # read ahead in the turns of others
+                _settle(runs.values())
+                ahead = batches.stats()
+                _take(batches, ahead.rows // BATCH - ahead.steps + SKIPPED)
                 began, cpu, before = time.perf_counter(), time.process_time(), batches.stats()
                 _take(batches, TURN)
                 seconds, cpu, after = time.perf_counter() - began, time.process_time() - cpu, batches.stats()
                 here = (after.read_here - before.read_here) / max(1, after.rows - before.rows)
                 found[engine].append((TURN * BATCH / seconds, cpu / TURN, here))
     return found
+
+
+def _settle(runs: Iterable[Any]) -> None:
+    """Waits until no run reads ahead any more."""
+    rows, before = [batches.stats().rows for batches in runs], list[int]()
+    while rows != before:
+        time.sleep(1)
+        rows, before = [batches.stats().rows for batches in runs], rows
 
 
 def _take(batches: Any, count: int) -> None:

@@ -317,6 +317,8 @@ class PrefetchScheduler:
         if not self._groups:
             return True
         enough = _MOST_GROUPS if self._pace.ahead else _GROUPS_PER_WORKER * self._autotuner.size
+        if places := self._producer.executor.places():  # each group has work for so many
+            enough = 2 + enough // places
         return len(self._groups) < enough and not self._full()
 
     def _full(self) -> bool:
