@@ -1,6 +1,6 @@
 """Reading for a loader on two Dask workers, beside two worker processes: `python benchmarks/remote.py --runs 3`.
 
-The work is JPEG decoding, and a map in pure Python. The loaders of one process take turns of 40 batches, since other
+The work is JPEG decoding, and a map in pure Python. The loaders of one process take turns of 120 batches, since other
 work on the machine changes from one second to the next. Printed are medians of the turns: rows a second, this
 process's CPU milliseconds a batch, and rows that this process read itself. `--engines process ray` needs Ray on this
 machine: `pip install ray`.
@@ -27,7 +27,7 @@ import loadax
 
 ENGINES = ("process", "remote")
 WORKERS, BATCH, SIZE = 2, 64, 160
-WARM, SKIPPED, TURN = 200, 20, 40  # batches
+WARM, SKIPPED, TURN = 200, 40, 120  # batches
 
 
 def main() -> None:

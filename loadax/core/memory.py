@@ -11,6 +11,10 @@ from loadax.errors import SourceError
 
 # What a container may have, by version of cgroups.
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# Bytes. Every piece that a worker fills allocates and frees arrays of the same few sizes. By default, glibc would
+# return them to the kernel each time, which then clears new pages.
+MMAP_THRESHOLD, TRIM_THRESHOLD = 4 << 20, 16 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 @cache
@@ -27,6 +31,13 @@ def return_freed_memory() -> None:
     """Returns freed memory to the kernel, which glibc else keeps for arrays of less than 32 MiB."""
     with suppress(AttributeError):  # other C libraries
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_freed_memory() -> None:
+    """Keeps some freed memory in this process, as a worker that Dask has told to keep none."""
+    with suppress(AttributeError):  # other C libraries
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD)
 
 
 def check_fits(size: int, what: str, remedy: str) -> None:

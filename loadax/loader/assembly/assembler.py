@@ -1,6 +1,6 @@
 """Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -65,7 +65,18 @@ class Piece(NamedTuple):
         count, size = self.buffers.count, self.high - self.low
         rows, epochs = (numbers.reshape(count, size) for numbers in self.visits)
         steps = zip(rows, epochs, map(self.buffers.step, range(count)), strict=True)
-        return [Piece(Visits(rows, epochs), self.low, buffers) for rows, epochs, buffers in steps]
+        pieces = [Piece(Visits(rows, epochs), self.low, buffers) for rows, epochs, buffers in steps]
+        return [piece._replace(first=first) for first, piece in enumerate(pieces, self.first)]
+
+    def cut(self, size: int) -> "list[Piece]":
+        """Pieces of at most `size` of its rows, of a single step."""
+        starts = range(0, max(1, len(self.visits.rows)), size)
+        return [
+            self._replace(
+                visits=Visits(*(numbers[start : start + size] for numbers in self.visits)), low=self.low + start
+            )
+            for start in starts
+        ]
 
 
 @final
@@ -118,6 +129,18 @@ class _PieceView:
         if rows is None or (steps > 1 and high - low < tile.rows):
             return None
         return rows[low : low + steps * (high - low)]
+
+
+def fill_all(fill: Callable[[Piece], Timing], pieces: Sequence[Piece]) -> Timing:
+    """Fills consecutive pieces, one after the other, as if they were one."""
+    timings: list[Timing] = []
+    failures: list[Failure] = []
+    before = 0
+    for piece in pieces:
+        timings.append(fill(piece))
+        failures += [failure._replace(row=before + failure.row) for failure in timings[-1].failures]
+        before += len(piece.visits.rows)
+    return total(timings)._replace(failures=tuple(failures))
 
 
 def tile_span(tile: ColumnTile, low: int, high: int) -> tuple[int, int]:

@@ -13,10 +13,10 @@ import numpy as np
 from loadax.core.buffers import BufferPool
 from loadax.core.tasks import Engine, Raised
 from loadax.errors import ArgumentError
-from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, piece_layout, tile_span
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stages import Mark, unmarked
-from loadax.loader.metrics.stats import Timing, total
+from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
 from loadax.loader.remote.task import Filled, make_recipe
 from loadax.loader.remote.workers import ordered
@@ -146,15 +146,15 @@ class _RemoteJob:
     def _fill_here(self, piece: Piece) -> Timing:
         """Reads a piece here, step by step: others may have the rest of the step that is needed first."""
         self._executor.serving.pop(get_ident(), None)
-        timings, failures = [], []
-        for index, part in enumerate(piece.by_step()):
-            with self._executor.tasks.here(piece.first + index):
-                timings.append(self._assembler.fill(part))
-            before = index * (piece.high - piece.low)
-            failures += [failure._replace(row=before + failure.row) for failure in timings[-1].failures]
-            piece.filled(index + 1)
-        timing = total(timings)
-        return timing._replace(read_here=timing.rows, failures=tuple(failures))
+
+        def fill(part: Piece) -> Timing:
+            with self._executor.tasks.here(part.first):
+                timing = self._assembler.fill(part)
+            piece.filled(part.first + 1 - piece.first)
+            return timing
+
+        timing = fill_all(fill, piece.by_step())
+        return timing._replace(read_here=timing.rows)
 
     def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> bool:
         if (name := self._executor.tasks.submit(answers, arguments, worker)) is not None:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
+from loadax.core.memory import keep_freed_memory
 from loadax.core.tasks import Raised
 from loadax.core.user_object import RAISED
 from loadax.errors import LoadaxError, WorkerError
-from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, piece_layout
+from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.row_cache import RowCache
@@ -33,6 +34,7 @@ from loadax.sources.passes.remote_errors import wrap
 _MOST_RECIPES = 4  # that a worker keeps open, such as those of training and evaluation
 _MOST_JOBS = 32  # of a recipe, such as buckets
 _MOST_LAYOUTS = 64
+_PART = 2 << 20  # bytes that are filled at a time, with what maps make in between in the caches of a core
 
 # A text, so that a worker without loadax can tell that it lacks it.
 _CALL = "__import__('loadax.loader.remote.task', fromlist=['run']).run(*arguments)"
@@ -147,8 +149,9 @@ class _Job:
 
     def _fill(self, visits: Visits, low: int = 0, steps: int = 1) -> tuple[Timing, BatchBuffers]:
         assembler = self._assembler(low, low + len(visits.rows) // steps, steps)
-        buffers = self._buffers(assembler)
-        return assembler.fill(Piece(visits, 0, buffers)), buffers
+        buffers, layout = self._buffers(assembler), assembler.layout
+        size = max(1, _PART * layout.rows // max(1, layout.bytes_per_step))
+        return fill_all(assembler.fill, Piece(visits, 0, buffers).cut(size)), buffers
 
     def _fill_missing(self, visits: Visits) -> tuple[Timing, BatchBuffers]:
         """Fills the rows that are not kept, and copies those that are."""
@@ -202,6 +205,7 @@ def _data(digest: str, recipe: Recipe | None) -> _Data | Missing:
 def _open(recipe: Recipe) -> tuple[Reader, ...]:
     known, message, arrays, memory = recipe
     check_versions(known, "remote")
+    keep_freed_memory()
     descriptor = nameless_file()
     try:
         with open(descriptor, "wb", closefd=False) as file:

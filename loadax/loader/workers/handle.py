@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal, final
 
+from loadax.core.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from loadax.errors import WorkerError
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.connection import Connection
@@ -32,9 +33,7 @@ _NO_ACCELERATORS = {
 }
 # By default, numerical libraries would start a thread per core in every worker.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# Bytes. Every piece allocates and frees arrays of the same few sizes. By default, glibc would return them to the kernel
-# each time, which then clears new pages.
-_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD), "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD)}
 
 _STDERR = 2
 
