@@ -78,6 +78,7 @@ class TaskEngine:
             Exception: Whatever making it raises.
         """
         if self._executor is None:
+            self.workers = ()
             self._executor = open_engine(self._engine, "remote")
             threading.Thread(target=self._watch, args=(self._executor,), name="loadax-workers", daemon=True).start()
 
@@ -180,6 +181,11 @@ class TaskEngine:
         if error is not None and not self.closed:
             self._fail(error, executor, is_broken=isinstance(error, BrokenExecutor))
         answers.put(future)
+
+    def took(self, seconds: float) -> None:
+        """Notes how long this process took for a piece, which a worker may need too."""
+        with self._lock:
+            self._seconds.append(seconds)
 
     def patience(self) -> float:
         """Seconds after which a task is late."""

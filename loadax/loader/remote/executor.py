@@ -154,6 +154,7 @@ class _RemoteJob:
             return timing
 
         timing = fill_all(fill, piece.by_step())
+        self._executor.tasks.took(timing.seconds)
         return timing._replace(read_here=timing.rows)
 
     def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> bool:
