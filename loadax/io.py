@@ -901,7 +901,7 @@ def write_zarr(
         >>> from_zarr(folder)[3]
         {'x': np.int64(3), 'y': np.int64(9)}
     """
-    options = {name: given for name, given in locals().items() if name not in ("dataset", "path")}
+    options = {name: given for name, given in dict(locals()).items() if name not in ("dataset", "path")}
     from loadax.sources.io.path_overlap import check_elsewhere
     from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write

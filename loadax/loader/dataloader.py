@@ -205,7 +205,7 @@ class Dataloader:
         abort_after: float | None = None,
         **unknown: Never,
     ):
-        arguments = {name: given for name, given in locals().items() if name not in ("self", "unknown")}
+        arguments = {name: given for name, given in dict(locals()).items() if name not in ("self", "unknown")}
         _refuse(unknown)
         self._arguments, self._pipeline = arguments, make_pipeline(SimpleNamespace(**arguments))
         self.dataset, self._plan = self._pipeline.whole.dataset, self._pipeline.plan

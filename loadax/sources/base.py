@@ -3,8 +3,7 @@
 Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`), and `adapt.as_source` adapts their object
 once, when it enters the package. From then on every source is a `BaseSource`, and no code tests for optional members.
 What only says what a source is like is its `traits`, one value. A source that reads from another one is a
-`WrapperSource`: it forwards every member, and overrides or replaces what it changes. No other behaviour in the package
-is inherited.
+`WrapperSource`: it forwards every member, and overrides or replaces what it changes.
 """
 
 from abc import ABC, abstractmethod
