@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from loadax import Buckets, Dataloader, Dataset, from_arrays, from_source, from_stream
-from loadax.errors import ArgumentError, ClosedError, UnsupportedError, WorkerError
+from loadax import Buckets, Dataloader, Dataset, MaskErrors, from_arrays, from_source, from_stream
+from loadax.errors import ArgumentError, ClosedError, SourceError, UnsupportedError, WorkerError
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.remote import engine, executor as remote_executor, task
 from loadax.loader.remote.row_cache import RowCache
@@ -73,6 +74,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_FIRST", 0.01)
     monkeypatch.setattr(engine, "_LEAST", 0.05)
     monkeypatch.setattr(engine, "_RETRY", 0.02)
+    monkeypatch.setattr(engine, "_FORGOTTEN", 1.0)
 
 
 @pytest.fixture
@@ -284,6 +286,29 @@ def test_late_task_is_given_to_another_worker() -> None:
 
 
 # Errors and ends
+
+
+def test_limits_of_masked_rows_are_checked_before_a_batch_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, wait = MaskedRows.count, threading.Event().wait
+
+    def slow(*given: Any) -> None:
+        wait(0.05)  # in which a batch that was said to be full would be taken
+        count(*given)
+
+    monkeypatch.setattr(MaskedRows, "count", slow)
+    monkeypatch.setattr(engine, "_STARTING", 0.0)
+
+    def fails(row: int) -> Any:
+        if 16 <= row < 32:
+            raise ValueError("a bad row")
+        return {"row": np.int32(row)}
+
+    data = from_source(range(64)).map(fails, spec={"row": np.int32(0)})
+    loader = Dataloader(data, BATCH, remote=Hung(), num_workers=1, on_error=MaskErrors(max_in_a_row=5, max_share=1))
+    with closing(loader.iterate()) as batches:
+        next(batches)
+        with pytest.raises(SourceError, match="in a row"):
+            next(batches)
 
 
 @pytest.mark.usefixtures("patient")

@@ -1,22 +1,25 @@
 """`Dataloader(remote=)` on a Dask cluster: the same rows of all steps are read by the same worker."""
 
 import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadax import Dataloader, Dataset, from_source
-from loadax.loader.remote.workers import options_for, ordered, workers_of
+from loadax import Dataloader, Dataset, MaskErrors, from_source
+from loadax.errors import SourceError
+from loadax.loader.remote.workers import options_for, ordered, worker_of, workers_of
 from tests.engines import DaskCluster, engine_maker
-from tests.limits import until
+from tests.limits import HANG, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -123,6 +126,102 @@ def test_a_row_of_each_step_is_for_the_same_worker(count: int, options: dict[str
     assert Counter(len(names) for names in [set.union(*used[0])]) == {most: 1}
     shares = Counter(next(iter(names)) for names in used[0])
     assert max(shares.values()) - min(shares.values()) <= 1  # the rows of a step are shared out evenly
+
+
+def test_pieces_of_any_size_of_a_row_are_for_the_same_worker() -> None:
+    for rows in range(1, 70):
+        for count in range(1, min(rows, 9) + 1):
+            workers = [str(number) for number in range(count)]
+            found = set()
+            for pieces in {count, 2 * count, 5 * count, rows}:
+                cuts = [rows * piece // pieces for piece in range(pieces + 1)] if pieces <= rows else [*range(rows + 1)]
+                found.add(
+                    tuple(worker_of(workers, low, rows) for low, high in pairwise(cuts) for _ in range(low, high))
+                )
+            assert len(found) == 1
+            shares = Counter(found.pop())
+            assert len(shares) == count
+            assert max(shares.values()) - min(shares.values()) <= 1
+    assert worker_of([], 0, 1) is None
+
+
+def test_masked_rows_that_follow_each_other_are_counted_as_such() -> None:
+    """220 in a row, in one step, which several workers read."""
+
+    def fails(row: int) -> Any:
+        if 20 <= row - 2560 < 240:
+            raise ValueError("a bad row")
+        return {"row": np.int32(row)}
+
+    data = from_source(range(5120)).map(fails, spec={"row": np.int32(0)})
+    limits = MaskErrors(max_in_a_row=100, max_share=1)
+    with (
+        Placed([*"abcd"]) as executor,
+        closing(Dataloader(data, 256, remote=executor, on_error=limits).iterate()) as run,
+    ):
+        with pytest.raises(SourceError, match="in a row"):
+            for _ in run:
+                pass
+        assert run.stats().steps <= 10
+
+
+def test_ctrl_c_while_workers_are_looked_for_shuts_down_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.loader.remote.engine._FIRST", HANG)
+    made, asked, go, main = list[Placed](), threading.Event(), threading.Event(), threading.get_ident()
+
+    class Slow(Placed):
+        __module__ = Placed.__module__
+
+        def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+            asked.set()
+            assert go.wait(HANG)
+            return super().scheduler_info(n_workers)
+
+    def make() -> Executor:
+        made.append(Slow(["a"]))
+        return made[-1]
+
+    def interrupt() -> None:
+        assert asked.wait(HANG)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        Dataloader(from_source(range(64)), 8, remote=make).iterate()
+    thread.join()
+    go.set()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        made[0].submit(os.getpid, {"arguments": ()})
+    until(lambda: all(thread.name != "loadax-workers" for thread in threading.enumerate()))
+
+
+def test_an_instance_that_breaks_is_not_opened_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.loader.remote.engine._RETRY", 0.01)
+
+    class Breaks(Placed):
+        __module__ = Placed.__module__
+        refused = 0
+        is_broken = False
+
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Any:
+            if self.is_broken:
+                self.refused += 1
+                raise RuntimeError("the client is closed")
+            return super().submit(fn, *args, **options)
+
+    with Breaks(["a", "b"]) as executor:
+        loader = Dataloader(from_source(range(64)).map(np.int32), 8, remote=executor, num_epochs=None)
+        with closing(loader.iterate()) as batches:
+            until(lambda: next(batches) is not None and batches.stats().rows > batches.stats().read_here)
+            executor.is_broken = True
+            until(lambda: next(batches) is not None and executor.refused > 0)
+            refused = executor.refused
+            for _ in range(200):
+                next(batches)
+            names = [thread.name for thread in threading.enumerate()]
+        assert names.count("loadax-workers") <= 1
+        assert executor.refused <= refused + 2 * 64  # what threads were about to give out
 
 
 def test_jobs_with_one_recipe_decode_a_row_once_on_all_workers(dask: Executor, tmp_path: Path) -> None:

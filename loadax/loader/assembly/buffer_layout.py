@@ -91,7 +91,8 @@ class BufferLayout:
     @cached_property
     def rows(self) -> int:
         """Rows of a step that some tile has, and at least 1."""
-        return max(1, *(tile.rows if tile.select is None else max(tile.select, default=0) + 1 for tile in self.tiles))
+        rows = [tile.rows if tile.select is None else max(tile.select, default=0) + 1 for tile in self.tiles]
+        return max([1, *rows])
 
     @cached_property
     def bytes_per_step(self) -> int:

@@ -44,7 +44,7 @@ class RunMonitor:
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
         self.piece_sizes = PieceSizes(
-            producer.rows_per_step, executor.concurrency, executor.piece_seconds, executor.places
+            producer.rows_per_step, executor.concurrency, executor.piece_seconds, producer.places
         )
         self._concurrency = executor.concurrency
         self._first = first

@@ -153,6 +153,10 @@ class BatchProducer:
         """What reads a step."""
         return self
 
+    def places(self) -> int:
+        """Number of workers that pieces are placed on; 0 if masked rows are counted, which follow each other there."""
+        return self.executor.places() if self._masked_rows is None else 0
+
     def prepare(self, threads: int) -> None:
         """Starts the workers that `threads` threads keep busy."""
         self._job.prepare(threads)
@@ -184,7 +188,9 @@ class BatchProducer:
         """Reads rows `low` to `high` of each of the steps from `first` on into their buffers; `filled`: see `Piece`."""
         visits = without(self._visits_of(first, buffers.count, low, high), self._quarantine)
         if self._streams is None:
-            timing = self._job.run(Piece(visits, low, buffers, first, filled))
+            # Limits of masked rows are checked before a step is handed out.
+            told = filled if self._masked_rows is None else int
+            timing = self._job.run(Piece(visits, low, buffers, first, told))
         else:
             timing = self._read_streams(self._streams, first, visits, low, buffers)
         if self._masked_rows is not None:
@@ -252,6 +258,7 @@ class BucketProducer:
         self._producers, self._bucket = producers, bucket
         self._used = used = [*producers.values()]
         self.executor, self.end, self.to_accelerator = used[0].executor, used[0].end, used[0].to_accelerator
+        self.places = used[0].places
         self.probed = max(producer.probed for producer in used)
         self.rows_per_step = max(producer.rows_per_step for producer in used)
         self.bytes_per_step = max(producer.bytes_per_step for producer in used)

@@ -317,7 +317,7 @@ class PrefetchScheduler:
         if not self._groups:
             return True
         enough = _MOST_GROUPS if self._pace.ahead else _GROUPS_PER_WORKER * self._autotuner.size
-        if places := self._producer.executor.places():  # each group has work for so many
+        if places := self._producer.places():  # each group has work for so many
             enough = 2 + enough // places
         return len(self._groups) < enough and not self._full()
 
@@ -330,7 +330,7 @@ class PrefetchScheduler:
         """Number of steps of the next group."""
         assert self._producer is not None
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
-        groups = _PLACED_GROUPS_IN_BUDGET if self._producer.executor.places() else _GROUPS_IN_BUDGET
+        groups = _PLACED_GROUPS_IN_BUDGET if self._producer.places() else _GROUPS_IN_BUDGET
         budget = self._options.prefetch_bytes // groups
         count = min(self._piece_sizes.steps, self._producer.most_steps, max(1, budget // max(1, self._bytes_per_step)))
         return count if self._stop is None else min(count, self._stop - self._next)

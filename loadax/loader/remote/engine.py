@@ -68,8 +68,12 @@ class TaskEngine:
         self._lost = self._warned = False  # whether workers are gone, and whether they were before
         self._over, self._looked = threading.Event(), threading.Event()
         self.workers: tuple[str, ...] = ()
-        self.open()
-        self._looked.wait(_FIRST)  # else the first rows would not go where they do in other jobs
+        try:
+            self.open()
+            self._looked.wait(_FIRST)  # else the first rows would not go where they do in other jobs
+        except BaseException:
+            self.close()
+            raise
 
     def open(self) -> None:
         """Makes the executor.
@@ -84,7 +88,7 @@ class TaskEngine:
 
     def _watch(self, executor: Executor) -> None:
         """Looks now and then which workers there are."""
-        while self._executor is executor and (workers := workers_of(executor)) is not None:
+        while (workers := workers_of(executor)) is not None and self._executor is executor:
             self.workers = workers
             self._looked.set()
             if self._over.wait(_WATCH):
@@ -124,8 +128,8 @@ class TaskEngine:
             mine = [(future, began) for future, (began, _, asking) in self._given.items() if asking is answers]
             for future, _ in mine:
                 del self._given[future]
-            # Else pieces that take longer than before would be given up again and again.
-            self._seconds.extend(perf_counter() - began for _, began in mine)
+            if mine:  # else pieces that take longer than before would be given up again and again
+                self._seconds.append(perf_counter() - min(began for _, began in mine))
         for future, _ in mine:
             future.cancel()
 
@@ -235,6 +239,8 @@ class TaskEngine:
         answers = Answers()
         asked = -_FORGOTTEN
         while not self._over.wait(_RETRY) and self._lost:
+            if self._executor is None and isinstance(self._engine, Executor):
+                return  # it can't be used any more
             if answers.empty() and perf_counter() - asked < _FORGOTTEN:
                 continue
             answers = Answers()

@@ -19,7 +19,7 @@ from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
 from loadax.loader.remote.task import Filled, make_recipe
-from loadax.loader.remote.workers import ordered
+from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
 from loadax.reader import Reader
@@ -120,9 +120,8 @@ class _RemoteJob:
         tasks, layout = self._executor.tasks, self._options.layout
         visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
         arguments = [self._index, self._pickled, *visits, piece.low, piece.buffers.count]
-        (payload, digest), tries, again = self._known(), 1, 0
-        workers = ordered(tasks.workers, digest, self._executor.workers)
-        worker = workers[(piece.low + piece.high) * len(workers) // (2 * layout.rows)] if workers else None
+        (payload, digest), tries, again, lacking = self._known(), 1, 0, False
+        worker = worker_of(ordered(tasks.workers, digest, self._executor.workers), piece.low, layout.rows)
         began, waits = perf_counter(), self._give_out(answers, (digest, None, *arguments), worker)
         while waits:
             future = tasks.next(answers, began, tries)
@@ -139,6 +138,8 @@ class _RemoteJob:
                 if result.module is not None:
                     self._shared_reader.send_by_value(result.module, payload)
                     payload, digest = self._known()
+                if not lacking:  # then others lack it too, which are killed before they can use it
+                    began, lacking = perf_counter(), True
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
         tasks.give_up(answers)
         return self._fill_here(piece)._replace(given_again=again)

@@ -5,6 +5,7 @@ chunks open, and jobs with one recipe meet on the worker that keeps the rows.
 """
 
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import lru_cache
@@ -34,3 +35,12 @@ def ordered(workers: tuple[str, ...], recipe: str, most: int) -> list[str]:
     They are ranked as by rendezvous hashing (Thaler and Ravishankar, 1996), so that recipes use different workers.
     """
     return sorted(workers, key=lambda worker: hashlib.sha256(f"{recipe} {worker}".encode()).digest())[:most]
+
+
+def worker_of(workers: Sequence[str], low: int, rows: int) -> str | None:
+    """The worker for a piece that begins at row `low` of steps of so many rows; None: there are none to choose from.
+
+    Pieces are cut at multiples of `rows / count` without their fraction; it is the same one for all counts that are a
+    multiple of the number of workers, and for pieces of one row.
+    """
+    return workers[((low + 1) * len(workers) - 1) // rows] if workers else None
