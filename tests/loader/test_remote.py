@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +267,41 @@ def test_broken_pool_is_made_again_and_an_instance_is_not(caplog: pytest.LogCapt
         equal(batches, Dataloader(numbers(), BATCH))
         assert batches.stats().read_here == 320
     assert "remote=lambda: Breaks(…) is made again" in caplog.text
+
+
+class Late(ThreadPoolExecutor):
+    """Answers when this process has begun to read."""
+
+    begun, given = threading.Event(), list[Future[Any]]()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def run() -> Any:
+            assert self.begun.wait(HANG)
+            return fn(*args, **kwargs)
+
+        self.given.append(super().submit(run))
+        return self.given[-1]
+
+
+def read_after_workers(row: int) -> Any:
+    if threading.current_thread().name.startswith("loadax"):  # of this process
+        Late.begun.set()
+        wait(Late.given, HANG)
+    return np.int32(row)
+
+
+def test_late_answers_are_taken_while_other_rows_are_read_here() -> None:
+    data = from_source(range(32)).map(read_after_workers, spec=np.int32(0))
+    with Late(4) as pool:
+        loader = Dataloader(data, 16, remote=pool, num_workers=1)
+        Late.begun.set()
+        with closing(Dataloader(data, 16, remote=pool, num_epochs=None).iterate()) as batches:  # they have the data now
+            until(lambda: next(batches) is not None and batches.stats().rows > batches.stats().read_here)
+        Late.begun.clear()
+        Late.given.clear()
+        with closing(loader.iterate()) as batches:
+            assert [batch.tolist() for batch in batches] == [[*range(16)], [*range(16, 32)]]
+            assert batches.stats().read_here == 16
 
 
 def test_late_task_is_given_to_another_worker() -> None:

@@ -141,6 +141,10 @@ class _RemoteJob:
                 if not lacking:  # then others lack it too, which are killed before they can use it
                     began, lacking = perf_counter(), True
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
+        with tasks.here(piece.first):  # workers may answer while others are read here
+            while not answers.empty():
+                if (future := answers.get()) is not None and isinstance(result := _result(future), Filled):
+                    return self._take(piece, result)._replace(given_again=again)
         tasks.give_up(answers)
         return self._fill_here(piece)._replace(given_again=again)
 
