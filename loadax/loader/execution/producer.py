@@ -117,6 +117,8 @@ class BatchProducer:
         family: tuple[Reader, ...] = (),
     ):
         self.executor = executor
+        # Number of workers that pieces are placed on; 0 if masked rows are counted, which follow each other there.
+        self.places: Callable[[], int] = executor.places if options.masking is None else int
         self.end = end
         self._local = plan.local
         self._layout = buffer_layout(shard)
@@ -152,10 +154,6 @@ class BatchProducer:
     def of(self, step: int) -> "BatchProducer":  # noqa: ARG002 - as of `BucketProducer`
         """What reads a step."""
         return self
-
-    def places(self) -> int:
-        """Number of workers that pieces are placed on; 0 if masked rows are counted, which follow each other there."""
-        return self.executor.places() if self._masked_rows is None else 0
 
     def prepare(self, threads: int) -> None:
         """Starts the workers that `threads` threads keep busy."""
