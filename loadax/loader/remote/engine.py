@@ -20,7 +20,7 @@ from loadax.loader.remote.workers import options_for, workers_of
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
 _SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0
-_AGED = 1.5  # times these seconds, even if no later task was answered
+_AGED = 1.5  # times these seconds, a task is late even if no later one has overtaken it
 _FIRST = 0.5  # seconds, before any answer
 _GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
 _STARTING = 15.0  # seconds that workers have before their first answer
@@ -253,12 +253,13 @@ class TaskEngine:
     def next(self, answers: Answers, began: float, tries: int) -> Future[Any] | None:
         """Waits for the next answer; None: workers are gone, or the task is late.
 
-        While workers are slow for all tasks, later ones show it: a task is late if they overtake it, and in silence.
+        A task is late if later ones have overtaken it, or if nothing is answered. Workers that are slow for all tasks
+        make none of them late.
 
         Args:
             answers: Answers to the tasks for the piece.
-            began: When the latest of them was given out.
-            tries: Number of times that the piece was.
+            began: When the piece was given out.
+            tries: Number of times that it was.
 
         Raises:
             ClosedError: If this is closed.

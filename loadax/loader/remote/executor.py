@@ -138,7 +138,7 @@ class _RemoteJob:
                 if result.module is not None:
                     self._shared_reader.send_by_value(result.module, payload)
                     payload, digest = self._known()
-                if not lacking:  # then others lack it too, which are killed before they can use it
+                if not lacking:  # once: a piece is late too if each worker is killed before it has the recipe
                     began, lacking = perf_counter(), True
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
         with tasks.here(piece.first):  # workers may answer while others are read here

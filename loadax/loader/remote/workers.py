@@ -1,4 +1,4 @@
-"""Workers to which tasks can be given by name: those of Dask's executors.
+"""Worker affinity: which worker a task is for, if its executor takes the names of workers, as Dask's does.
 
 The same rows of all steps go to the same worker. So a block shuffle's lanes are read by the worker that has their
 chunks open, and jobs with one recipe meet on the worker that keeps the rows.
