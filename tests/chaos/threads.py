@@ -137,7 +137,7 @@ def read_stalls(count: Count, folder: Path, random: Random) -> int:
     stalled, told, ends = BATCH + random.randrange(8), threading.Event(), random.random() < 0.5
 
     def fn(example: Any) -> Any:
-        if int(example["id"]) == stalled + 1 and not told.wait(0.3 if ends else HANG / 4) and not ends:
+        if int(example["id"]) == stalled + 1 and not told.wait(HANG / 4):
             count.hangs += 1
             count.told.append(f"nothing said that row {stalled} is waited for")
         return example
@@ -146,7 +146,7 @@ def read_stalls(count: Count, folder: Path, random: Random) -> int:
         if re.search(rf"reads \d+ rows \(.*\b{stalled}\b.*\)", text):
             told.set()
 
-    limits = {"stall_after": None, "abort_after": 0.02} if ends else {"stall_after": 0.005}
+    limits = {"stall_after": None, "abort_after": 0.5} if ends else {"stall_after": 0.005}
     loader = Dataloader(_memory().map(fn), BATCH, mesh=_mesh(), num_epochs=1, num_workers=1, **limits)
     ids = Counter[int]()
     with log_to(hear), loader.iterate() as batches:
@@ -154,6 +154,7 @@ def read_stalls(count: Count, folder: Path, random: Random) -> int:
             for batch in batches:
                 count.batch(batch, ids)
         except StallError as error:
+            told.set()
             count.error(error, {str(stalled)})
         else:
             count.epoch(ids, range(1, ROWS + 1))
