@@ -1,6 +1,7 @@
 """Counts the calls between files of loadax in one `next()`: `python benchmarks/calls_per_next.py`.
 
-A zarr store with two variables, one device, no workers and no maps: all calls run on this thread. See README.md.
+A zarr store with two variables, one device, no workers and no maps: all calls run on this thread. Printed is the mean
+of many, since a `next()` may read the next ones too, and how many depends on the speed of the machine. See README.md.
 """
 
 import os
@@ -23,6 +24,7 @@ import loadax
 
 _PACKAGE = Path(loadax.__file__).parent
 _WARMUP = 20  # batches, after which pieces have their sizes
+_COUNTED = 64  # batches
 _ROWS = 128  # of a batch: every leaf of it is laid out without gaps, on eight devices too
 
 
@@ -59,15 +61,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
         loadax.write_zarr(loadax.from_arrays(rows), Path(name) / "rows.zarr", progress=False)
         data = loadax.from_zarr(Path(name) / "rows.zarr").shuffle(seed=0)
-        with iter(loadax.Dataloader(data, _ROWS, num_workers=0)) as batches:
+        with iter(loadax.Dataloader(data, _ROWS, num_epochs=None, num_workers=0)) as batches:
             for _ in range(_WARMUP):
                 next(batches)
-            counts = crossings(lambda: next(batches))
+            counts = crossings(lambda: [next(batches) for _ in range(_COUNTED)])
     if options.list:
         for (caller, callee), count in counts.items():
-            print(f"{count:>3}  {caller} -> {callee}")
+            print(f"{count / _COUNTED:>5.2f}  {caller} -> {callee}")
     files = {file for caller, callee in counts for file in (caller, callee.split(":")[0])}
-    print(f"{sum(counts.values())} calls between {len(files)} files of loadax in one next()")
+    calls = sum(counts.values()) / _COUNTED
+    print(f"{calls:.1f} calls between {len(files)} files of loadax in one next()")
 
 
 if __name__ == "__main__":

@@ -44,11 +44,10 @@ def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
 
-def asked_for(leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs) -> Iterator[tuple[_Leaf, Columns, Array]]:
+def asked_for(leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs) -> list[tuple[_Leaf, Columns, Array]]:
     """The leaves that `read_into` is asked for, each with its columns and its destination."""
-    for leaf, columns, destination in zip(leaves, boxes, out, strict=True):
-        if columns is not None and destination is not None:
-            yield leaf, columns, destination
+    every = zip(leaves, boxes, out, strict=True)
+    return [(leaf, columns, into) for leaf, columns, into in every if columns is not None and into is not None]
 
 
 # What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`

@@ -46,8 +46,9 @@ class PieceSizes:
         if not rows:
             return
         # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
-        busy = max(timing.processor_seconds, timing.seconds / _CONTENTION)
-        seconds = busy if self._elsewhere else timing.seconds
+        seconds = timing.seconds
+        busy = max(timing.processor_seconds, seconds / _CONTENTION)
+        seconds = busy if self._elsewhere else seconds
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
         from_rows, from_seconds = rows - self._mean_rows, seconds - self._mean_seconds
