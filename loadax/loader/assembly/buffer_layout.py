@@ -6,7 +6,7 @@ rows of all k steps are contiguous, and a source reads them in one call.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,3 +199,8 @@ class BatchBuffers:
         """Boxes of a leaf for the `index`-th step, in the order of its layout."""
         views = self._views
         return [views[tile][index, box] for tile, box in self._order[leaf]]
+
+
+def lease_buffers(layout: BufferLayout, lease: Callable[[int], NDArray[np.uint8]], count: int) -> BatchBuffers:
+    """Buffers of `count` steps in memory from `lease`, to which it returns when their last view is gone."""
+    return BatchBuffers(layout, lease(count * layout.bytes_per_step), count)

@@ -1,13 +1,14 @@
 """PieceExecutor: reads pieces on threads of this process, in worker processes, or on other machines."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, final
 
 from jax.profiler import TraceAnnotation
 
 from loadax.core.buffers import BufferPool
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
 from loadax.loader.remote.executor import RemoteExecutor
@@ -126,12 +127,8 @@ class ThreadExecutor:
 @final
 class _LocalJob:
     def __init__(self, reader: Reader, options: FillOptions, prefetch_bytes: int):
-        self._layout = options.layout
-        self._pool = BufferPool(prefetch_bytes)
+        self.buffers = partial(lease_buffers, options.layout, BufferPool(prefetch_bytes).lease)
         self.run: Callable[[Piece], Timing] = Assembler(reader, options, TraceAnnotation).fill
-
-    def buffers(self, count: int) -> BatchBuffers:
-        return BatchBuffers(self._layout, self._pool.lease(count * self._layout.bytes_per_step), count)
 
     def prepare(self, threads: int) -> None:
         pass

@@ -4,6 +4,7 @@ import hashlib
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from threading import get_ident
 from time import perf_counter
 from typing import Any, final
@@ -14,7 +15,7 @@ from loadax.core.buffers import BufferPool
 from loadax.core.tasks import Engine, Raised
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
-from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
@@ -63,10 +64,8 @@ class RemoteExecutor:
 
     def worker_text(self, thread: int) -> str:
         """The task that a thread waits for; empty if it fills the piece itself."""
-        if (serving := self.serving.get(thread)) is None:
-            return ""
-        name, began = serving
-        return f" by task {name}, given out {perf_counter() - began:.1f} s ago"
+        name, began = self.serving.get(thread, ("", 0.0))
+        return name and f" by task {name}, given out {perf_counter() - began:.1f} s ago"
 
     def places(self) -> int:
         return min(self.workers, len(self.tasks.workers))
@@ -87,15 +86,10 @@ class _RemoteJob:
     ):
         self._executor, self._shared_reader, self._options = executor, shared_reader, options
         self._index, self._pickled = shared_reader.index(reader), pickle.dumps(options)
-        self._pool = BufferPool(keep)
+        self.buffers = partial(lease_buffers, options.layout, BufferPool(keep).lease)
         self._assembler = Assembler(reader, options, executor.mark)
         self._latest: tuple[PickledPayload, str] | None = None
         self._known()
-
-    def buffers(self, count: int) -> BatchBuffers:
-        """Buffers of `count` steps."""
-        layout = self._options.layout
-        return BatchBuffers(layout, self._pool.lease(count * layout.bytes_per_step), count)
 
     def prepare(self, threads: int) -> None:
         """Does nothing: the user starts workers."""
@@ -124,8 +118,7 @@ class _RemoteJob:
         worker = worker_of(ordered(tasks.workers, digest, self._executor.workers), piece.low, layout.rows)
         began, waits = perf_counter(), self._give_out(answers, (digest, None, *arguments), worker)
         while waits:
-            future = tasks.next(answers, began, tries)
-            result = None if future is None else _result(future)
+            result = _result(tasks.next(answers, began, tries))
             if result is None:  # it is late, or was lost
                 tries += 1
                 began, waits = perf_counter(), tries <= _TRIES and self._give_out(answers, (digest, None, *arguments))
@@ -143,7 +136,7 @@ class _RemoteJob:
                 waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
         with tasks.here(piece.first):  # workers may answer while others are read here
             while not answers.empty():
-                if (future := answers.get()) is not None and isinstance(result := _result(future), Filled):
+                if isinstance(result := _result(answers.get()), Filled):
                     return self._take(piece, result)._replace(given_again=again)
         tasks.give_up(answers)
         return self._fill_here(piece)._replace(given_again=again)
@@ -195,14 +188,14 @@ class _RemoteJob:
         return timing._replace(began=perf_counter() - timing.seconds, worker=filled.worker)
 
 
-def _result(future: Future[Any]) -> Any:
-    """The result of a task; None: the executor has lost it.
+def _result(future: Future[Any] | None) -> Any:
+    """The result of a task; None: it is late, or the executor has lost it.
 
     Raises:
         ArgumentError: If the worker can't import loadax.
     """
     try:
-        return future.result()
+        return future and future.result()
     except (Exception, CancelledError) as error:  # each engine has its own
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
             raise ArgumentError(

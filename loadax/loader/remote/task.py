@@ -20,7 +20,7 @@ from loadax.core.tasks import Raised
 from loadax.core.user_object import RAISED
 from loadax.errors import LoadaxError, WorkerError
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout
-from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.row_cache import RowCache
 from loadax.loader.workers.payload import PickledPayload, unpack
@@ -130,8 +130,8 @@ class _Job:
 
     def __init__(self, digest: str, reader: Reader, options: FillOptions):
         self._digest, self._reader, self._options = digest, reader, options
-        self._pool = BufferPool(64 << 20)  # idle bytes
         self._assembler = functools.lru_cache(_MOST_LAYOUTS)(self._make_assembler)
+        self._lease = BufferPool(64 << 20).lease  # idle bytes
         # Rows are kept if each has all tiles, without objects of unknown size, and errors end a run.
         self._keeps = not options.masking and all(
             tile.select is None and not tile.leaf.dtype.hasobject for tile in options.layout.tiles
@@ -149,7 +149,8 @@ class _Job:
 
     def _fill(self, visits: Visits, low: int = 0, steps: int = 1) -> tuple[Timing, BatchBuffers]:
         assembler = self._assembler(low, low + len(visits.rows) // steps, steps)
-        buffers, layout = self._buffers(assembler), assembler.layout
+        layout = assembler.layout
+        buffers = lease_buffers(layout, self._lease, 1)
         size = max(1, _PART * layout.rows // max(1, layout.bytes_per_step))
         return fill_all(assembler.fill, Piece(visits, 0, buffers).cut(size)), buffers
 
@@ -158,12 +159,11 @@ class _Job:
         keys = list(zip([self._digest] * len(visits.rows), visits.epochs.tolist(), visits.rows.tolist(), strict=True))
         kept = _rows.find(keys)
         missing = [index for index, found in enumerate(kept) if found is None]
-        count = len(missing)
-        if count == len(keys):
+        if len(missing) == len(keys):
             timing, buffers = self._fill(visits)
             _rows.keep(keys, buffers)
             return timing, buffers
-        timing, buffers = Timing(), self._buffers(self._assembler(0, len(keys), 1))
+        timing, buffers = Timing(), lease_buffers(self._assembler(0, len(keys), 1).layout, self._lease, 1)
         if missing:
             timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]))
             _rows.keep([keys[index] for index in missing], part)
@@ -172,10 +172,7 @@ class _Job:
         for index, found in enumerate(kept):
             assert found is not None  # it was kept, or was missing
             buffers.copy_row(index, *found)
-        return timing._replace(rows=int((visits.rows >= 0).sum()), kept=len(keys) - count), buffers
-
-    def _buffers(self, assembler: Assembler) -> BatchBuffers:
-        return BatchBuffers(assembler.layout, self._pool.lease(assembler.layout.bytes_per_step), 1)
+        return timing._replace(rows=int((visits.rows >= 0).sum()), kept=len(keys) - len(missing)), buffers
 
     def _make_assembler(self, low: int, high: int, steps: int) -> Assembler:
         layout = piece_layout(self._options.layout, low, high, steps)
@@ -206,11 +203,11 @@ def _open(recipe: Recipe) -> tuple[Reader, ...]:
     known, message, arrays, memory = recipe
     check_versions(known, "remote")
     keep_freed_memory()
-    descriptor = nameless_file()
     try:
-        with open(descriptor, "wb", closefd=False) as file:
+        with os.fdopen(nameless_file(), "wb") as file:
             file.write(memory)
-        readers: tuple[Reader, ...] = unpack(PickledPayload(message, descriptor, arrays))
+            file.flush()
+            readers: tuple[Reader, ...] = unpack(PickledPayload(message, file.fileno(), arrays))
     except (LoadaxError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -218,6 +215,4 @@ def _open(recipe: Recipe) -> tuple[Reader, ...]:
             f"a worker of remote= on {socket.gethostname()} could not load the data: {type(error).__name__}: {error}; "
             "make it picklable: open files and connections on first use, or leave out remote="
         ) from error
-    finally:
-        os.close(descriptor)
     return readers

@@ -5,6 +5,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from types import FunctionType
 from typing import Any, final
@@ -15,7 +16,7 @@ from loadax.core.formatting import name_of
 from loadax.core.user_object import user_objects
 from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import FillOptions, Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.assembly.buffer_layout import lease_buffers
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, pack
@@ -136,15 +137,11 @@ class Job:
     def __init__(self, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int):
         self.number = next(_NUMBERS)
         self._memory = SharedMemoryPool(keep)
+        self.buffers = partial(lease_buffers, options.layout, self._memory.lease)
         self.shared_reader = shared_reader
         self._index = shared_reader.index(reader)
         self._options = options
         weakref.finalize(self, self._memory.close)
-
-    def buffers(self, count: int) -> BatchBuffers:
-        """Buffers of `count` steps in shared memory."""
-        layout = self._options.layout
-        return BatchBuffers(layout, self._memory.lease(count * layout.bytes_per_step), count)
 
     def message(self, piece: Piece) -> ReadPiece:
         """The request to read a piece into buffers of this job."""
