@@ -14,8 +14,8 @@ import ray  # noqa: E402
 def executor(**options: Any) -> "RayExecutor":
     """An executor that runs each call as a task of Ray, for `executor=` of `filter`, `split_by`, `pack`, ….
 
-    Call `ray.init(…)` first to choose a cluster. Otherwise the first task connects to the one that `RAY_ADDRESS` names,
-    or starts one on this machine. Shutting down the executor leaves Ray running.
+    Call `ray.init(…)` first to choose a cluster. Otherwise this connects to the one that `RAY_ADDRESS` names, or starts
+    one on this machine, which lives as long as the calling thread. Shutting down the executor leaves Ray running.
 
     Args:
         options: Options of Ray's tasks: `num_cpus=`, `max_retries=`, `resources=`, `runtime_env=`, …. By default a task
@@ -23,6 +23,7 @@ def executor(**options: Any) -> "RayExecutor":
 
     Raises:
         UnsupportedError: If Ray is not installed; on import.
+        Exception: Whatever connecting to Ray raises.
         ValueError: If Ray has no such option.
 
     Examples:
@@ -46,6 +47,9 @@ class RayExecutor(futures.Executor):
     """
 
     def __init__(self, options: dict[str, Any]):
+        # Not by the first task: on Linux, what Ray starts is killed when the thread that started it ends.
+        if not ray.is_initialized():
+            ray.init()
         self._call = ray.remote(_call).options(**options)
         self._open = True
         self._pending: set[futures.Future[Any]] = set()

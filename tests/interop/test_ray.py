@@ -5,6 +5,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 from types import ModuleType, SimpleNamespace
@@ -32,6 +33,13 @@ class StandIn(ModuleType):
         self.given: dict[str, Any] = {}
         self.tasks: list[futures.Future[Any]] = []
         self.cancelled: list[Any] = []
+        self.started_by: list[threading.Thread] = []
+
+    def is_initialized(self) -> bool:
+        return bool(self.started_by)
+
+    def init(self) -> None:
+        self.started_by.append(threading.current_thread())
 
     def remote(self, function: Any) -> Any:
         return SimpleNamespace(options=self.with_options)
@@ -80,6 +88,17 @@ def test_results_and_errors_of_the_function_itself(ray: StandIn) -> None:
     assert isinstance(caught.value.__cause__, RayTaskError)  # shows the traceback of the worker
     assert isinstance(lost.exception(HANG), ConnectionError)
     executor.shutdown()
+
+
+def test_ray_is_started_once_by_the_thread_that_makes_the_first_executor(ray: StandIn) -> None:
+    """What Ray starts is killed when that thread ends, so it can't be one that only runs the first task."""
+    executor = make()
+    thread = threading.Thread(target=executor.submit, args=(abs, 1))
+    thread.start()
+    thread.join(HANG)
+    make()
+    assert ray.started_by == [threading.current_thread()]
+    executor.shutdown(wait=False, cancel_futures=True)
 
 
 def test_cancelling_a_future_cancels_its_task(ray: StandIn) -> None:

@@ -7,8 +7,10 @@ import time
 from concurrent import futures
 from pathlib import Path
 
+import numpy as np
 import ray
 
+import loadax
 from loadax.errors import LeafTypeError
 from loadax.interop.ray import executor
 
@@ -33,6 +35,12 @@ def doze(seconds: float) -> None:
         time.sleep(0.05)
 
 
+def map_in_thread(pool: futures.Executor) -> list[int]:
+    """Runs two tasks from a thread that ends."""
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: list(pool.map(abs, (-1, -2), timeout=LIMIT))).result(LIMIT)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -53,7 +61,15 @@ def main() -> None:
             error = pool.submit(die_once, f"{folder}/other").exception(LIMIT)
             assert isinstance(error, ray.exceptions.WorkerCrashedError), error
         ray.shutdown()
-    print("ray: 200 results, an error of the function, a killed worker, four cancelled tasks")
+    with executor() as pool:  # starts Ray, which outlives the thread of the first task
+        assert map_in_thread(pool) == map_in_thread(pool) == [1, 2]
+        loader = loadax.Dataloader(np.arange(64), 8, remote=pool, num_workers=2)
+        for _ in range(2):
+            with loader.iterate() as batches:
+                assert [int(batch[0]) for batch in batches] == list(range(0, 64, 8))
+                assert batches.stats().read_here < 64, "workers have read some"
+    ray.shutdown()
+    print("ray: 200 results, an error of the function, a killed worker, four cancelled tasks, two runs of a loader")
 
 
 if __name__ == "__main__":
