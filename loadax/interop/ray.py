@@ -1,4 +1,4 @@
-"""loadax on Ray: a `concurrent.futures.Executor` over Ray's tasks, for passes over all rows."""
+"""loadax on Ray: a `concurrent.futures.Executor` over Ray's tasks, for passes over all rows and `remote=`."""
 
 from collections.abc import Callable
 from concurrent import futures
@@ -12,7 +12,9 @@ import ray  # noqa: E402
 
 
 def executor(**options: Any) -> "RayExecutor":
-    """An executor that runs each call as a task of Ray, for `executor=` of `filter`, `split_by`, `pack`, ….
+    """An executor that runs each call as a task of Ray.
+
+    It is for `executor=` of `filter`, `split_by`, `pack`, …, and for `remote=` of `Dataloader`.
 
     Call `ray.init(…)` first to choose a cluster. Otherwise this connects to the one that `RAY_ADDRESS` names, or starts
     one on this machine, which lives as long as the calling thread. Shutting down the executor leaves Ray running.
@@ -47,10 +49,10 @@ class RayExecutor(futures.Executor):
     """
 
     def __init__(self, options: dict[str, Any]):
+        self._call = ray.remote(_call).options(**options)
         # Not by the first task: on Linux, what Ray starts is killed when the thread that started it ends.
         if not ray.is_initialized():
             ray.init()
-        self._call = ray.remote(_call).options(**options)
         self._open = True
         self._pending: set[futures.Future[Any]] = set()
 

@@ -48,7 +48,8 @@ class PieceSizes:
         # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
         seconds = timing.seconds
         busy = max(timing.processor_seconds, seconds / _CONTENTION)
-        seconds = busy if self._elsewhere else seconds
+        if self._elsewhere:
+            seconds = busy
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
         from_rows, from_seconds = rows - self._mean_rows, seconds - self._mean_seconds
