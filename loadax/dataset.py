@@ -138,7 +138,12 @@ class Dataset:
         shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
         if self.is_stream:
             return redact(f"Dataset({self.source!r}{shown})")
-        return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
+        return redact(f"Dataset({self._length_text()} rows of {self.source!r}{shown})")
+
+    def _length_text(self) -> str:
+        if self._by_step:
+            return "step-scheduled"
+        return "endless" if self.order.size >= MOST_POSITIONS else str(len(self))
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
@@ -650,8 +655,12 @@ class Dataset:
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
-            what = "the order changes every epoch" if self.order.varies else "a map is random or has with_epoch=True"
-            raise ArgumentError(f"cache() writes every row once, but {what}; call cache() first, then shuffle and map")
+            what = "a map is random or has with_epoch=True"
+            remedy = "call cache() before that map: data.map(slow).cache(path).map(augment, rng=True)"
+            if self.order.varies:
+                what = "the order changes every epoch"
+                remedy = "call map() and cache() first, then shuffle(): data.map(fn).cache(path).shuffle(seed=0)"
+            raise ArgumentError(f"cache() writes every row once, but {what}; {remedy}")
         check_elsewhere(self.reader.source, path)
         functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
         if key is None and (reason := unrecognised(functions)):
@@ -680,10 +689,11 @@ class Dataset:
         random = self.order.varies or self.reader.traits.random
         return None if self.is_stream or random else recipe_of(self.reader, self.order, key, *arguments)
 
-    def describe(self) -> list[Any]:
+    @property
+    def order_facts(self) -> list[Any]:
         """The facts that determine examples and their order, as JSON: lengths, verbs, seeds, element spec.
 
-        Contents, paths and functions are not included.
+        Saved states depend on them. Contents, paths and functions are not included.
         """
         return [ORDER_VERSION, self.order.describe(), self.reader.describe(), describe_spec(self.spec)]
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
@@ -17,7 +17,7 @@ from loadax.sources.format import RecordOptions
 from loadax.sources.formats import open_files
 
 
-def from_arrays(tree: Tree) -> Dataset:
+def from_arrays(tree: Tree = None, *others: Never, **named: Never) -> Dataset:
     """Makes a dataset of arrays in memory or memory-mapped arrays. Rows are entries of their first dimension.
 
     Args:
@@ -26,6 +26,7 @@ def from_arrays(tree: Tree) -> Dataset:
             row by row, not loaded into memory. Static fields of dataclasses are kept.
 
     Raises:
+        ArgumentError: If several arrays are given, which make one tree: `from_arrays((x, y))`.
         SourceError: If a leaf is not an array, has no rows or has nulls, or the leaves differ in length. Names the
             leaf.
         LeafTypeError: If a column is not numeric. Names it.
@@ -38,6 +39,11 @@ def from_arrays(tree: Tree) -> Dataset:
     """
     from loadax.sources.libraries.supported import open_tree
 
+    if others or named:
+        raise ArgumentError(
+            "from_arrays() takes one tree of arrays, not several arguments: from_arrays((x, y)), or "
+            "from_arrays({'x': x, 'y': y})"
+        )
     try:
         return Dataset(open_tree(tree))
     except SourceError as error:

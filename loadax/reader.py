@@ -32,14 +32,16 @@ from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits, map_bottom
+from loadax.sources.base import BaseSource, Traits, map_bottom, walk
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
 
-_PROBED = (
-    "loadax: this row was read and mapped to infer the spec of examples; if only some rows fail, as with "
-    "on_error='mask' in a part of mix, concat or zip, pass spec= to the maps: then no row is needed for it"
+_PROBED = "loadax: this row was read and mapped to infer the spec of examples"
+# Each part infers its own spec, also one whose first rows can't be read.
+_PROBED_PART = (
+    f"{_PROBED}; if only some rows of a part of mix, concat or zip fail, pass spec= to its maps: then no row is read "
+    "for it"
 )
 
 
@@ -79,7 +81,8 @@ class Reader:
                 known = self._probe(known)
             except Exception as error:
                 if self.maps:
-                    error.add_note(_PROBED)
+                    joined = any(len(source.children) > 1 for source in walk(self.source))
+                    error.add_note(_PROBED_PART if joined else _PROBED)
                 raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
             if transform.elementwise and isinstance(transform, BatchMap):

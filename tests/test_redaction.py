@@ -168,7 +168,7 @@ class TestDataThatIsRead:
                 "explain": f"{loader.explain()} {loader.explain()!r} {loader.explain().to_dict()}",
                 "trace": f"{loader.trace(0)!r} {[record.to_dict() for record in loader.trace(0)]}",
                 "state": f"{loader.explain().to_dict()}",
-                "report": str(dataset.describe()),
+                "report": str(dataset.order_facts),
             }
             for text in texts.values():
                 check(text)

@@ -15,13 +15,14 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Never, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import MOST_POSITIONS, integer, shown
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.replacements import missing_attribute, replacements
 from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
@@ -54,12 +55,15 @@ from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 
 
-def _refuse(unknown: Mapping[str, Any]) -> None:
+def _refuse(named: Mapping[str, Any]) -> None:
     """Raises for unknown arguments. For those of other data loaders, the error says what to use instead."""
-    for name, value in unknown.items():
+    known = inspect.signature(Dataloader.__init__).parameters
+    for name, value in named.items():
+        if name in known:
+            continue
         hint = replacements("Dataloader()").get(name)
         if hint is None:
-            close = difflib.get_close_matches(name, [*inspect.signature(Dataloader).parameters], 1)
+            close = difflib.get_close_matches(name, [*known], 1)
             guess = f"; did you mean {close[0]}?" if close else ""
             raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}{guess}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
@@ -203,10 +207,8 @@ class Dataloader:
         quarantine: Any = None,
         stall_after: float | None = 60.0,
         abort_after: float | None = None,
-        **unknown: Never,
     ):
-        arguments = {name: given for name, given in dict(locals()).items() if name not in ("self", "unknown")}
-        _refuse(unknown)
+        arguments = {name: given for name, given in dict(locals()).items() if name != "self"}
         self._arguments, self._pipeline = arguments, make_pipeline(SimpleNamespace(**arguments))
         self.dataset, self._plan = self._pipeline.whole.dataset, self._pipeline.plan
         self._order = OrderHash(self.dataset)
@@ -216,6 +218,13 @@ class Dataloader:
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
                 self._shard(segment.first)
+
+    if not TYPE_CHECKING:  # type checkers must still report wrong arguments
+
+        def __new__(cls, *_: Any, **named: Any) -> "Dataloader":
+            """Refuses unknown arguments before Python looks for missing ones, such as `batch_size`."""
+            _refuse(named)
+            return object.__new__(cls)
 
     def _begin_runs(self) -> None:
         self._phases = Phases([(self._plan, self._order)])
@@ -630,7 +639,17 @@ class Dataloader:
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
+        if dropped := self._rows_dropped():
+            steps += f", {count_text(dropped, 'row')} of each epoch dropped"
         return f"Dataloader({self.dataset!r}, batch_size={self._arguments['batch_size']!r}, {steps})"
+
+    def _rows_dropped(self) -> int:
+        """Rows of an epoch that are too few for a batch; 0 where that depends on the epoch."""
+        plan = self._plan
+        endless = plan.order.size >= MOST_POSITIONS or self.dataset.is_stream
+        if endless or not isinstance(plan.batch_size, int) or plan.remainder != "drop":
+            return 0
+        return int(plan.order.size % plan.batch_size)
 
     def _mesh_here(self) -> Mesh | PlannedMesh | None:
         """The mesh for the calling thread, which must be the caller's; None: there is none yet."""

@@ -1,5 +1,6 @@
 """LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final, get_args
@@ -8,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, number, shown
+from loadax.core.formatting import count_text
 from loadax.core.tasks import Engine, checked_engine
 from loadax.core.tree import flatten
 from loadax.core.user_object import user_objects
@@ -84,10 +86,24 @@ def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -
     in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
     if num_workers is not None:
         most = integer("num_workers", num_workers, 0)
+        if in_processes:
+            _warn_of_many(most)
         return most, most
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def _warn_of_many(processes: int) -> None:
+    """Warns of worker processes that only delay the first batch, since each starts a Python interpreter."""
+    cores = usable_cores()
+    if processes > max(_MOST_WORKERS, 4 * cores):
+        warnings.warn(
+            f"num_workers={processes} starts {processes} Python interpreters on {count_text(cores, 'core')}, which "
+            f"delays the first batch by up to a minute; pass num_workers={cores}, or leave it out to autotune it",
+            UserWarning,
+            stacklevel=6,
+        )
 
 
 def remote_counts(given: Any) -> tuple[int, int]:

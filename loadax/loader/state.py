@@ -28,7 +28,7 @@ class OrderHash:
     """
 
     def __init__(self, dataset: Dataset):
-        self._order, self._described = dataset.order, dataset.describe()
+        self._order, self._described = dataset.order, dataset.order_facts
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int]] = (None, "", [])
 

@@ -13,7 +13,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
-from loadax.sources.columns import column_array, is_column
+from loadax.sources.columns import column_array, is_column, is_frame
 from loadax.sources.library import comes_from
 from loadax.sources.memory_array import MemoryArray
 from loadax.sources.stream_array import ArrayLeaf, StreamArray
@@ -111,6 +111,11 @@ def _as_array(leaf: Any, path: str) -> Array:
         return column_array(leaf, name)
     if not is_array(leaf):
         refuse_node(leaf, name)
+        if is_frame(leaf):
+            raise SourceError(
+                f"{name} is {type_text(leaf)}, whose columns may differ in dtype; open it as a table: "
+                "loadax.as_dataset(frame)"
+            )
         if hasattr(leaf, "__array__"):
             raise SourceError(
                 f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "

@@ -248,7 +248,7 @@ def test_verbs_in_a_loop(verb: Callable[[loadax.Dataset], loadax.Dataset]) -> No
     assert loader.host_batch(0)["x"].shape == (8,)
     assert loader.find(int(loader.rows(1)[3]))
     assert len(repr(pickle.loads(pickle.dumps(data)))) > 0
-    assert data.describe()
+    assert data.order_facts
     assert len(loadax.concat([DATA] * 1000)) == 64_000
     assert len(DATA.exclude(list(range(32)))) == 32
 

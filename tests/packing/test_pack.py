@@ -182,7 +182,7 @@ def test_a_host_reads_its_part_of_the_sequence_alone() -> None:
 
 
 def described(data: Dataset) -> str:
-    return json.dumps(data.describe())
+    return json.dumps(data.order_facts)
 
 
 def test_all_that_decides_the_rows_is_in_the_state() -> None:

@@ -185,7 +185,8 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
     # The load average includes processes that wait for a disk, such as the loader's own workers.
     load = stats.load - (at_work if stage == "read" else 0)
     less = {
-        "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
+        "transform": f"make {_what(stage, loader)} faster, or keep its results: "
+        "data.map(fn).cache(path) before shuffle()",
         "read": "write the data to a store that reads faster",
     }.get(stage, "keep the data in the dtypes that batches have")
     # Condition, finding, advice: the first rule whose condition is true applies.

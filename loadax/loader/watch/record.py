@@ -51,7 +51,7 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
         "version of numpy": np.__version__,
         "version of jax": jax.__version__,
         "number of rows": dataset.reader.num_rows,
-        "dataset": [*order.texts(0, 0), hash_of(dataset.describe())],
+        "dataset": [*order.texts(0, 0), hash_of(dataset.order_facts)],
         "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
         "leaves of a batch": [f"{_leaves(form.host_batch)}{_from(step)}" for step, form in pipeline.forms],
