@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Never
+from functools import wraps
+from typing import Any, Literal
 
 from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
@@ -17,7 +18,29 @@ from loadax.sources.format import RecordOptions
 from loadax.sources.formats import open_files
 
 
-def from_arrays(tree: Tree = None, *others: Never, **named: Never) -> Dataset:
+def _takes_one_tree(function: Callable[[Tree], Dataset]) -> Callable[[Tree], Dataset]:
+    """Decorates `from_arrays`, which users call with several arrays, as other libraries have it.
+
+    Raises:
+        ArgumentError: For more arguments, or none; says what to write.
+    """
+
+    @wraps(function)
+    def checked(*trees: Tree, **named: Tree) -> Dataset:
+        if len(trees) == 1 and not named:
+            return function(*trees)
+        if not trees and [*named] == ["tree"]:
+            return function(named["tree"])
+        raise ArgumentError(
+            "from_arrays() takes one tree of arrays, not several arguments or none: from_arrays((x, y)), or "
+            "from_arrays({'x': x, 'y': y})"
+        )
+
+    return checked
+
+
+@_takes_one_tree
+def from_arrays(tree: Tree) -> Dataset:
     """Makes a dataset of arrays in memory or memory-mapped arrays. Rows are entries of their first dimension.
 
     Args:
@@ -39,11 +62,6 @@ def from_arrays(tree: Tree = None, *others: Never, **named: Never) -> Dataset:
     """
     from loadax.sources.libraries.supported import open_tree
 
-    if others or named:
-        raise ArgumentError(
-            "from_arrays() takes one tree of arrays, not several arguments: from_arrays((x, y)), or "
-            "from_arrays({'x': x, 'y': y})"
-        )
     try:
         return Dataset(open_tree(tree))
     except SourceError as error:

@@ -32,17 +32,12 @@ from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits, map_bottom, walk
+from loadax.sources.base import BaseSource, Traits, map_bottom
 from loadax.transforms import BatchMap, Map, Pad, Transform
 
 _Read = TypeVar("_Read")
 
 _PROBED = "loadax: this row was read and mapped to infer the spec of examples"
-# Each part infers its own spec, also one whose first rows can't be read.
-_PROBED_PART = (
-    f"{_PROBED}; if only some rows of a part of mix, concat or zip fail, pass spec= to its maps: then no row is read "
-    "for it"
-)
 
 
 @final
@@ -81,8 +76,7 @@ class Reader:
                 known = self._probe(known)
             except Exception as error:
                 if self.maps:
-                    joined = any(len(source.children) > 1 for source in walk(self.source))
-                    error.add_note(_PROBED_PART if joined else _PROBED)
+                    error.add_note(_PROBED)
                 raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
             if transform.elementwise and isinstance(transform, BatchMap):
@@ -94,6 +88,16 @@ class Reader:
         # know in the other process.
         known = self._specs_and_probed[0] if "_specs_and_probed" in vars(self) else ()
         return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
+
+    @property
+    def spec_of_part(self) -> Tree:
+        """The spec, where this is a part of `mix`, `concat` or `zip`, which ask all of their parts."""
+        try:
+            return self.spec
+        except Exception as error:
+            if self.maps:
+                error.add_note("loadax: if only some rows of this part fail, pass spec= to its maps: then none is read")
+            raise
 
     @property
     def specs(self) -> tuple[Tree, ...]:

@@ -76,7 +76,7 @@ def test_split_by_counts_and_into_parts() -> None:
     folds = large.shuffle(3).split(4, seed=7)
     assert sorted(value for fold in folds for value in values(fold)) == list(range(103))
     assert values(large.split(np.array([53, 50]).tolist())[0]) == values(large.split((53, 50))[0])
-    described = [part.describe() for part in (*large.split([53, 50]), *large.split([53, 50], seed=1), *large.split(2))]
+    described = [part.order_facts for part in (*large.split([53, 50]), *large.split([53, 50], seed=1), *large.split(2))]
     assert len({json.dumps(part) for part in described}) == 6
     assert repr(large.split([53, 50])[1]).endswith(".split([53, 50], seed=0, part 1, 50 rows))")
 
@@ -144,7 +144,7 @@ def test_the_epoch_comes_between_the_row_and_the_generator() -> None:
     assert values(one, 2) == values(plain.map_batch(draw_all, **options), 2)
     assert repr(one).endswith(", rng=True, with_index=True, with_epoch=True))")
     names = ("with_index", "with_epoch")
-    made = [plain.map(lambda value, _: value, **{name: True}).describe() for name in names]
+    made = [plain.map(lambda value, _: value, **{name: True}).order_facts for name in names]
     assert made[0] != made[1]
 
 
@@ -516,11 +516,36 @@ class TestCache:
     def test_of_what_is_never_the_same_is_refused(self, dataset: Dataset, what: str, tmp_path: Path) -> None:
         with pytest.raises(
             ArgumentError,
-            match=rf"cache\(\) writes every row once, but {what}; "
-            r"call cache\(\) first, then shuffle and map",
+            match=rf"cache\(\) writes every row once, but {what}; call .*data.map\(\w+\).cache\(path\)",
         ):
             dataset.cache(tmp_path / "c")
         assert not (tmp_path / "c").exists()
+
+    def test_advice_for_a_random_order_calls_slow_maps_once_a_row(self, tmp_path: Path) -> None:
+        calls = []
+
+        def slow(row: Any) -> Any:
+            calls.append(1)
+            return row
+
+        with pytest.raises(ArgumentError, match="first, then shuffle") as caught:
+            data().shuffle(0).map(slow).cache(tmp_path / "c")
+        advised = str(caught.value).rpartition(": ")[2]
+        calls.clear()
+        known = {"data": data(), "fn": slow, "path": tmp_path / "c"}
+        loader = Dataloader(eval(advised, known), 8, num_epochs=2)
+        assert sorted(loader.rows(0)) != list(range(8))
+        for _ in loader:
+            pass
+        assert len(calls) <= len(VALUES) + 1  # one more for the spec
+
+    def test_advice_for_a_random_map_works(self, tmp_path: Path) -> None:
+        with pytest.raises(ArgumentError, match=r"call cache\(\) before that map") as caught:
+            data().map(lambda row, rng: row, rng=True).cache(tmp_path / "c")
+        advised = str(caught.value).rpartition(": ")[2]
+        known = {"data": data(), "slow": dict, "path": tmp_path / "c"}
+        made = eval(advised, known | {"augment": lambda row, rng: {**row, "u": rng.random()}})
+        assert 0 <= made[3]["u"] < 1
 
     def test_of_rows_that_lie_at_addresses(self, tmp_path: Path) -> None:
         """What the source holds may be objects, as long as the maps make numbers of them."""
@@ -536,15 +561,17 @@ class TestCache:
 
 
 def test_what_decides_the_examples_and_their_order_is_described() -> None:
-    described = data().shuffle(3)[:5].map(lambda row: {"y": row["x"] * 1.5}).describe()
+    described = data().shuffle(3)[:5].map(lambda row: {"y": row["x"] * 1.5}).order_facts
     assert json.loads(json.dumps(described)) == described
     assert described[0] == ORDER_VERSION
     assert described[1][0] == ["rows", 10]
     assert described[2:] == [[["map", False, None]], [["['y']", [], "float64"]]]
-    drawn = [data().map(lambda row, rng: row, rng=True, seed=seed).describe() for seed in (0, 1)]
+    drawn = [data().map(lambda row, rng: row, rng=True, seed=seed).order_facts for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     # Not contents, nor functions: the same run goes on with corrected ones.
-    assert from_arrays({"x": VALUES + 1}).map(lambda row: row).describe() == data().map(lambda row: {**row}).describe()
+    assert (
+        from_arrays({"x": VALUES + 1}).map(lambda row: row).order_facts == data().map(lambda row: {**row}).order_facts
+    )
 
 
 def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:

@@ -276,9 +276,9 @@ def test_other_selections_have_other_states() -> None:
             data.keep("meta"),
             data.drop("tokens"),
         ]
-        states = [str(loadax.concat([each, each]).describe()) for each in made]
+        states = [str(loadax.concat([each, each]).order_facts) for each in made]
         assert len({*states}) == len(made)
-        assert data.keep("meta", "tokens").describe() == data.keep("tokens", "meta").describe()
+        assert data.keep("meta", "tokens").order_facts == data.keep("tokens", "meta").order_facts
     assert repr(NESTED_DATA.map(abs).keep("x")).endswith(".keep('x'))")
 
 
@@ -304,7 +304,7 @@ def test_streams_are_selected() -> None:
     padded = next(iter(Dataloader(renamed.pad({"ids": 3}, truncate=True, side="left", add_lengths=False), 8)))
     assert [*padded] == ["ids"]
     assert sorted(padded["ids"].tolist()) == sorted([[0, 0, 0], [0, 0, 1], [0, 1, 2]] * 2 + [[1, 2, 3], [2, 3, 4]])
-    assert stream.keep("tokens").describe() != stream.keep("tokens").rename({"tokens": "ids"}).describe()
+    assert stream.keep("tokens").order_facts != stream.keep("tokens").rename({"tokens": "ids"}).order_facts
 
 
 def test_indices_and_caches_of_selected_leaves(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_left_padding_and_bare_arrays_without_lengths(kind: str, most: int, tmp_
             assert batch.tolist() == expected(most, 7, side=side).tolist()
     bare = data.pad(most, value=7, truncate=True, add_lengths=False)
     made = [left, data.pad(most, value=7, truncate=True), left.map(lambda row: row["data"]), bare]
-    assert len({str(loadax.concat([each, each]).describe()) for each in made}) == len(made)
+    assert len({str(loadax.concat([each, each]).order_facts) for each in made}) == len(made)
 
 
 def test_left_padding_of_leaves_of_dicts() -> None:
@@ -131,7 +131,7 @@ def test_leaves_of_dicts() -> None:
 def test_records_are_padded_as_they_are_read(tmp_path: Path) -> None:
     plain = records(tmp_path)
     assert not plain.pad(8).maps
-    assert plain.shuffle(1).pad(8).describe() == plain.pad(8).shuffle(1).describe()
+    assert plain.shuffle(1).pad(8).order_facts == plain.pad(8).shuffle(1).order_facts
     assert plain.map(lambda row: row).pad(8).read([1])["data"].tolist() == plain.pad(8).read([1])["data"].tolist()
     with pytest.raises(ArgumentError, match=r"value=0\.5 does not fit leaf 'data', which is int32; pass another"):
         plain.pad(8, value=0.5)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataset, concat, from_arrays, from_source
+from loadax import Dataset, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec
 from loadax.sources.arrays import ArraySource
@@ -300,3 +300,19 @@ def test_rows_are_located_for_errors_alone() -> None:
     with pytest.raises(LeafError, match=message):
         data.read([0, 2])
     assert source.located == [2]
+
+
+def test_note_of_a_failing_first_row_names_parts_only_where_there_are_some() -> None:
+    def misspelt(row: Any) -> Any:
+        return row["image"]
+
+    data = from_arrays({"x": np.arange(4)})
+    with pytest.raises(KeyError) as caught:
+        data.map(misspelt).spec  # noqa: B018
+    assert caught.value.__notes__[-1] == "loadax: this row was read and mapped to infer the spec of examples"
+    with pytest.raises(KeyError) as caught:
+        mix({"a": data.map(misspelt), "b": data}, [1, 1])
+    assert caught.value.__notes__[-1].startswith("loadax: if only some rows of this part fail, pass spec= to its maps")
+    spec = {"x": np.float64(0)}
+    advised = mix({"a": data.map(misspelt, spec=spec), "b": from_arrays({"x": np.zeros(4)})}, [1, 1])
+    assert advised.spec["x"].dtype == np.float64

@@ -14,7 +14,7 @@ def messages() -> dict[str, list[str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in errors:
-                message = re.sub(r"…(\s*…)+", "…", _text(node.args[0])).strip() if node.args else ""
+                message = re.sub(r"…(\s*…)+", "…", text_of(node.args[0])).strip() if node.args else ""
                 if re.search(r"[a-z]{3}.* ", message):
                     found.setdefault(node.func.id, set()).add(message)
     return {name: sorted(texts, key=lambda text: text.lstrip("… ").lower()) for name, texts in sorted(found.items())}
@@ -35,11 +35,12 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(node: ast.expr) -> str:
+def text_of(node: ast.expr) -> str:
+    """A message as it is written in the code; `…` stands for a value."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part) for part in node.values)
+        return "".join(text_of(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left) + _text(node.right)
+        return text_of(node.left) + text_of(node.right)
     return "…"

@@ -43,7 +43,7 @@ class ConcatenatedSource(BaseSource):
         self._difference: str | None = None
         for index, part in enumerate(self._parts):
             below = _difference_within(part)
-            specs.append(flatten_spec(part.spec) if below is None else ([], None))
+            specs.append(flatten_spec(part.spec_of_part) if below is None else ([], None))
             self._difference = self._difference or below or self._compare(index, specs[0], specs[-1])
         self._structure = specs[0][1]
         joined = joint_traits([part.traits for part in self._parts])

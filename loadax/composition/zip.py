@@ -64,7 +64,7 @@ class ZippedSource(BaseSource):
         """Spec of an example; None if rows of a part may differ, so that it is that of the rows that are read."""
         if any(part.reader.ragged for part in self._parts):
             return None
-        return self._structure.build(part.reader.spec for part in self._parts)
+        return self._structure.build(part.reader.spec_of_part for part in self._parts)
 
     @cached_property
     def _leaf_ends(self) -> list[int]:

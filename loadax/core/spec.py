@@ -324,7 +324,8 @@ def _leaves_like(example: Tree, structure: Structure, rows: Sequence[int | str],
                 f"row {rows[index]}: {difference}; a batch has one value of it, so all rows must have the same: make "
                 "it a data field, or set it in a map"
             )
-        if lost := [path for path in structure.paths if path not in actual.paths]:
+        lost = [path for path in structure.paths if path not in actual.paths]
+        if actual.paths and len(lost) + len(actual.paths) == len(structure.paths):
             raise LeafError(
                 f"row {rows[index]}: {', '.join(lost)} is None or missing, but the rows before it have it; replace "
                 "None in a map, or leave such rows out with filter()"

@@ -143,7 +143,7 @@ def test_chunks_are_those_of_the_rows() -> None:
 def test_it_describes_itself() -> None:
     flat = data().flat_map(halves, 3)
     assert repr(flat).count(".flat_map(halves (") == repr(flat).count(".flat_map(") == 1
-    assert flat.describe() != data().flat_map(lambda row: halves(row) * 2, 6).describe()
+    assert flat.order_facts != data().flat_map(lambda row: halves(row) * 2, 6).order_facts
     assert flat.order.text() == ["20 rows", f"flat_map({name_of(halves)}, fan_out=3)"]
 
 

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
+import xarray
 from PIL import Image
 
 import loadax
@@ -39,6 +43,64 @@ def test_arguments_of_other_loaders(name: str) -> None:
     with pytest.raises(ArgumentError, match=rf"^{name}=True: Dataloader has no such argument; ") as caught:
         Dataloader(DATA, 8, **{name: True})  # type: ignore[arg-type]
     assert str(caught.value).endswith(replacements("Dataloader()")[name])
+
+
+def test_devices_become_a_mesh() -> None:
+    devices = jax.devices()
+    for name, value in (("devices", devices[:4]), ("device", devices[0])):
+        with pytest.raises(ArgumentError, match=rf"^{name}=") as caught:
+            Dataloader(DATA, 8, **{name: value})  # type: ignore[arg-type]
+        advised = str(caught.value).rpartition("mesh=")[2]
+        mesh = eval(advised, {"jax": jax, "devices": devices[:4], "device": devices[0]})
+        assert Dataloader(DATA, 8, mesh=mesh)[0]["x"].shape == (8,)
+
+
+def test_other_names_of_the_batch_size() -> None:
+    for name in ("global_batch_size", "per_device_batch_size"):
+        with pytest.raises(ArgumentError, match=rf"^{name}=8: .*batch_size= is the number of rows of the global batch"):
+            Dataloader(DATA, **{name: 8})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'batch_size'"):
+        Dataloader(DATA)  # type: ignore[call-arg]
+
+
+def test_transform_is_a_map_of_the_dataset() -> None:
+    with pytest.raises(ArgumentError, match=r"^transform=.*: Dataloader\(data.map\(fn\), …\)"):
+        Dataloader(DATA, 8, transform=dict)  # type: ignore[call-arg]
+    assert Dataloader(DATA.map(dict), 8)[0]["x"].shape == (8,)
+
+
+def test_describe_of_pandas() -> None:
+    with pytest.raises(AttributeError, match="describe") as caught:
+        DATA.describe()  # type: ignore[attr-defined]
+    advised = str(caught.value).rpartition("numbers: ")[2]
+    assert eval(advised, {"pandas": pd, "data": DATA})["x"]["count"] == 64
+    with pytest.raises(AttributeError, match="to_pandas"):
+        DATA.to_pandas()  # type: ignore[attr-defined]
+    assert len(pd.DataFrame(DATA.read(range(len(DATA))))) == 64
+
+
+def test_files_that_a_map_opens(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.txt" for number in range(3)]
+    for path in paths:
+        path.write_text(path.stem)
+    known = {"loadax": loadax, "paths": paths, "open_one": lambda path: {"x": np.int64(path.read_text())}}
+    for name in ("from_video", "from_audio", "from_fits"):
+        advised = replacements("module")[name].rpartition("in a map: ")[2]
+        assert eval(advised, known).read(range(3))["x"].tolist() == [0, 1, 2]
+
+
+def test_rows_of_a_sparse_matrix() -> None:
+    matrix = scipy.sparse.random(6, 4, density=0.5, format="csr", rng=0)
+    advised = replacements("module")["from_anndata"].rpartition("one by one: ")[2]
+    made = eval(advised, {"loadax": loadax, "matrix": matrix})
+    np.testing.assert_array_equal(made.read(range(6))["x"], matrix.toarray())
+
+
+def test_netcdf_by_xarray(tmp_path: Path) -> None:
+    xarray.Dataset({"x": ("time", np.arange(6))}).to_netcdf(tmp_path / "x.nc")
+    for name in ("from_netcdf", "from_xarray"):
+        made = eval(replacements("module")[name], {"loadax": loadax, "xarray": xarray, "path": tmp_path / "x.nc"})
+        assert made.read(range(6))["x"].tolist() == list(range(6))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +145,9 @@ CODE = {
     ("take",): "data[:n]",
     ("skip",): "data[n:]",
     ("random_map",): "data.map(fn, rng=True)",
+    ("head", "sample_rows"): "padded.read(range(5))['tokens']",
+    ("batches", "iter_batches"): "loadax.Dataloader(padded, batch_size=8)",
+    ("kfold", "cross_validation"): "data.split(5)",
     ("seed",): "data.map(fn, rng=True, seed=0)",
     ("with_transform", "set_transform", "transform", "apply", "augment"): "data.map(fn)",
     ("rename_column", "rename_columns"): "data.rename({'tokens': 'inputs'})",

@@ -103,7 +103,7 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
         ({"x": np.zeros(2, np.float32), "y": 1.0}, r"row 9: leaf \['y'\] is float64\[\], expected int64\[\]"),
         (
             {"x": np.zeros(2, np.float32)},
-            r"row 9 has the leaves \['x'\], the rows before it had \['x'\], \['y'\]; return the same leaves",
+            r"row 9: \['y'\] is None or missing, but the rows before it have it; replace None in a map, or leave",
         ),
         ((), r"row 9 has the leaves none"),
     ],

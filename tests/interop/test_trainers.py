@@ -53,10 +53,15 @@ def adapter_over(modules: dict[str, Any], name: str, monkeypatch: pytest.MonkeyP
     return adapter
 
 
-@pytest.fixture
-def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
+def tunix_over(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter of Tunix over a stand-in."""
     hooks = SimpleNamespace(DataHooks=type("DataHooks", (), {}))
     return adapter_over({"tunix": {}, "tunix.sft": {"hooks": hooks}}, "tunix", monkeypatch)
+
+
+@pytest.fixture
+def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return tunix_over(monkeypatch)
 
 
 def stand_in_for_tunix_trainer(iter_steps: int = 0, axis: tuple[str, ...] = ("data",)) -> Any:
@@ -152,13 +157,18 @@ def test_tunix_places_no_arrays_that_span_processes(tunix: Any) -> None:
         assert len(caught) == count
 
 
-@pytest.fixture
-def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
+def kauldron_over(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter of Kauldron over a stand-in."""
     pipeline = dataclasses.make_dataclass("Pipeline", [("batch_size", Any, None)], frozen=True, kw_only=True)
     iterator = dataclasses.make_dataclass("Iterator", [("source", Any)], frozen=True, kw_only=True)
     classes = {"pipelines": SimpleNamespace(Pipeline=pipeline), "iterators": SimpleNamespace(Iterator=iterator)}
     etils = {"enp": SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)}
     return adapter_over({"kauldron": {}, "kauldron.data": classes, "etils": etils}, "kauldron", monkeypatch)
+
+
+@pytest.fixture
+def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return kauldron_over(monkeypatch)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
-from loadax import Dataloader, from_arrays
+from loadax import Dataloader, from_arrays, mix
 from loadax.errors import MeshError
 from loadax.sharding import data_parallel, plan_mesh
 from tests.loader.oracle import NONE, Oracle, arrays, assert_placed, mesh_of
@@ -315,3 +315,32 @@ def test_the_mesh_a_loader_was_made_in_stays_its_default() -> None:
     with jax.set_mesh(mesh):
         loader = Dataloader(from_arrays(TREE), 16, partition=P("data"))
     assert all(leaf.sharding == NamedSharding(mesh, P("data")) for leaf in jax.tree.leaves(loader[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 24}, "batch_size=24, 2 steps, 16 rows of each epoch dropped)"),
+        ({"batch_size": 24, "num_epochs": None}, "batch_size=24, endless, 16 rows of each epoch dropped)"),
+        ({"batch_size": 63}, "batch_size=63, 1 steps, 1 row of each epoch dropped)"),
+        ({"batch_size": 24, "remainder": "pad"}, "batch_size=24, 3 steps)"),
+    ],
+)
+def test_repr_tells_of_dropped_rows(options: dict[str, Any], text: str) -> None:
+    assert repr(Dataloader(from_arrays({"x": np.arange(64)}), **options)).endswith(text)
+
+
+def test_endless_mixture_has_no_number_of_rows() -> None:
+    mixed = mix({"a": np.arange(4)}, [1], stop="never")
+    assert repr(mixed) == "Dataset(endless rows of mixture of 1)"
+
+
+def test_many_worker_processes_are_warned_of() -> None:
+    data = from_arrays(np.arange(64))
+    with pytest.warns(UserWarning, match="num_workers=4000 starts 4000 Python interpreters on ") as caught:
+        Dataloader(data, 8, num_workers=4000, worker_type="process")
+    assert caught[0].filename == __file__
+    advised = int(str(caught[0].message).split("pass num_workers=")[1].split(",")[0])
+    for workers in (advised, None):
+        assert len(Dataloader(data, 8, num_workers=workers, worker_type="process")) == 8
+    assert len(Dataloader(data, 8, num_workers=4000)) == 8

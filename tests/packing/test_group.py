@@ -87,9 +87,9 @@ def test_groups_are_those_of_an_oracle(made: Any, method: Any, window: Any, most
 def test_sizes_by_function_and_by_arrays_group_alike() -> None:
     given_arrays, by_function = graphs().group(BUDGETS, SIZES), graphs().group(BUDGETS, sizes_of)
     assert rows_of(given_arrays) == rows_of(by_function)
-    assert given_arrays.describe() == by_function.describe()
+    assert given_arrays.order_facts == by_function.order_facts
     assert dict(reversed(BUDGETS.items())) == BUDGETS
-    assert graphs().group(dict(reversed(BUDGETS.items())), sizes_of).describe() == by_function.describe()
+    assert graphs().group(dict(reversed(BUDGETS.items())), sizes_of).order_facts == by_function.order_facts
     rows = rows_of(by_function)
     assert sorted(row for group in rows for row in group) == list(range(ROWS))
     assert rows == sorted(map(sorted, rows))
@@ -205,7 +205,7 @@ def test_sizes_are_kept_in_an_index(tmp_path: Path, caplog: pytest.LogCaptureFix
     found = sorted(path.name for path in (tmp_path / "i").glob("*.json"))
     assert found == ["group-by-leaf-best_fit-60-24-error-4096-None.json", "group.json"]
     again = graphs().group(BUDGETS, sizes, index=tmp_path / "i", key="sizes")
-    assert (len(calls), again.describe()) == (ROWS, first.describe())
+    assert (len(calls), again.order_facts) == (ROWS, first.order_facts)
     graphs().group(BUDGETS, sizes, method="first_fit", index=tmp_path / "i", key="sizes")
     assert len(calls) == ROWS
     caplog.set_level(logging.WARNING, "loadax")
@@ -213,7 +213,7 @@ def test_sizes_are_kept_in_an_index(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert len(calls) == 2 * ROWS
     assert "function or key differs" in caplog.text
     (tmp_path / "i" / "group.json").write_text((tmp_path / "i" / "group.json").read_text().replace("digest", "tsegid"))
-    assert graphs().group(BUDGETS, sizes, index=tmp_path / "i", key="other").describe() == first.describe()
+    assert graphs().group(BUDGETS, sizes, index=tmp_path / "i", key="other").order_facts == first.order_facts
     assert len(calls) == 3 * ROWS
 
 
@@ -230,7 +230,7 @@ def test_an_interrupted_pass_goes_on_and_executors_share_it(tmp_path: Path) -> N
     assert "goes on from there" in str(failed.value.__notes__)
     with ThreadPoolExecutor(2) as pool:
         grouped = data.group(9, lambda number: number % 5, index=tmp_path / "i", key="v1", executor=pool)
-    assert grouped.describe() == data.group(9, np.arange(200) % 5).describe()
+    assert grouped.order_facts == data.group(9, np.arange(200) % 5).order_facts
 
 
 def test_unmapped_groups_name_the_map_that_is_missing(tmp_path: Path) -> None:

@@ -374,8 +374,8 @@ def test_the_value_of_padding() -> None:
     both = from_source(given).pack(8, method="best_fit", value=-1)
     assert both[0]["tokens"][-2:].tolist() == both[0]["labels"][-2:].tolist() == [-1, -1]
     same = from_source(given).pack(8, method="best_fit", value=np.int64(-1))
-    assert same.describe() == both.describe() != packed.describe()
-    assert from_source(given).pack(8, value=0).describe() == from_source(given).pack(8).describe()
+    assert same.order_facts == both.order_facts != packed.order_facts
+    assert from_source(given).pack(8, value=0).order_facts == from_source(given).pack(8).order_facts
     for value, match in (
         (0.5, r"value=0\.5 does not fit leaf 'labels', which is int64"),
         ({"label": 1}, r"value has the key 'label', which is not a leaf of the documents: \['labels', 'tokens'\]"),
@@ -394,7 +394,7 @@ def test_documents_begin_at_multiples_and_are_not_too_many() -> None:
     few: Any = from_source(given).pack(16, method="first_fit", most_documents=2)
     assert (few.read(range(len(few)))["segment_ids"].max(axis=1) == 2).all()
     chosen: list[Any] = [{}, {"align": 4}, {"most_documents": 4}, {"align": 4, "most_documents": 4}]
-    described = [from_source(given).pack(16, method="first_fit", **options).describe() for options in chosen]
+    described = [from_source(given).pack(16, method="first_fit", **options).order_facts for options in chosen]
     assert len({str(each) for each in described}) == 4
     refused: list[tuple[Any, str]] = [
         ({"align": 3}, r"align=3 must divide seq_len=16; pass a divisor"),

@@ -72,10 +72,10 @@ def test_rows_of_graphs_are_those_of_a_slow_packer(
     rows = packed.read(range(len(packed)))
     assert_rows(rows, slow_rows(documents, method, window, most, align, value))
     assert (
-        packed.describe()
+        packed.order_facts
         == from_source(documents)
         .pack(BUDGETS, method=method, window=window, most_documents=most, align=align, value=value, offsets=OFFSETS)
-        .describe()
+        .order_facts
     )
 
 
@@ -316,7 +316,7 @@ def test_graphs_of_another_form(leaf: str, value: Any, message: str) -> None:
 def test_states_of_other_budgets_differ() -> None:
     data: Dataset = from_source(graphs([(4, 7), (3, 2)]))
     described = [
-        str(data.pack(BUDGETS, **{**OPTIONS, **other}).describe())
+        str(data.pack(BUDGETS, **{**OPTIONS, **other}).order_facts)
         for other in ({}, {"offsets": {"senders": "nodes"}}, {"offsets": None}, {"add": ()}, {"most_documents": 5})
     ]
     assert len(set(described)) == 5

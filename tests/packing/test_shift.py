@@ -176,7 +176,7 @@ def test_summary_and_state_of_shifted_rows(tmp_path: Path) -> None:
     data = from_source(documents)
     packed = data.pack(4, targets="shift")
     assert "2 documents too short for a target and left out" in repr(packed)
-    assert len({str(each.describe()) for each in (data.pack(4), packed, data.pack(4, targets="given"))}) == 3
+    assert len({str(each.order_facts) for each in (data.pack(4), packed, data.pack(4, targets="given"))}) == 3
     for _ in range(2):
         for kept in (data.pack(4, index=tmp_path), data.pack(4, index=tmp_path, targets="shift")):
             assert len(kept) == (3 if "tokens" in kept.spec else 2)
@@ -193,7 +193,7 @@ def test_only_named_leaves_are_added(add: Any) -> None:
     whole, some = data.pack(4, method="best_fit"), data.pack(4, method="best_fit", add=add)
     wanted = {name: leaf for name, leaf in whole.read([0, 1]).items() if name in ("tokens", *add)}
     np.testing.assert_equal(some.read([0, 1]), wanted)
-    assert (some.describe() == whole.describe()) == (add == ADDED)
+    assert (some.order_facts == whole.order_facts) == (add == ADDED)
     stream = data.to_stream(lanes=1).pack(4, method="best_fit", add=add)
     assert sorted(stream.spec) == sorted(wanted)
     by_leaf = from_source([{"x": each} for each in documents]).pack({"x": 4}, method="best_fit", add=add)

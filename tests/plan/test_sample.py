@@ -87,7 +87,7 @@ def data() -> Dataset:
 def test_samples_describe_weights_size_and_seed() -> None:
     made = data().sample(WEIGHTS, size=20)
     assert repr(made) == "Dataset(20 rows of arrays in memory.sample(size=20, seed=0))"
-    described = [data().sample(*each).describe() for each in ((WEIGHTS,), (WEIGHTS, 7), (WEIGHTS, 6, 1), ([1] * 6,))]
+    described = [data().sample(*each).order_facts for each in ((WEIGHTS,), (WEIGHTS, 7), (WEIGHTS, 6, 1), ([1] * 6,))]
     assert len({str(each) for each in described}) == 4
 
 

@@ -59,7 +59,7 @@ def test_it_costs_what_is_left_out() -> None:
 
 
 def test_the_state_is_of_the_rows_that_are_left_out() -> None:
-    one, same, other = (data().exclude(rows).describe() for rows in ([1, 2], [2, 1, 1], [1, 3]))
+    one, same, other = (data().exclude(rows).order_facts for rows in ([1, 2], [2, 1, 1], [1, 3]))
     assert one == same != other
     assert repr(data().exclude([1, 2])) == "Dataset(498 rows of arrays in memory.exclude(498 rows))"
 

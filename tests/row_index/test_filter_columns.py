@@ -63,7 +63,7 @@ def test_function_gets_the_columns_alone(make: Callable[[Path], Dataset], tmp_pa
 
     kept = data.filter(one, columns="b")
     assert [row["a"] for row in kept] == [row for row in range(ROWS) if row % 7 == 3]
-    assert data.filter(two, columns=["b", "a"]).describe() == data.filter(two).describe()
+    assert data.filter(two, columns=["b", "a"]).order_facts == data.filter(two).order_facts
     assert seen == {("b",), ("a", "b"), tuple(sorted(data[0]))}
 
 

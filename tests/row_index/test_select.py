@@ -37,7 +37,7 @@ def test_it_is_numpys_indexing(rows: Any) -> None:
 
 
 def test_a_range_keeps_no_list() -> None:
-    assert data().select(range(10, 400, 3)).describe() == data()[10:400:3].describe()
+    assert data().select(range(10, 400, 3)).order_facts == data()[10:400:3].order_facts
     assert isinstance(data().select(range(-5, 0)).order, Sliced)
 
 

@@ -117,7 +117,7 @@ def test_a_pack_of_other_documents_is_made_anew(tmp_path: Path) -> None:
     loadax.from_documents(flat, offsets).pack(16, index=tmp_path, method="best_fit", progress=False)
     offsets[101] += 2
     again = loadax.from_documents(flat, offsets).pack(16, index=tmp_path, method="best_fit", progress=False)
-    assert again.describe() == loadax.from_documents(flat, offsets).pack(16, method="best_fit").describe()
+    assert again.order_facts == loadax.from_documents(flat, offsets).pack(16, method="best_fit").order_facts
 
 
 def test_beyond_64_mib_rows_are_compared_that_lie_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_packs_are_planned_when_they_are_needed() -> None:
     assert planned > 50
     assert len(packed) == len(sent)
     assert calls == [planned]
-    assert packed.describe() == from_source([tokenize(text) for text in texts(50)]).map(np.array).pack(16).describe()
+    assert packed.order_facts == from_source([tokenize(text) for text in texts(50)]).map(np.array).pack(16).order_facts
 
 
 def test_key_stands_for_all_functions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -65,7 +65,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
         NOTHING,
         (
             ": the maps' work takes 100% of the work on 1 thread; make the maps' work faster, "
-            "or keep the results in a file"
+            "or keep its results: data.map(fn).cache(path) before shuffle()"
         ),
     ),
     "a slow disk": (
@@ -78,7 +78,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
         DECODE,
         (
             ": map decode takes 95% of the work on 4 threads; all 4 cores are busy; make map decode faster, "
-            "or keep the results in a file"
+            "or keep its results: data.map(fn).cache(path) before shuffle()"
         ),
     ),
     "processes with free cores": (
@@ -91,7 +91,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
         DECODE,
         (
             ": map decode takes 100% of the work on 4 processes; all 4 cores are busy; make map decode faster, "
-            "or keep the results in a file"
+            "or keep its results: data.map(fn).cache(path) before shuffle()"
         ),
     ),
     "a busy disk": (

@@ -1,0 +1,224 @@
+"""Advice about files, stores and arrays."""
+
+import sys
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from pyarrow import csv
+
+import loadax
+from loadax import from_arrays, from_source
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError, LeafError, SourceError
+from tests.advice.registry import Case, follows
+from tests.sources.array_record.test_records import write as write_array_records
+from tests.sources.shards.corpora import write_tar, write_tfrecord
+from tests.writing.shuffled import Chunks, shuffled
+from tests.writing.test_source_order import ROWS, Lossy
+
+UNTYPED: Any = loadax
+
+
+class WithNone:
+    """Rows of which one is None."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, row: int) -> Any:
+        return None if row == 3 else {"x": np.int64(row)}
+
+
+@follows("a generator as list(…)")
+def generator_as_dataset(case: Case) -> None:
+    class Rows:
+        def __getitem__(self, row: int) -> Any:
+            return row
+
+    with case.refused(ArgumentError):
+        from_source(Rows())
+    assert len(from_source(list(number for number in range(4)))) == 4  # noqa: C400 - the advice
+
+
+@follows("loadax.from_source([data[row] for row in range(len(data)) if data[row] is not None])")
+def rows_of_none(case: Case) -> None:
+    data = WithNone()
+    with case.refused(LeafError):
+        from_source(data).read(range(6))
+    kept = loadax.from_source([data[row] for row in range(len(data)) if data[row] is not None])
+    assert kept.read(range(5))["x"].tolist() == [0, 1, 2, 4, 5]
+
+
+@follows("pad them with .pad(length), crop them in a map, or pack them with .pack(seq_len)")
+def ragged_records(case: Case) -> None:
+    lengths = [5, 5, 3]
+    path = case.folder / "x.array_record"
+    write_array_records(path, [np.arange(length, dtype=np.uint16).tobytes() for length in lengths])
+    data = loadax.from_array_record(path, dtype="uint16")
+    with case.refused(LeafError):
+        data.source.read(np.arange(3))
+    assert data.pad(5, add_lengths=False).read(range(3)).shape == (3, 5)
+    assert data.map(lambda row: row[:3]).read(range(3)).shape == (3, 3)
+    assert len(data.pack(13)) == 1
+
+
+@follows("open it as a table: loadax.as_dataset(frame)")
+def data_frame_as_arrays(case: Case) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"x": [1, 2], "name": ["a", "b"]})
+    with case.refused(SourceError):
+        from_arrays(frame)
+    assert loadax.as_dataset(frame)[1]["name"] == "b"
+
+
+@follows("a torch tensor by tensor.detach().cpu().float().numpy()")
+def tensor_with_gradient(case: Case) -> None:
+    class Tensor:  # torch's, with a gradient, on a device, or of bfloat16
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+        def __len__(self) -> int:
+            return 2
+
+        def detach(self) -> "Tensor":
+            return self
+
+        cpu = float = detach
+
+        def numpy(self) -> Any:
+            return np.ones(2, np.float32)
+
+    case.patch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    tensor = Tensor()
+    with case.refused(SourceError):
+        from_arrays({"x": tensor})
+    assert len(from_arrays({"x": tensor.detach().cpu().float().numpy()})) == 2
+
+
+@follows("or leave it out: dataset.exclude([…]); dataset.source.damaged() finds all such rows")
+def damaged_image(case: Case) -> None:
+    for row in range(3):
+        Image.fromarray(np.full((8, 8, 3), row, np.uint8)).save(case.folder / f"{row}.png")
+    (case.folder / "1.png").write_bytes((case.folder / "1.png").read_bytes()[:40])
+    dataset: Any = loadax.from_images(case.folder, 8)
+    with case.refused(SourceError):
+        dataset.read(range(3))
+    assert list(dataset.source.damaged()) == [1]
+    assert dataset.exclude([1]).read(range(2))["image"].max() == 2
+
+
+@follows("save numpy.ascontiguousarray(array), or copy the file to this machine")
+def remote_fortran_array(case: Case) -> None:
+    # tests/sources/io/test_remote.py makes the error, which needs a server.
+    array = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    np.save(case.folder / "x.npy", np.ascontiguousarray(array))
+    np.save(case.folder / "copied.npy", array)
+    for name in ("x", "copied"):
+        np.testing.assert_array_equal(loadax.from_npy(case.folder / f"{name}.npy").read([3]), array[3:])
+
+
+@follows(
+    "the record is damaged: its checksum is wrong; copy the file again, or leave the record out: dataset.exclude([…])"
+)
+def damaged_record(case: Case) -> None:
+    path = write_tfrecord(case.folder / "x.tfrecord", [b"one", b"two", b"three"])
+    content = bytearray(path.read_bytes())
+    content[19 + 12] ^= 1
+    path.write_bytes(content)
+    dataset = loadax.from_tfrecord(path)
+    with case.refused(SourceError):
+        dataset.read(range(3))
+    assert dataset.exclude([1]).read(range(2)).tolist() == [b"one", b"three"]
+
+
+@follows("write the example again, or leave it out: dataset.exclude([…])")
+def undecodable_example(case: Case) -> None:
+    path = write_tar(case.folder / "x.tar", {"0.cls": b"1", "1.cls": b"cat"})
+    dataset = loadax.from_webdataset(path, decode=True)
+    with case.refused(SourceError):
+        dataset.read(range(2))
+    assert dataset.exclude([1]).read([0])["cls"].tolist() == [1]
+
+
+@follows(
+    "if texts have several lines, read it by loadax.from_arrow(pyarrow.csv.read_csv(path, "
+    "pyarrow.csv.ReadOptions(**…), pyarrow.csv.ParseOptions(**…)))"
+)
+def text_of_several_lines(case: Case) -> None:
+    path = case.folder / "x.csv"
+    path.write_text('name,x\n"a\nb",1\nc,2\n')
+    with case.refused(SourceError):
+        loadax.from_csv(path)
+    options = csv.ParseOptions(delimiter=",", quote_char='"', newlines_in_values=True)
+    table = csv.read_csv(path, csv.ReadOptions(), options)
+    assert loadax.from_arrow(table)[0]["name"] == "a\nb"
+
+
+@follows("pass a flat array, such as array.reshape(-1)")
+def documents_in_two_dimensions(case: Case) -> None:
+    array = np.arange(12).reshape(3, 4)
+    with case.refused(ArgumentError):
+        loadax.from_documents(array, [0, 5, 12])
+    assert loadax.from_documents(array.reshape(-1), [0, 5, 12])[0].tolist() == [0, 1, 2, 3, 4]
+
+
+@follows(
+    "pack them into rows of one length with .pack(seq_len), pad them with .pad(lengths), or look at one as dataset[i]"
+)
+def documents_of_several_lengths(case: Case) -> None:
+    dataset = loadax.from_documents(np.arange(12), [0, 5, 12])
+    with case.refused(SourceError):
+        dataset.read([0, 1])
+    assert dataset.pack(12)[0]["tokens"].shape == (12,)
+    assert dataset.pad(8, add_lengths=False).read([0, 1]).shape == (2, 8)
+    assert dataset[1].shape == (7,)
+
+
+@follows(
+    "pass offsets=, or the path of a Megatron .bin and .idx pair; for a list of arrays, one per document, use "
+    "loadax.from_source(list)"
+)
+def documents_without_offsets(case: Case) -> None:
+    arrays = [np.arange(5), np.arange(7)]
+    with case.refused(ArgumentError):
+        loadax.from_documents(np.concatenate(arrays))
+    assert len(loadax.from_documents(np.concatenate(arrays), offsets=[0, 5, 12])) == 2
+    assert len(loadax.from_source(arrays)) == 2
+
+
+@follows("not one-dimensional; open it with loadax.from_npy, or save array.reshape(-1)")
+def tokens_in_two_dimensions(case: Case) -> None:
+    array = np.arange(12, dtype=np.uint16).reshape(3, 4)
+    path = case.folder / "x.npy"
+    np.save(path, array)
+    with case.refused(SourceError):
+        loadax.from_tokens(path, seq_len=4)
+    assert loadax.from_npy(path)[1].tolist() == [4, 5, 6, 7]
+    np.save(path, array.reshape(-1))
+    assert len(loadax.from_tokens(path, seq_len=4)) > 0
+
+
+@follows("resume with `loadax convert … --resume` or write_zarr(..., resume=True), or delete it")
+def unfinished_store(case: Case) -> None:
+    data, path = {"x": np.arange(9), "y": np.arange(9)}, case.folder / "s"
+    loadax.write_zarr(data, path, progress=False)
+    (path / "loadax.json").rename(path / "loadax.partial.json")
+    with case.refused(SourceError):
+        loadax.from_zarr(path)
+    loadax.write_zarr(data, path, resume=True, progress=False)
+    assert loadax.from_zarr(path).read(range(9))["y"].tolist() == list(range(9))
+
+
+@follows("it must give all positions that visits() reads rows of")
+def inverse_that_lacks_positions(case: Case) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        data = shuffled(Chunks(ROWS))
+    with case.refused(SourceError):
+        loadax.write_zarr(Dataset(data.source, Lossy(data.order)), case.folder / "s", shard_rows=40, progress=False)
+    loadax.write_zarr(data, case.folder / "t", shard_rows=40, progress=False)
+    assert len(loadax.from_zarr(case.folder / "t")) == ROWS
