@@ -25,7 +25,6 @@ from loadax.core.arguments import (
     text,
 )
 from loadax.core.casting import fill_values
-from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.leaf_selection import selection
 from loadax.core.log import log
@@ -639,6 +638,7 @@ class Dataset:
             >>> tokens[0], len(tokens.pack(8))
             (array([116, 111,  32,  98, 101], dtype=uint8), 4)
         """
+        from loadax.core.fingerprint import unrecognised
         from loadax.sources.io.path_overlap import check_elsewhere
         from loadax.writing.rows import Written
         from loadax.writing.write import open_kept, open_written, write_zarr

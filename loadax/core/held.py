@@ -1,10 +1,8 @@
 """What an object holds: attributes, entries, closures, the globals that its code names, and what these hold in turn."""
 
-import functools
 import gc
 import io
 import logging
-import re
 import sys
 import threading
 from collections import deque
@@ -16,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from loadax.core.fingerprint import names_in
+from loadax.core.user_code import is_own, names_in
 
 _MOST = 2000  # objects to look at
 _NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
 _PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
-_INSTALLED = re.compile(r"\b(site|dist)-packages\b")
 # Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
 #
 # These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
@@ -44,7 +41,7 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
         kind = type(value)  # objects may raise when asked for their class
-        foreign = issubclass(kind, type) and not _is_own(value.__module__)
+        foreign = issubclass(kind, type) and not is_own(value.__module__)
         if foreign or issubclass(kind, _NEVER + _PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value  # alive, so that no other object gets its id
@@ -71,7 +68,7 @@ def _is_handle(value: Any) -> bool:
         with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable()
     if kind is FunctionType and "lseek" in value.__code__.co_names:  # the position of an int, a descriptor
-        return _is_own(value.__module__)
+        return is_own(value.__module__)
     module = kind.__module__.partition(".")[0]
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
     return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)
@@ -94,18 +91,10 @@ def _variables(function: FunctionType) -> dict[str, Any]:
     """The variables of a closure, and the globals and members of modules of the user's that code names."""
     code = function.__code__
     found: dict[str, Any] = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    if _is_own(function.__module__):
+    if is_own(function.__module__):
         known = function.__globals__
-        found |= {name: known[name] for name in names_in(code, globally=True) if name in known}
-        modules = [module for module in found.values() if isinstance(module, ModuleType) and _is_own(module.__name__)]
-        names = names_in(code, globally=False)
-        found |= {name: vars(module)[name] for module in modules for name in names if name in vars(module)}
+        names = names_in(code)
+        found |= {name: known[name] for name in names.globally if name in known}
+        modules = [module for module in found.values() if isinstance(module, ModuleType) and is_own(module.__name__)]
+        found |= {name: vars(module)[name] for module in modules for name in names.everywhere if name in vars(module)}
     return found
-
-
-@functools.cache
-def _is_own(module: str | None) -> bool:
-    """Whether a module is the user's: of neither Python, an installed package, nor this one."""
-    top = (module or "builtins").partition(".")[0]
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return top != "loadax" and top not in sys.stdlib_module_names and not _INSTALLED.search(file)

@@ -12,6 +12,7 @@ import numpy as np
 from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
+from loadax.core.former import former
 from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.core.tree import flatten
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
@@ -182,7 +183,9 @@ def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) ->
     sample = None if told else Written(reader, order).sample_unmapped()
     described = [ORDER_VERSION, order.describe(), reader.describe()]
     facts = [known, described, sample, identify(reader.source), arguments]
-    return hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:16]
+    texts = [json.dumps(each, default=repr) for each in (former(facts), facts)]
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+    return "+".join(dict.fromkeys(digests))
 
 
 def _told(functions: Iterable[Callable[..., Any]]) -> list[str]:

@@ -18,6 +18,7 @@ from loadax.core.tasks import Engine, checked_engine
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.sources.base import BaseSource
+from loadax.sources.io.index_folder import differs
 from loadax.sources.passes.kept_pass import PassOptions, run_pass
 from loadax.sources.passes.parts import ChangedError, PartsFolder
 from loadax.sources.passes.shared import check_shared
@@ -151,7 +152,7 @@ def write_zarr(
 def open_kept(path: str | os.PathLike[str], recipe: str | None) -> BaseSource | None:
     """Opens a finished store of rows with this recipe, without planning or reading a row; None: there is none."""
     manifest = None if recipe is None else Destination(path).finished()
-    if manifest is None or manifest.get("recipe") != recipe:
+    if manifest is None or differs(manifest.get("recipe"), recipe, "recipe"):
         return None
     return open_written(path, _plain_structure(manifest["arrays"]))
 

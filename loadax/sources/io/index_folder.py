@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
@@ -204,8 +205,13 @@ def check_digest(entry: Entry, name: str, *wanted: Any) -> NDArray[Any]:
 
 
 def differs(known: Any, asked: Any, field: str) -> bool:
-    """Whether a field of two identities differs; `FILES` and `INNER` are compared only if both are known."""
-    return bool(known != asked and not (field in (FILES, INNER) and (known is None or asked is None)))
+    """Whether a field of two identities differs; `FILES` and `INNER` are compared only if both are known.
+
+    What loadax 0.1.0 has kept is compared by its own fingerprints of functions.
+    """
+    if field in (FILES, INNER) and (known is None or asked is None):
+        return False
+    return bool(known != asked and known != former(asked))
 
 
 def digest_values(values: NDArray[Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.tasks import Engine, Raised, TaskRun
@@ -300,6 +301,10 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _digest(known: Mapping[str, Any]) -> str:
-    """Name of a pass among those of an entry. Times and places of files are compared apart: copies may have others."""
-    text = json.dumps({field: value for field, value in known.items() if field != FILES}, sort_keys=True)
+    """Name of a pass among those of an entry, which loadax 0.1.0 gave it too.
+
+    Times and places of files are compared apart: copies may have others.
+    """
+    named = {field: value for field, value in known.items() if field != FILES}
+    text = json.dumps(former(named), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
