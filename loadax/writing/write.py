@@ -190,7 +190,10 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
     """
     folder = destination.kept_parts
     is_new = not folder.exists()
-    folder.mkdir(exist_ok=True)
+    try:
+        PartsFolder(folder, parts.label, 0, abs).make()
+    except OSError as error:
+        raise SourceError(f"{folder} can't be written: {error}; delete it, or free space") from error
     if resume and this_process().count > 1:
         try:
             check_shared(folder, parts.label, destination.is_complete)

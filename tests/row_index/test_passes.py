@@ -10,8 +10,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -139,10 +140,10 @@ def test_claim_in_a_copied_folder_is_dead_after_a_while(claim: str, tmp_path: Pa
 
 
 def test_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(Path, "symlink_to", refused)
+    monkeypatch.setattr("loadax.sources.passes.parts.os.symlink", refused)
     with pytest.raises(SourceError, match=r"0\.claim can't be made: .*not permitted; pass a folder on a file system"):
         data().filter(small, index=tmp_path)
 
@@ -275,10 +276,9 @@ except loadax.errors.SourceError as error:
 def test_full_disk_is_a_named_error(kind: str, limit: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path), str(limit), kind]
     said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-    file = r"\d+\.npz" if limit == 4096 else "recipe-.*"
+    file = r"\d+\.npz" if limit == 4096 else r"the recipe in .*\.parts"
     assert re.search(rf"{file} can't be written: \[Errno 27\] File too large; free space, and call again", said)
-    left = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
-    assert not [name for name in left if not name.startswith("recipe-")]
+    assert not [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
 
 
 # Executors
@@ -385,19 +385,22 @@ def test_error_of_the_function_names_its_row(tmp_path: Path) -> None:
 
 
 def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = recipe.write_recipe
+    executor = lambda: ThreadPoolExecutor(1)  # noqa: E731
+    with monkeypatch.context() as patched:
+        others = iter([{"loadax": "9", "Python": "3.0"}])
+        patched.setattr(recipe, "versions", lambda known=recipe.versions: next(others, known()))
+        with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9 .*; install"):
+            data().filter(small, index=tmp_path, executor=executor)
+    make = recipe.written_recipe
 
-    def other(folder: Path, *more: Any) -> str:
-        path = Path(make(folder, *more))
-        path.write_bytes(path.read_bytes().replace(b'{"loadax": "', b'{"loadax": "9', 1))
-        return str(path)
+    @contextmanager
+    def elsewhere(*arguments: Any) -> Iterator[recipe.Recipe]:
+        with make(*arguments) as made:
+            yield made._replace(path=str(tmp_path / "missing"))
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", other)
-    with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9.*; install"):
-        data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", lambda *_: str(tmp_path / "missing"))
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", elsewhere)
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
-        data().filter(small, index=tmp_path, executor=lambda: ThreadPoolExecutor(1))
+        data().filter(small, index=tmp_path, executor=executor)
 
 
 HIDE = """
@@ -420,7 +423,7 @@ def test_workers_without_loadax_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npy", "a.jsonl"])
 def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, make = tmp_path / name, recipe.write_recipe
+    path, make = tmp_path / name, recipe.written_recipe
     if name == "x.npy":
         np.save(path, np.arange(2000))
         rows = from_npy(path)
@@ -428,12 +431,13 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
         path.write_text('{"x": 1}\n' * 2000)
         rows = from_jsonl(path)
 
-    def hidden(*arguments: Any) -> str:
-        made = make(*arguments)
-        path.rename(tmp_path / "elsewhere")
-        return made
+    @contextmanager
+    def hidden(*arguments: Any) -> Iterator[recipe.Recipe]:
+        with make(*arguments) as made:
+            path.rename(tmp_path / "elsewhere")
+            yield made
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", hidden)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", hidden)
     with pytest.raises(SourceError, match=rf"{path}: .* \[?.*No such file") as caught:
         rows.filter(bool, "v1", index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1))
     assert f", on {socket.gethostname()}" in "".join(caught.value.__notes__)
@@ -442,14 +446,15 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
 def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.arange(1 << 20))
     sizes: list[int] = []
-    make = recipe.write_recipe
+    make = recipe.written_recipe
 
-    def measured(*arguments: Any) -> str:
-        path = make(*arguments)
-        sizes.append(Path(path).stat().st_size)
-        return path
+    @contextmanager
+    def measured(*arguments: Any) -> Iterator[recipe.Recipe]:
+        with make(*arguments) as made:
+            sizes.append(Path(made.path).stat().st_size)
+            yield made
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.write_recipe", measured)
+    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", measured)
     kept = from_npy(tmp_path / "x.npy").filter(
         lambda value: value > 1000, index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1)
     )

@@ -186,13 +186,18 @@ class Files:
         return {location: self._known.get(location) for location in locations}
 
 
-def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:
     """Opens a regular file and returns its descriptor; never blocks on a pipe, device or socket.
+
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        folder: Descriptor of the folder that the path begins at; None: the working directory.
 
     Raises:
         OSError: When the file can't be opened, or is not a regular file.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)

@@ -3,7 +3,6 @@
 Used by `filter`, `split_by` and `pack`, and by sources whose files have no index of their own.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import open_kept, stamp_of, sweep, whole_file
+from loadax.sources.io.kept_files import read_kept, stamp_of, sweep, whole_file
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.io.paths import local_folder
 
@@ -112,7 +111,7 @@ class IndexFolder:
                 return None
             arrays = {}
             for key, file in content["arrays"].items():
-                arrays[key] = parse_npy(_whole(self._folder / Path(file).name, machine_memory() // 2))
+                arrays[key] = parse_npy(read_kept(self._folder / Path(file).name, machine_memory() // 2))
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")
             entry = Entry(arrays, content["facts"])
@@ -221,7 +220,7 @@ def digest_values(values: NDArray[Any]) -> str:
 
 def _read(path: Path) -> bytes | None:
     try:
-        content = _whole(path, _LONGEST)
+        content = read_kept(path, _LONGEST)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -229,15 +228,6 @@ def _read(path: Path) -> bytes | None:
     if not content.startswith(_MAGIC):
         raise ArgumentError(f"index {path} is not a loadax index; pass another path, or delete it")
     return content
-
-
-def _whole(path: Path, most: int) -> bytes:
-    """All bytes of a file."""
-    with os.fdopen(open_kept(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} is the most", os.fspath(path))
-        return file.read(size)
 
 
 def _file_name(name: str, key: str, array: NDArray[Any]) -> str:

@@ -97,13 +97,61 @@ def _is_private(gid: int) -> bool:
     return user.pw_name == group.gr_name and not {*group.gr_mem} - {user.pw_name}
 
 
-def open_kept(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_kept(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:
     """Opens a regular file as `open_regular` does, and through no link.
 
     Raises:
         OSError: When it is a link, not a regular file, or can't be opened.
     """
-    return open_regular(path, flags | os.O_NOFOLLOW)
+    return open_regular(path, flags | os.O_NOFOLLOW, folder)
+
+
+def read_kept(path: str | os.PathLike[str], most: int, folder: int | None = None) -> bytes:
+    """All bytes of a file that `open_kept` opens.
+
+    Raises:
+        OSError: As `open_kept`, or when it has more than `most` bytes.
+    """
+    with os.fdopen(open_kept(path, folder=folder), "rb") as file:
+        check_size(file, most)
+        return file.read(most)
+
+
+def check_size(file: BinaryIO, most: int) -> None:
+    """Checks the size of an open file.
+
+    Raises:
+        OSError: When it has more than `most` bytes.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > most:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} is the most")
+
+
+@contextmanager
+def kept_folder(path: Path) -> Iterator[int]:
+    """A block with the descriptor of a folder, for `dir_fd=`, by which nothing happens behind a link in its place.
+
+    Raises:
+        OSError: When it is a link, not a folder, or can't be opened.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, not a folder", os.fspath(path)) from error
+        raise
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def delete_folder(path: Path) -> None:
+    """Deletes a folder with all that is in it, or the link in its place, as far as that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # it was a folder
+        path.unlink()
 
 
 def stamp_of(path: Path) -> tuple[int, int] | None:
@@ -115,24 +163,37 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
 
 
 @contextmanager
-def temporary_file(folder: Path, mode: int = 0o666, prefix: str = "") -> Iterator[tuple[BinaryIO, Path]]:
+def temporary_file(
+    folder: Path, mode: int = 0o666, prefix: str = "", beneath: int | None = None
+) -> Iterator[tuple[BinaryIO, Path]]:
     """A block that writes a new file in a folder, and may rename it; otherwise it is deleted.
 
-    Folders named after it, with one of `BESIDE` appended, are deleted when it is swept.
+    Folders named after it, with one of `BESIDE` appended, are deleted when it is swept; as long as there are any, the
+    file stays.
+
+    Args:
+        folder: Path of the folder.
+        mode: Rights of the file.
+        prefix: Beginning of its name.
+        beneath: Descriptor of a folder that the path begins at; None: the working directory.
     """
     while True:
         path = folder / f"{prefix}{_TEMPORARY}{secrets.token_hex(8)}"
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = os.fdopen(os.open(path, flags, mode, dir_fd=beneath), "wb")
         with suppress(OSError):  # not every file system has locks
             fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():  # else it was swept before it was locked
+        with suppress(FileNotFoundError):  # it was swept before it was locked
+            os.stat(path, dir_fd=beneath, follow_symlinks=False)
             break
         file.close()
     try:
         with file:
             yield file, path
     finally:
-        path.unlink(missing_ok=True)
+        if not any(os.path.lexists(f"{path}{suffix}") for suffix in BESIDE):
+            with suppress(FileNotFoundError):
+                os.unlink(path, dir_fd=beneath)
 
 
 @contextmanager
@@ -145,15 +206,21 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         temporary.replace(path)
 
 
-def sweep(folder: Path, prefix: str = "") -> None:
-    """Deletes temporary files of a folder whose writers on this host are dead, and the folders beside them."""
+def sweep(folder: Path, prefix: str = "", beneath: int | None = None) -> None:
+    """Deletes temporary files of a folder whose writers on this host are dead, and the folders beside them.
+
+    Args:
+        folder: Path of the folder.
+        prefix: As in `temporary_file`.
+        beneath: Descriptor of the folder itself, in which the files are then looked for; None: its path is used.
+    """
     with suppress(OSError):  # no such folder, or one that can't be read
-        for name in os.listdir(folder):  # noqa: PTH208
+        for name in os.listdir(folder if beneath is None else beneath):  # noqa: PTH208
             if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
-                path = folder / name
+                path = folder / name if beneath is None else Path(name)
                 # Else it is locked, or another process was faster.
-                with suppress(OSError), os.fdopen(open_kept(path), "rb") as file:
+                with suppress(OSError), os.fdopen(open_kept(path, folder=beneath), "rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for suffix in BESIDE:
-                        shutil.rmtree(f"{path}{suffix}", ignore_errors=True)
-                    path.unlink()
+                        shutil.rmtree(f"{path}{suffix}", ignore_errors=True, dir_fd=beneath)
+                    os.unlink(path, dir_fd=beneath)

@@ -24,9 +24,9 @@ from loadax.core.tasks import Engine, Raised, TaskRun
 from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
-from loadax.sources.io.kept_files import whole_file
-from loadax.sources.passes.parts import Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
-from loadax.sources.passes.recipe import Work, call_of, write_recipe
+from loadax.sources.io.kept_files import delete_folder
+from loadax.sources.passes.parts import GONE, Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
+from loadax.sources.passes.recipe import Work, call_of, written_recipe
 from loadax.sources.passes.remote_errors import unwrap
 from loadax.sources.passes.shared import check_shared
 
@@ -35,7 +35,8 @@ _MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
 _FEW_PARTS, _MANY_PARTS = 64, 512
 _PART_ROWS = 1 << 17  # of a part of many rows
-_DIGITS = 16  # of the digest in the name of such a folder
+_DIGITS, _HEX = 16, "[0-9a-f]"  # of the digest in the name of such a folder
+_LARGEST = 1 << 20  # bytes of a description
 _DESCRIPTION = "pass.json"  # what the parts of a folder belong to
 
 
@@ -113,10 +114,10 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     window = min(_WINDOW, -(-parts.count // this_process().count))  # others have executors of their own
     by_value: list[str] = []
     while True:
-        recipe = write_recipe(parts.path, work, by_value)
         try:
-            run = TaskRun(parts, options.executor, window, remote=True)
-            run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
+            with written_recipe(parts.path, work, by_value) as recipe:
+                run = TaskRun(parts, options.executor, window, remote=True)
+                run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
         except ModuleNotFoundError as error:
             module = error.name or ""
             if module not in sys.modules or module in by_value or len(by_value) == _MODULES:
@@ -268,20 +269,22 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
         if other == path:
             PartsFolder(path, name, 0, abs).delete()
+    parts = PartsFolder(path, name, 0, abs)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with whole_file(path / _DESCRIPTION) as out:
+        parts.make()
+        with parts.written(_DESCRIPTION) as out:
             out.write(json.dumps(dict(known), indent=1).encode())
     except OSError as error:
         is_usable = path.parent.is_dir() and not path.is_symlink() and not path.is_file()
         if is_usable and isinstance(error, FileNotFoundError | FileExistsError):  # it was deleted, maybe made again
             raise ChangedError from error
-        raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
+        remedy = "pass another path, delete this one, or free space"
+        raise SourceError(f"index {path} can't be written: {error}; {remedy}") from error
 
 
 def _folders(folder: Path, name: str) -> Iterator[Path]:
     """Yields the folders of the parts of passes with this name, and no folder of the user's or of another name."""
-    return folder.glob(f"{name}-{'[0-9a-f]' * _DIGITS}.parts")
+    return folder.glob(f"{name}-{_HEX * _DIGITS}.parts")
 
 
 def _tidy(path: Path, name: str) -> None:
@@ -290,12 +293,14 @@ def _tidy(path: Path, name: str) -> None:
         parts = PartsFolder(other, name, 0, abs)
         if other == path or not parts.others():
             parts.delete()
+    for gone in path.parent.glob(f"{name}-{_HEX * _DIGITS}.parts.{_HEX * 2 * GONE}"):
+        delete_folder(gone)  # whoever began to may have been killed
 
 
 def _described(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((path / _DESCRIPTION).read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(PartsFolder(path, "", 0, abs).read(_DESCRIPTION, _LARGEST))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -7,12 +7,16 @@ The folder has, for part 12:
   do so.
 
 and for each process `NAME.alive`, which it touches every few seconds. Part `count` is the merging of all others.
+
+Anything may be in the folder, as its parent may be writable by others: it is opened through no link, files in it are
+regular ones of limited size, and their names are those of files here.
 """
 
+import errno
 import os
 import secrets
-import shutil
 import socket
+import stat
 import threading
 import zipfile
 from collections import deque
@@ -21,20 +25,33 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import Any, BinaryIO, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.log import log
+from loadax.core.memory import machine_memory
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError
-from loadax.sources.io.kept_files import open_kept, temporary_file
-from loadax.sources.io.npy_header import NPY_FAILURES
+from loadax.sources.io.kept_files import (
+    check_size,
+    delete_folder,
+    kept_folder,
+    open_kept,
+    read_kept,
+    sweep,
+    temporary_file,
+)
+from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 
+RECIPE = "recipe-"  # beginning of the names of recipes
 _TOUCH = 2.0  # seconds between two signs of life of a process
 _DEAD = 30.0  # seconds without one, after which others take its parts; by the clock of the file system
 _LOOK = 0.3  # seconds between two looks at the parts of others
+GONE = 4  # bytes of the number in the name of a folder that is being deleted
+_LONGEST = 300  # characters of the name of a process
+_PRIVATE = 0o700  # rights of the folder: recipes and claims are nobody else's concern
 
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -93,12 +110,45 @@ class PartsFolder:
     def __init__(self, path: Path, label: str, count: int, done: Done):
         self.path, self.count, self.done, self._label = path, count, done, label
         self._name = f"{_HOST}.{os.getpid()}.{secrets.token_hex(4)}"
-        self._alive = path / f"{self._name}.alive"
+        self._alive = f"{self._name}.alive"
         self._waiting: deque[int] = deque(range(count))  # parts that may have to be done
         self._others: list[int] = []  # parts that others have claimed
         self._claimed: set[int] = set()
         self._next_look = 0.0
         self._patience = Patience(NOTICE, inf)
+
+    def make(self) -> None:
+        """Makes the folder, which is this user's alone, and the folders above it.
+
+        Raises:
+            OSError: When it can't be made, or there is a link or something else in its place.
+        """
+        self.path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        with kept_folder(self.path) as folder:
+            status = os.fstat(folder)
+            if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+                os.fchmod(folder, _PRIVATE)
+
+    @contextmanager
+    def written(self, name: str) -> Iterator[BinaryIO]:
+        """A block that writes a file of the folder, which is there once the block is complete.
+
+        Raises:
+            OSError: When it can't be written.
+        """
+        with kept_folder(self.path) as folder, temporary_file(Path(), beneath=folder) as (file, temporary):
+            yield file
+            file.flush()
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def read(self, name: str, most: int) -> bytes:
+        """The bytes of a file of the folder.
+
+        Raises:
+            OSError: When there is none, it is not a regular file, or it has more than `most` bytes.
+        """
+        with kept_folder(self.path) as folder:
+            return read_kept(name, most, folder)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
@@ -107,10 +157,10 @@ class PartsFolder:
         Raises:
             ChangedError: When the parts have been merged.
         """
-        try:
-            self._alive.touch()
-        except FileNotFoundError:
-            raise ChangedError from None
+        with self._opened() as folder:
+            sweep(self.path, beneath=folder)
+            sweep(self.path, RECIPE, folder)
+            _make_file(self._alive, folder)
         over = threading.Event()
         thread = threading.Thread(target=self._stay_alive, args=(over,), name="loadax-alive", daemon=True)
         thread.start()
@@ -119,9 +169,10 @@ class PartsFolder:
         finally:
             over.set()
             thread.join()
-            for part in list(self._claimed):
-                self._release(part)
-            self._alive.unlink(missing_ok=True)
+            with suppress(ChangedError, SourceError):  # the folder was deleted, or is not one any more
+                for part in list(self._claimed):
+                    self._release(part)
+                self._delete(self._alive)
 
     def claim(self) -> int | None:
         """Claims a part that nobody works on; None: there is none at the moment.
@@ -138,7 +189,8 @@ class PartsFolder:
                 return None
             if not self._claimed and self._patience.due():
                 text = "%s: waiting for %d of %d parts that other processes work on: %s"
-                owners = {_owner(self._claim_of(part)) or "unknown" for part in self._others}
+                with self._opened() as folder:
+                    owners = {self._owner(part, folder) or "unknown" for part in self._others}
                 log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
             self._next_look = perf_counter() + _LOOK
             self._waiting.extend(self._others)
@@ -168,20 +220,25 @@ class PartsFolder:
             SourceError: When they can't be written.
         """
         try:
-            with temporary_file(self.path) as (file, temporary):
+            with self.written(f"{part}.npz") as file:
                 np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                temporary.replace(self._file(part))
         except OSError as error:
-            if not self.path.exists():  # this is the second copy of a part that was merged
+            if not self.exists():  # this is the second copy of a part that was merged
                 return
             raise SourceError(
-                f"{self._file(part)} can't be written: {error}; free space, and call again: finished parts are kept"
+                f"{self.path / f'{part}.npz'} can't be written: {error}; free space, and call again: finished parts "
+                "are kept"
             ) from error
 
+    def exists(self) -> bool:
+        """Whether anything has the path of the folder, which is deleted once all parts are merged."""
+        return os.path.lexists(self.path)
+
     def has(self, part: int) -> bool:
-        """Whether a part is finished."""
-        return self._file(part).exists()
+        """Whether a part is finished: there is a file of it, and no link, pipe or folder."""
+        with suppress(OSError), kept_folder(self.path) as folder:
+            return stat.S_ISREG(os.stat(f"{part}.npz", dir_fd=folder, follow_symlinks=False).st_mode)
+        return False
 
     def finish(self, part: int) -> None:
         self._release(part)
@@ -193,58 +250,60 @@ class PartsFolder:
         Raises:
             ChangedError: When the part was damaged, such as by a crash of the machine, and so deleted.
         """
-        file = self._file(part)
-        try:
-            with os.fdopen(open_kept(file), "rb") as content, np.load(content, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (*NPY_FAILURES, zipfile.BadZipFile) as error:
-            file.unlink(missing_ok=True)
-            log.warning("%s is damaged (%s): this part is computed again", file, error)
-            raise ChangedError from error
+        name = f"{part}.npz"
+        with self._opened() as folder:
+            try:
+                with os.fdopen(open_kept(name, folder=folder), "rb") as file:
+                    return _arrays_in(file)
+            except (*NPY_FAILURES, zipfile.BadZipFile) as error:
+                os.unlink(name, dir_fd=folder)
+                text = "%s is damaged (%s): this part is computed again"
+                log.warning(text, self.path / name, error)
+        raise ChangedError
 
     def delete(self) -> None:
         """Deletes the folder, at once for all that look at it: without its file, they would do a part again."""
-        gone = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        gone = self.path.with_name(f"{self.path.name}.{secrets.token_hex(GONE)}")
         with suppress(OSError):
-            shutil.rmtree(self.path.rename(gone), ignore_errors=True)
+            delete_folder(self.path.rename(gone))
 
     def others(self) -> list[str]:
         """Names of the other processes that take part."""
-        clock = self._alive.with_suffix(".look")  # a sign of life would mislead others that look
-        signs: list[Path] = []
-        with suppress(OSError):  # another process may delete the folder
-            clock.touch()
-            signs = [sign for sign in self.path.glob("*.alive") if sign != self._alive]
-        try:
-            return [sign.stem for sign in signs if not self._is_dead(sign.stem, sign, clock)]
-        finally:
-            clock.unlink(missing_ok=True)
-
-    def _file(self, part: int) -> Path:
-        return self.path / f"{part}.npz"
-
-    def _claim_of(self, part: int) -> Path:
-        return self.path / f"{part}.claim"
+        clock = f"{self._name}.look"  # a sign of life would mislead others that look
+        with suppress(OSError), kept_folder(self.path) as folder:  # another process may delete it
+            _make_file(clock, folder)
+            try:
+                signs = [name for name in os.listdir(folder) if name.endswith(".alive")]  # noqa: PTH208
+                names = [sign.removesuffix(".alive") for sign in signs if sign != self._alive]
+                return [name for name in names if not _is_dead(name, None, clock, folder)]
+            finally:
+                _unlink(clock, folder)
+        return []
 
     def _claim(self, part: int) -> bool:
         """Claims a part, unless it is finished or claimed by a process that is alive."""
-        claim = self._claim_of(part)
+        claim = f"{part}.claim"
         if self.has(part):
             self.done(part)
             return False
-        owner = _owner(claim)
-        if owner is not None and self._is_dead(owner, claim, self._alive) and _owner(claim) == owner:
-            log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
-            claim.unlink(missing_ok=True)
-        try:
-            claim.symlink_to(self._name)
-        except FileExistsError:
-            self._others.append(part)
-            return False
-        except FileNotFoundError:
-            raise ChangedError from None
-        except OSError as error:
-            raise SourceError(f"{claim} can't be made: {error}; pass a folder on a file system with links") from error
+        with self._opened() as folder:
+            owner = self._owner(part, folder)
+            is_dead = owner is not None and _is_dead(owner, claim, self._alive, folder)
+            if is_dead and self._owner(part, folder) == owner:
+                log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
+                _unlink(claim, folder)
+            try:
+                os.symlink(self._name, claim, dir_fd=folder)
+            except FileExistsError:
+                self._others.append(part)
+                return False
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                path = self.path / claim
+                raise SourceError(
+                    f"{path} can't be made: {error}; pass a folder on a file system with links"
+                ) from error
         self._claimed.add(part)
         if self.has(part):  # another process has finished it between the two looks
             self.finish(part)
@@ -253,33 +312,106 @@ class PartsFolder:
 
     def _release(self, part: int) -> None:
         self._claimed.discard(part)
-        self._claim_of(part).unlink(missing_ok=True)
+        self._delete(f"{part}.claim")
 
-    def _is_dead(self, name: str, claim: Path, clock: Path) -> bool:
-        """Whether a process with a claim has ended, or has given no sign of life for long. `clock`: a new file."""
-        host, _, process = name.rpartition(".")[0].rpartition(".")
-        if host == _HOST and process.isdecimal() and not _is_running(int(process)):
-            return True
-        for sign in (self.path / f"{name}.alive", claim):
-            with suppress(FileNotFoundError):
-                return clock.stat().st_mtime - sign.lstat().st_mtime > _DEAD
-        return True
+    def _delete(self, name: str) -> None:
+        with self._opened() as folder:
+            _unlink(name, folder)
+
+    def _owner(self, part: int, folder: int) -> str | None:
+        """The process that a claim names; None: there is no claim.
+
+        Raises:
+            SourceError: When it is not a claim.
+        """
+        name = f"{part}.claim"
+        try:
+            return _name_in(name, folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SourceError(
+                f"{self.path / name} is not a claim of a process ({error}); delete {self.path}, and call again"
+            ) from error
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """A block with the descriptor of the folder.
+
+        Raises:
+            ChangedError: When the parts have been merged, so that there is none.
+            SourceError: When something else has its path, or it can't be used.
+        """
+        try:
+            with kept_folder(self.path) as folder:
+                yield folder
+        except FileNotFoundError:
+            raise ChangedError from None
+        except OSError as error:
+            raise SourceError(f"{self.path} can't be used: {error}; delete it, and call again") from error
 
     def _stay_alive(self, over: threading.Event) -> None:
         while not over.wait(_TOUCH):
-            with suppress(OSError):
-                os.utime(self._alive)
+            with suppress(OSError), kept_folder(self.path) as folder:
+                os.utime(self._alive, dir_fd=folder, follow_symlinks=False)
 
 
 # Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`.
 PartStore: TypeAlias = PartsInMemory | PartsFolder
 
 
-def _owner(path: Path) -> str | None:
-    """The process that a claim names; None: there is no claim. Copies of a folder may have files in place of links."""
+def _arrays_in(file: BinaryIO) -> Arrays:
+    """The arrays of an `.npz` file as `numpy.savez` writes it, so that none is larger than the file.
+
+    Raises:
+        Exception: One of `NPY_FAILURES`, or `zipfile.BadZipFile`.
+    """
+    check_size(file, machine_memory() // 2)
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise zipfile.BadZipFile("it is compressed")
+        if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+            raise zipfile.BadZipFile("its arrays overlap")
+        return {member.filename.removesuffix(".npy"): parse_npy(archive.read(member)) for member in members}
+
+
+def _name_in(claim: str, folder: int) -> str:
+    """The name of a process that a claim has. Copies of a folder may have files in place of links.
+
+    Raises:
+        OSError: When there is no claim, or no name in it.
+    """
+    try:
+        name = os.readlink(claim, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError:  # it is not a link
+        name = read_kept(claim, _LONGEST, folder).decode(errors="replace")
+    if len(name) > _LONGEST or {*name} & {"/", "\0"}:
+        raise OSError(errno.EINVAL, "it does not name a process")
+    return name
+
+
+def _make_file(name: str, folder: int) -> None:
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder))
+
+
+def _unlink(name: str, folder: int) -> None:
     with suppress(FileNotFoundError):
-        return os.readlink(path) if path.is_symlink() else path.read_text()  # noqa: PTH115
-    return None
+        os.unlink(name, dir_fd=folder)
+
+
+def _is_dead(name: str, claim: str | None, clock: str, folder: int) -> bool:
+    """Whether a process has ended, or has given no sign of life for long. `clock`: name of a new file."""
+    host, _, process = name.rpartition(".")[0].rpartition(".")
+    if host == _HOST and process.isdecimal() and not _is_running(int(process)):
+        return True
+    for sign in (f"{name}.alive", *([] if claim is None else [claim])):
+        with suppress(FileNotFoundError):
+            given = os.stat(sign, dir_fd=folder, follow_symlinks=False)
+            return os.stat(clock, dir_fd=folder, follow_symlinks=False).st_mtime - given.st_mtime > _DEAD
+    return True
 
 
 def _is_running(process: int) -> bool:
@@ -287,6 +419,8 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except OSError as error:  # else it is of another user
         return not isinstance(error, ProcessLookupError)
+    except OverflowError:  # it is no number of a process
+        return False
     return True
 
 

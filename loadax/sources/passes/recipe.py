@@ -1,27 +1,38 @@
-"""Recipe of a pass: what its tasks compute, written once beside the parts and read by every worker of an executor."""
+"""Recipe of a pass: what its tasks compute, written once beside the parts and read by every worker of an executor.
+
+Its message is a pickle, which runs whatever code it says, and may have passwords in it. So a task has the digest of
+the file, which is compared before the message is opened, and the key of the message, which is written encrypted: the
+stream that it is combined with is SHAKE-256 of a key that is used once. Large arrays are apart, in clear: they are
+mapped. The file is its owner's alone, exists while tasks may need it, and is swept if the process was killed.
+"""
 
 import functools
 import hashlib
 import json
 import mmap
+import os
+import secrets
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
+import numpy as np
 
 from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import stamp_of, temporary_file
-from loadax.sources.passes.parts import Arrays, PartsFolder
+from loadax.sources.io.kept_files import kept_folder, open_kept, stamp_of, temporary_file
+from loadax.sources.passes.parts import RECIPE, Arrays, PartsFolder
 from loadax.sources.passes.pickling import dump, extents_of
 from loadax.sources.passes.remote_errors import wrap
 
 _PAGE = 1 << 12  # alignment of the arrays in the file
+_KEY = 32  # bytes
 
 _CALL = "__import__('loadax.sources.passes.recipe', fromlist=['run_part']).run_part(*arguments)"
 
@@ -51,8 +62,25 @@ class Work(Protocol):
         ...
 
 
-def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
-    """Writes the recipe of a pass into the folder of its parts, and returns its path.
+class Recipe(NamedTuple):
+    """What a task knows of the file of its recipe.
+
+    Args:
+        path: Path of the file.
+        size: Bytes of the header and the encrypted message, which the file begins with.
+        digest: Their SHA-256.
+        key: Key of the message, in hexadecimal digits.
+    """
+
+    path: str
+    size: int
+    digest: str
+    key: str
+
+
+@contextmanager
+def written_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> Iterator[Recipe]:
+    """A block in which the folder of the parts of a pass has its recipe.
 
     Args:
         folder: The folder.
@@ -72,41 +100,55 @@ def write_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> str:
             "executor= out, or make such objects where they are used",
             argument="executor",
         ) from error
+    key = secrets.token_hex(_KEY)
     header = json.dumps({**versions(), "message": len(message), "arrays": extents_of(buffers)}).encode() + b"\n"
-    name = f"recipe-{hashlib.sha256(message).hexdigest()[:16]}"
-    try:
-        with temporary_file(folder) as (file, temporary):
-            file.write(header + message)
-            begin = -(-file.tell() // _PAGE) * _PAGE
-            for raw, (first, _) in zip(buffers, extents_of(buffers), strict=True):
-                file.seek(begin + first)
-                file.write(raw)
-            file.flush()
-            temporary.replace(folder / name)
-    except OSError as error:
-        raise SourceError(f"{folder / name} can't be written: {error}; free space, and call again") from error
-    return str((folder / name).absolute())
+    start = header + _combined(message, key)
+    with ExitStack() as stack:
+        try:
+            with ExitStack() as begun:
+                beneath = begun.enter_context(kept_folder(folder))
+                file, name = begun.enter_context(temporary_file(Path(), 0o600, RECIPE, beneath))
+                file.write(start)
+                begin = -(-file.tell() // _PAGE) * _PAGE
+                for raw, (first, _) in zip(buffers, extents_of(buffers), strict=True):
+                    file.seek(begin + first)
+                    file.write(raw)
+                file.flush()
+                os.close(os.dup(file.fileno()))  # network file systems send what is written when it is closed
+                stack.push(begun.pop_all())
+        except OSError as error:
+            raise SourceError(
+                f"the recipe in {folder} can't be written: {error}; free space, and call again"
+            ) from error
+        yield Recipe(str((folder / name).absolute()), len(start), hashlib.sha256(start).hexdigest(), key)
 
 
-def call_of(recipe: str, part: int, attempt: int) -> Sequence[Any]:
+def _combined(message: bytes, key: str) -> bytes:
+    """A message, encrypted or decrypted by a key that is used for it alone."""
+    stream = np.frombuffer(hashlib.shake_256(bytes.fromhex(key)).digest(len(message)), np.uint8)
+    return (np.frombuffer(message, np.uint8) ^ stream).tobytes()
+
+
+def call_of(recipe: Recipe, part: int, attempt: int) -> Sequence[Any]:
     """The call of `run_part`, of which a worker without loadax can tell that, since it has no function of loadax."""
-    return eval, _CALL, {"arguments": (recipe, part), "attempt": attempt}
+    return eval, _CALL, {"arguments": (tuple(recipe), part), "attempt": attempt}
 
 
-def run_part(recipe: str, part: int) -> Raised | float:
+def run_part(recipe: tuple[str, int, str, str], part: int) -> Raised | float:
     """Computes a part in a worker of an executor, unless it is finished; returns the seconds that it took.
 
     Args:
-        recipe: Path of the recipe.
+        recipe: Entries of a `Recipe`.
         part: Number of the part.
     """
+    known = Recipe(*recipe)
     try:
         began = perf_counter()
         with _loading:
             # An equal recipe may map files that were replaced since.
-            work = _read(recipe, stamp_of(Path(recipe)))
-        parts = PartsFolder(Path(recipe).parent, work.label, len(work.sizes), abs)
-        if not parts.has(part) and parts.path.exists():  # else all are merged, and this is a second copy
+            work = _read(known, stamp_of(Path(known.path)))
+        parts = PartsFolder(Path(known.path).parent, work.label, len(work.sizes), abs)
+        if not parts.has(part) and parts.exists():  # else all are merged, and this is a second copy
             parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
         error.add_note(f"loadax: in part {part}, on {socket.gethostname()}")
@@ -115,22 +157,28 @@ def run_part(recipe: str, part: int) -> Raised | float:
 
 
 @functools.lru_cache(1)
-def _read(recipe: str, _stamp: tuple[int, int] | None) -> Work:
+def _read(recipe: Recipe, _stamp: tuple[int, int] | None) -> Work:
+    path = Path(recipe.path)
     try:
-        with Path(recipe).open("rb") as file:
-            header = json.loads(file.readline())
+        with kept_folder(path.parent) as folder, os.fdopen(open_kept(path.name, folder=folder), "rb") as file:
+            start = file.read(recipe.size)
+            if hashlib.sha256(start).hexdigest() != recipe.digest:
+                raise SourceError(
+                    f"{recipe.path} was changed after it was written, and nothing of it is used; pass a folder that "
+                    "only you can write to"
+                )
+            header = json.loads(start[: start.index(b"\n")])
             check_versions({name: header[name] for name in versions()}, "executor")
-            message = file.read(header["message"])
             begin = -(-file.tell() // _PAGE) * _PAGE
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise ArgumentError(
-            f"a worker of the executor on {socket.gethostname()} can't read {recipe} ({error.strerror}); pass a folder "
-            "that this process and all workers share, by the same path",
+            f"a worker of the executor on {socket.gethostname()} can't read {recipe.path} ({error.strerror}); pass a "
+            "folder that this process and all workers share, by the same path",
             argument="index",
         ) from error
     arrays = [memory[begin + first : begin + first + size] for first, size in header["arrays"]]
-    work: Work = cloudpickle.loads(message, buffers=arrays)
+    work: Work = cloudpickle.loads(_combined(start[len(start) - header["message"] :], recipe.key), buffers=arrays)
     return work
 
 

@@ -1,6 +1,7 @@
 """Checks that the processes of a JAX run have one index folder in common, before they do a pass together."""
 
 import importlib
+import os
 import secrets
 import socket
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 from loadax.core.distributed import this_process
 from loadax.core.patience import Patience, wait_until
 from loadax.errors import ArgumentError
+from loadax.sources.io.kept_files import kept_folder
 
 _VISIBLE = 10.0  # seconds after which a file that one host has written is there on all others
 _POLL = 0.1  # seconds
@@ -44,15 +46,15 @@ def check_shared(path: Path, label: str, is_kept: Callable[[], bool]) -> None:
     process = this_process()
     if process.index == 0:
         token = secrets.token_hex(8)
-        with suppress(FileNotFoundError):  # the result is kept already
-            (path / f"{token}.shared").touch()
+        with suppress(FileNotFoundError), kept_folder(path) as folder:  # else the result is kept already
+            os.close(os.open(f"{token}.shared", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder))
         store.set(f"{directory}/{token}", socket.gethostname())
         return
     if is_kept():
         return
     tokens = wait_until(partial(store.list, directory), "%s: waiting for process 0 to begin it", label)
     patience = Patience(inf, _VISIBLE)
-    while not (is_kept() or any((path / f"{token}.shared").exists() for token in tokens)):
+    while not (is_kept() or any(os.path.lexists(path / f"{token}.shared") for token in tokens)):
         if patience.over:
             host = ", ".join(tokens.values())
             raise ArgumentError(
