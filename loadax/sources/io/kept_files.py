@@ -192,7 +192,7 @@ def temporary_file(
             yield file, path
     finally:
         if not any(os.path.lexists(f"{path}{suffix}") for suffix in BESIDE):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it was renamed, or something else is in its place
                 os.unlink(path, dir_fd=beneath)
 
 

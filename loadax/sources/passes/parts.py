@@ -225,9 +225,10 @@ class PartsFolder:
         except OSError as error:
             if not self.exists():  # this is the second copy of a part that was merged
                 return
+            remedy = "delete this folder" if isinstance(error, IsADirectoryError) else "free space"
             raise SourceError(
-                f"{self.path / f'{part}.npz'} can't be written: {error}; free space, and call again: finished parts "
-                "are kept"
+                f"{self.path / f'{part}.npz'} can't be written: {error}; {remedy}, and call again: finished parts are "
+                "kept"
             ) from error
 
     def exists(self) -> bool:
