@@ -14,8 +14,10 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait as wait_for
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -28,7 +30,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
 from loadax.sources.io.index_folder import FILES, INNER, differs
-from loadax.sources.io.kept_files import BESIDE, sweep, temporary_file
+from loadax.sources.io.kept_files import BESIDE, left_behind, temporary_file
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.format import MARKERS
@@ -163,7 +165,8 @@ class Destination:
         target = Path(os.path.realpath(self.local))
         prefix = f".{target.name}"
         if self._marker(FINISHED) is not None:  # else what a killed writer left may be the only complete store
-            sweep(target.parent, prefix)
+            for left in left_behind(target.parent, prefix):
+                self._clear(left)
         with temporary_file(target.parent, prefix=prefix) as (_, lock):
             new, old = (lock.with_name(lock.name + suffix) for suffix in BESIDE)
             try:
@@ -174,32 +177,69 @@ class Destination:
                 error.add_note(f"loadax: {self.location} is unchanged: the new store is unfinished, and is deleted")
                 shutil.rmtree(new, ignore_errors=True)
                 raise
-            self._swap(target, new, old, _SWAPS)
+            try:
+                _uninterrupted(partial(self._swap, target, lock))
+                self._clear(lock)
+            except KeyboardInterrupt as error:
+                state = f"is unchanged; {new}" if new.exists() else f"is the new store; the old one, {old},"
+                error.add_note(f"loadax: {self.location} {state} is deleted by the next overwrite")
+                raise
+            except SourceError:
+                lock.unlink()  # so that the new store, which is complete, is not swept
+                raise
 
-    def _swap(self, target: Path, new: Path, old: Path, tries: int) -> None:
-        """Renames `target` to `old` and `new` to `target`, and deletes `old`."""
-        try:
-            with suppress(FileNotFoundError):  # another process is replacing it
-                target.rename(old)
-            new.rename(target)
-        except OSError as error:
-            if not tries or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                with suppress(OSError):
-                    old.rename(target)
-                raise SourceError(
-                    f"{self.location}: the old store can't be replaced by the new one: {error}; "
-                    f"the new store is complete at {new}: move it to its destination, or delete it"
-                ) from error
-            self._delete(old)  # another process was faster
-            self._swap(target, new, old, tries - 1)
-        self._delete(old)
+    def restore(self) -> None:
+        """Puts the new store into its place if a process was killed between the renames that replace the old one."""
+        if self.local is None or self.local.exists():
+            return
+        target = Path(os.path.realpath(self.local))
+        for lock in left_behind(target.parent, f".{target.name}"):
+            new = lock.with_name(lock.name + BESIDE[0])
+            if not target.exists() and new.is_dir() and Destination(new).is_complete():
+                new.rename(target)
+                self._clear(lock)
+                log.warning("%s: a process was killed while it replaced this store; the new one is here now", target)
 
-    def _delete(self, old: Path) -> None:
+    def _swap(self, target: Path, lock: Path) -> None:
+        """Renames the store at `target` to the old one beside a lock file, and the new one to `target`."""
+        new, old = (lock.with_name(lock.name + suffix) for suffix in BESIDE)
+        for tries in reversed(range(_SWAPS)):
+            try:
+                with suppress(FileNotFoundError):  # another process is replacing it
+                    target.rename(old)
+                new.rename(target)
+            except OSError as error:
+                if not tries or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    with suppress(OSError):
+                        old.rename(target)
+                    raise SourceError(
+                        f"{self.location}: the old store can't be replaced by the new one: {error}; "
+                        f"the new store is complete at {new}: move it to its destination, or delete it"
+                    ) from error
+                self._delete(old, lock)  # another process was faster
+            else:
+                return
+
+    def _clear(self, lock: Path) -> None:
+        """Deletes the stores beside a lock file, and the file, which says if the old store was found to be one."""
+        new, old = (lock.with_name(lock.name + suffix) for suffix in BESIDE)
+        shutil.rmtree(new, ignore_errors=True)
+        if old.is_dir():
+            if not lock.stat().st_size:
+                self._delete(old, lock)
+            else:
+                shutil.rmtree(old, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+
+    def _delete(self, old: Path, lock: Path) -> None:
         """Deletes a store that was replaced, unless foreign files have appeared in it."""
         if Destination(old).foreign():
             log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
-        else:
-            shutil.rmtree(old, ignore_errors=True)
+            return
+        with suppress(OSError):  # a full disk
+            lock.write_bytes(b"old")  # once half of it is deleted, files of it may seem to be foreign
+        shutil.rmtree(old, ignore_errors=True)
+        lock.write_bytes(b"")
 
     def foreign(self) -> list[str]:
         """Files in this folder that don't belong to the store, which must not be deleted."""
@@ -296,6 +336,17 @@ class Destination:
         members = {name: json.loads(wait(read, array_label(self.location, name)).value) for name, read in reads.items()}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
+
+
+def _uninterrupted(call: Callable[[], object]) -> None:
+    """Makes a short call on another thread, where no Ctrl-C ends it in the middle; raises that once it has ended."""
+    with ThreadPoolExecutor(1, "loadax-swap") as pool:
+        future = pool.submit(call)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            wait_for([future])
+            raise
 
 
 def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:

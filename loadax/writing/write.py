@@ -121,6 +121,7 @@ def write_zarr(
         content["recipe"] = recipe
     content = json.loads(json.dumps(content))
     final = Destination(path)
+    final.restore()
     if engine is not None and (final.local is None or share is not None):
         raise ArgumentError(
             f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
@@ -151,7 +152,11 @@ def write_zarr(
 
 def open_kept(path: str | os.PathLike[str], recipe: str | None) -> BaseSource | None:
     """Opens a finished store of rows with this recipe, without planning or reading a row; None: there is none."""
-    manifest = None if recipe is None else Destination(path).finished()
+    if recipe is None:
+        return None
+    destination = Destination(path)
+    destination.restore()
+    manifest = destination.finished()
     if manifest is None or differs(manifest.get("recipe"), recipe, "recipe"):
         return None
     return open_written(path, _plain_structure(manifest["arrays"]))

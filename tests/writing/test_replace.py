@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.processes.test_write_processes import wait_until_it_begins
 from tests.writing.child import start
 from tests.writing.rows import TreeRows, files, made_up, tree_of
 
+ROOT = Path(__file__).parents[2]
 OLD = TreeRows({"old": made_up(np.int8, (500,))}, name="old")
 
 
@@ -112,27 +115,62 @@ def leftovers_of_killed_writer(store: Path) -> tuple[Path, Path, Path]:
     return lock, lock.with_name(f"{lock.name}.new"), lock.with_name(f"{lock.name}.old")
 
 
-def test_stores_of_writer_killed_between_renames_stay_until_there_is_another(store: Path, tmp_path: Path) -> None:
-    rows = TreeRows({"x": np.arange(7)})
-    lock, new, old = leftovers_of_killed_writer(store)
+def test_new_store_of_writer_killed_between_renames_is_put_in_its_place(store: Path, tmp_path: Path) -> None:
+    _, new, old = leftovers_of_killed_writer(store)
     store.rename(old)
-    write_zarr(rows, new)
-    write_zarr(TreeRows({"x": np.arange(9)}, fails_at=None), store, overwrite=True)
-    assert names(tmp_path) == {"s", lock.name, new.name, old.name}
-    assert (len(loadax.from_zarr(new)), len(loadax.from_zarr(old))) == (7, 500)
-    write_zarr(rows, store, overwrite=True)
+    write_zarr(TreeRows({"x": np.arange(7)}), new)
+    with pytest.raises(ArgumentError, match="is a finished store of 7 rows"):
+        write_zarr(TreeRows({"x": np.arange(9)}), store)
+    assert len(loadax.from_zarr(store)) == 7
     assert names(tmp_path) == {"s"}
 
 
-def test_leftovers_stay_beside_an_unfinished_store(store: Path, tmp_path: Path) -> None:
-    lock, new, _ = leftovers_of_killed_writer(store)
-    store.rename(new)
+def test_unfinished_store_and_one_that_was_deleted_are_not_put_back(store: Path, tmp_path: Path) -> None:
+    lock, new, old = leftovers_of_killed_writer(store)
+    store.rename(old)
     with pytest.raises(OSError, match="is gone"):
-        write_zarr(TreeRows({"x": np.arange(90)}, fails_at=80), store, shard_rows=10)
-    with pytest.raises(OSError, match="is gone"):
-        write_zarr(TreeRows({"x": np.arange(90)}, fails_at=80), store, shard_rows=10, overwrite=True)
-    assert names(tmp_path) == {"s", lock.name, new.name}
-    assert len(loadax.from_zarr(new)) == 500
+        write_zarr(TreeRows({"x": np.arange(90)}, fails_at=80), new, shard_rows=10)
+    write_zarr(TreeRows({"x": np.arange(9)}), store)
+    assert names(tmp_path) == {"s", lock.name, new.name, old.name}
+    assert (len(loadax.from_zarr(store)), len(loadax.from_zarr(old))) == (9, 500)
+    write_zarr(TreeRows({"x": np.arange(8)}), store, overwrite=True)
+    assert names(tmp_path) == {"s"}
+
+
+def test_foreign_files_in_an_old_store_are_not_swept(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have appeared between the check and the renames, and the process was killed before it looked again."""
+    _, _, old = leftovers_of_killed_writer(store)
+    shutil.copytree(store, old)
+    (old / "thesis.txt").write_text("mine")
+    write_zarr(TreeRows({"x": np.arange(8)}), store, overwrite=True)
+    assert (old / "thesis.txt").read_text() == "mine"
+    assert f"files that appeared during the overwrite were moved to {old}" in caplog.text
+    write_zarr(TreeRows({"x": np.arange(8)}), store, overwrite=True)
+    assert names(tmp_path) == {"s", old.name}
+
+
+def test_old_store_that_is_half_deleted_is_swept(store: Path, tmp_path: Path) -> None:
+    lock, _, old = leftovers_of_killed_writer(store)
+    shutil.copytree(store, old)
+    (old / "loadax.json").unlink()
+    lock.write_bytes(b"old")
+    write_zarr(TreeRows({"x": np.arange(8)}), store, overwrite=True)
+    assert names(tmp_path) == {"s"}
+
+
+def test_new_store_whose_renaming_failed_is_not_swept(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", lambda *_: os.replace("/nowhere", "/nowhere/at/all"))  # noqa: PTH105
+        with pytest.raises(SourceError, match="the new store is complete at") as caught:
+            write_zarr(TreeRows({"x": np.arange(8)}), store, overwrite=True)
+    write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
+    (left,) = names(tmp_path) - {"s"}
+    assert left in str(caught.value)
+    assert len(loadax.from_zarr(tmp_path / left)) == 8
 
 
 def test_leftovers_of_other_stores_and_of_living_writers_stay(store: Path, tmp_path: Path) -> None:
@@ -149,6 +187,77 @@ def test_several_at_once(store: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: write_zarr(rows, store, shard_rows=20, overwrite=True), range(4)))
     assert loadax.from_zarr(store).read(range(400))["x"].tolist() == list(range(400))
+    assert names(tmp_path) == {"s"}
+
+
+STOPPED = """
+import pathlib, shutil, sys, time, numpy as np, loadax
+point, store = sys.argv[1:]
+rename, rmtree = pathlib.Path.rename, shutil.rmtree
+def pause(here):
+    if here == point:
+        print("here", flush=True)
+        time.sleep(1.0)
+def slow_rename(path, to):
+    which = "first" if str(to).endswith(".old") else "second"
+    pause(f"before the {which} rename")
+    renamed = rename(path, to)
+    pause(f"after the {which} rename")
+    return renamed
+def slow_rmtree(path, *more, **options):
+    if str(path).endswith(".old"):
+        pause("before the deletion")
+        (path / "loadax.json").unlink()
+        pause("within the deletion")
+    return rmtree(path, *more, **options)
+pathlib.Path.rename, shutil.rmtree = slow_rename, slow_rmtree
+loadax.write_zarr({"new": np.arange(1000)}, store, chunk_rows=8, overwrite=True)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("before the first rename", "after the first rename", "before the second rename", "after the second rename"),
+        *("before the deletion", "within the deletion"),
+    ],
+)
+def test_process_that_is_stopped_while_it_replaces_a_store(
+    point: str, stop: signal.Signals, store: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", STOPPED, point, str(store)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen(command, cwd=ROOT, **pipes)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "here\n"
+    child.send_signal(stop)
+    said = child.communicate(timeout=HANG)[1]
+    assert child.returncode != 0
+    if stop == signal.SIGINT:
+        assert f"loadax: {store} is the new store; the old one, {tmp_path}" in said
+        assert loadax.from_zarr(store).read(range(9))["new"].tolist() == list(range(9))
+    elif point in ("after the first rename", "before the second rename"):
+        assert not store.exists()
+        with pytest.raises(ArgumentError, match="is a finished store of 1000 rows"):
+            write_zarr(TreeRows({"x": np.arange(9)}), store)  # which has found it
+    assert len(loadax.from_zarr(store)) in (500, 1000)
+    write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
+    assert len(loadax.from_zarr(store)) == 9
+    assert names(tmp_path) == {"s"}
+
+
+def test_cache_that_was_killed_between_the_renames_is_found_again(tmp_path: Path) -> None:
+    rows = loadax.from_source(range(50))
+    store = tmp_path / "s"
+    rows.cache(store)
+    _, new, old = leftovers_of_killed_writer(store)
+    store.rename(new)
+    shutil.copytree(new, old)
+    before = {path.relative_to(new): path.stat().st_ino for path in new.rglob("*")}
+    assert list(rows.cache(store)) == list(range(50))
+    assert {path.relative_to(store): path.stat().st_ino for path in store.rglob("*")} == before
     assert names(tmp_path) == {"s"}
 
 

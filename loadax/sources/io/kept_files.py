@@ -214,13 +214,25 @@ def sweep(folder: Path, prefix: str = "", beneath: int | None = None) -> None:
         prefix: As in `temporary_file`.
         beneath: Descriptor of the folder itself, in which the files are then looked for; None: its path is used.
     """
+    for path in left_behind(folder, prefix, beneath):
+        for suffix in BESIDE:
+            shutil.rmtree(f"{path}{suffix}", ignore_errors=True, dir_fd=beneath)
+        with suppress(OSError):
+            os.unlink(path, dir_fd=beneath)
+
+
+def left_behind(folder: Path, prefix: str = "", beneath: int | None = None) -> Iterator[Path]:
+    """Yields the temporary files of a folder whose writers on this host are dead, each while it is locked.
+
+    Arguments are those of `sweep`.
+    """
+    names: list[str] = []
     with suppress(OSError):  # no such folder, or one that can't be read
-        for name in os.listdir(folder if beneath is None else beneath):  # noqa: PTH208
-            if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
-                path = folder / name if beneath is None else Path(name)
-                # Else it is locked, or another process was faster.
-                with suppress(OSError), os.fdopen(open_kept(path, folder=beneath), "rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    for suffix in BESIDE:
-                        shutil.rmtree(f"{path}{suffix}", ignore_errors=True, dir_fd=beneath)
-                    os.unlink(path, dir_fd=beneath)
+        names = os.listdir(folder if beneath is None else beneath)  # noqa: PTH208
+    for name in names:
+        if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
+            path = folder / name if beneath is None else Path(name)
+            # Else it is locked, or another process was faster.
+            with suppress(OSError), os.fdopen(open_kept(path, folder=beneath), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield path
