@@ -548,7 +548,9 @@ class Dataset:
     def to_stream(self, lanes: int = _LANES) -> "Dataset":
         """Makes a stream of the rows: a fixed number of lanes, each of which reads its share of every epoch's order.
 
-        Lane k of n serves the positions k, k + n, k + 2n, … of each epoch, so batches begin as those of the dataset.
+        Lane k of n serves the positions k, k + n, k + 2n, … of each epoch, so the first steps have the rows that the
+        dataset's have, if lanes divide the batch size. Within a step, rows are sorted by their lanes with the bits
+        reversed, as after `shuffle(block=, lanes=)`: of 4 lanes, by 0, 2, 1, 3.
         What it is for is `pack`, which then packs documents as they are read, from the first one on, and each epoch in
         another way, where the order before it changes. A lane continues at any of its rows: a run resumes without
         reading what it has read, on any number of processes. Random maps get the same random numbers as without
@@ -615,8 +617,8 @@ class Dataset:
         Args:
             path: Folder or URL.
             key: Identifier of all functions before `cache`; change it when they change. Needed for functions that use
-                objects whose changes can't be detected. None: their code, closure values, globals and tokenizers
-                identify them.
+                objects whose changes can't be detected. None: their code and what it uses identify them: closure values,
+                globals, tokenizers, and whatever they reach in modules of yours; installed packages by their versions.
             ragged: As in `write_zarr`.
             chunk_rows: As in `write_zarr`.
             shard_rows: As in `write_zarr`.
@@ -717,9 +719,10 @@ class Dataset:
     def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
         """Splits the dataset at random into parts that share no row.
 
-        The part of a row depends on its number and `seed`: it is the same before and after `shuffle`. With a fraction,
-        it never changes when rows are appended, and sizes are approximate. With counts, sizes are exact, and each
-        appended row moves few others to another part. Keeps a list of the rows of each part (about a byte per row).
+        The part of a row depends on its number, `seed`, and the number of `split` calls before this one in the chain:
+        it is the same before and after `shuffle`. With a fraction, it never changes when rows are appended, and sizes
+        are approximate. With counts, sizes are exact, and each appended row moves few others to another part. Keeps a
+        list of the rows of each part (about a byte per row).
 
         Args:
             fraction: Fraction of the rows in the first of two parts, such as 0.9. Or exact counts, such as

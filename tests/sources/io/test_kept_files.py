@@ -385,7 +385,7 @@ def test_warm_cache_is_opened_for_reading_alone(tmp_path: Path, monkeypatch: pyt
     def refuse(*arguments: object, **_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(arguments[0]))
 
-    def open_to_read(path: str, flags: int, *more: int, **place: Any) -> int:
+    def open_to_read(path: str, flags: int, *more: int, **place: int | None) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             refuse(path)
         return real(path, flags, *more, **place)
