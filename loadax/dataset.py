@@ -617,8 +617,8 @@ class Dataset:
         Args:
             path: Folder or URL.
             key: Identifier of all functions before `cache`; change it when they change. Needed for functions that use
-                objects whose changes can't be detected. None: their code and what it uses identify them: closure values,
-                globals, tokenizers, and whatever they reach in modules of yours; installed packages by their versions.
+                objects whose changes can't be detected. None: their code and what it uses identify them: closure
+                values, globals, tokenizers, and what they reach in modules of yours; installed packages by version.
             ragged: As in `write_zarr`.
             chunk_rows: As in `write_zarr`.
             shard_rows: As in `write_zarr`.
@@ -849,8 +849,9 @@ class Dataset:
     ) -> tuple["Dataset", "Dataset"]:
         """Splits the dataset into two that share no group of rows, such as a user or a patient.
 
-        The first has about `fraction` of the groups, the second the rest. The side of a group depends only on its key
-        and `seed`, so it does not change when rows are appended. Every row's key is read once, now.
+        The first has about `fraction` of the groups, the second the rest. The side of a group depends on its key,
+        `seed`, and the number of `split_by` calls before this one in the chain: it does not change when rows are
+        appended. Every row's key is read once, now.
 
         Args:
             key: Name of the leaf that identifies a row's group, or a function of one example that returns an int, a str

@@ -385,10 +385,10 @@ def test_warm_cache_is_opened_for_reading_alone(tmp_path: Path, monkeypatch: pyt
     def refuse(*arguments: object, **_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(arguments[0]))
 
-    def open_to_read(path: str, flags: int, *more: int, **place: int | None) -> int:
+    def open_to_read(path: str, flags: int, *more: int, dir_fd: int | None = None) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             refuse(path)
-        return real(path, flags, *more, **place)
+        return real(path, flags, *more, dir_fd=dir_fd)
 
     with monkeypatch.context() as patched:
         for name in ("mkdir", "unlink", "rename", "replace", "utime"):
