@@ -114,3 +114,35 @@ def test_what_loadax_0_1_0_kept_is_known_by_its_fingerprints(
     assert build() == one
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
     assert "+" not in "".join(content.decode(errors="replace") for content in files.values() if b'"check"' in content)
+
+
+def test_unfinished_pass_of_loadax_0_1_0_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_before(function: Any) -> Fingerprint:
+        digest, unknown = fingerprint(function)
+        return Fingerprint(former(digest), unknown)
+
+    class Rows:
+        """Rows that fail from one on, and count how often they are read."""
+
+        reads, fails_from = 0, 600
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, row: int) -> int:
+            if Rows.fails_from <= row < 900:  # a sample of rows is read first
+                if row % 100:
+                    raise KeyError("stop")
+                return row
+            Rows.reads += 1
+            return row
+
+    monkeypatch.setattr("loadax.row_index.build.spread", lambda size, most: np.arange(3))
+    with monkeypatch.context() as patched:
+        patched.setattr("loadax.row_index.build.fingerprint", as_before)
+        with pytest.raises(KeyError):
+            from_source(Rows()).filter(is_odd, index=tmp_path, workers=1)
+    assert [*tmp_path.glob("*.parts/0.npz")]
+    Rows.reads, Rows.fails_from = 0, 1000
+    assert len(from_source(Rows()).filter(is_odd, index=tmp_path, workers=1)) == 500
+    assert Rows.reads < 600

@@ -415,3 +415,10 @@ def test_folder_that_a_killed_pass_had_begun_to_delete_is_swept(tmp_path: Path) 
     other.mkdir()
     filtered(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if ".parts" in path.name) == [other.name]
+
+
+def test_folder_of_an_earlier_version_becomes_private(tmp_path: Path) -> None:
+    folder = PartsFolder(tmp_path / "parts", "filter", 1, abs)
+    folder.path.mkdir(0o755)
+    folder.make()
+    assert folder.path.stat().st_mode & 0o777 == 0o700
