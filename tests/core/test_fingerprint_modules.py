@@ -407,3 +407,15 @@ def test_former_fingerprints_are_those_before_the_plus() -> None:
     one, two = "0123456789abcdef", "fedcba9876543210"
     known: Mapping[str, Any] = {"functions": [f"{one}+{two}", f"f {one}+{two}"], "rows": 3, "text": "a+b", "none": None}
     assert former(known) == {"functions": [one, f"f {one}"], "rows": 3, "text": "a+b", "none": None}
+
+
+def test_functions_in_a_set_count_in_any_order(tmp_path: Path) -> None:
+    """A set has them by their addresses, which differ between two programs."""
+    functions = "\n".join(f"def f{number}(x): return x + {number}" for number in range(60))
+    names = ", ".join(f"f{number}" for number in range(60))
+    seen, alive = set(), []
+    for _ in range(3):
+        with imported(tmp_path, {"fp_script": f"{functions}\nS = {{{names}}}\ndef fn(x): return x in S"}) as script:
+            alive.append(script)
+            seen.add(present(script.fn))
+    assert len(seen) == 1
