@@ -8,7 +8,8 @@ import logging
 import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
-_CREDENTIALS = re.compile(r"(://)[^/?#@]*(?:@[^/?#@]*)*@")
+# Before the host; or up to the last "@", if what is in the place of a port is none, but begins an unescaped password.
+_CREDENTIALS = re.compile(r"(://)(?:[^/?#@]*(?:@[^/?#@]*)*|[^/?#@:]*:(?!\d*(?:[/?#]|$))[^\s]*)@")
 _QUERY = re.compile(r"(\?|%3[Ff])([^|]*)")
 _SEPARATOR = re.compile(r"([&;#]|%26|%3[Bb])")
 _EQUALS = re.compile(r"(=|%3[Dd])")

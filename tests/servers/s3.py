@@ -52,6 +52,10 @@ class S3Server:
                     Bucket=bucket, Key=prefix + path.relative_to(folder).as_posix(), Body=path.read_bytes()
                 )
 
+    def put(self, bucket: str, key: str, content: bytes) -> None:
+        """Makes an object."""
+        self._client.put_object(Bucket=bucket, Key=key, Body=content)
+
     def delete(self, bucket: str, key: str) -> None:
         """Takes an object away."""
         self._client.delete_object(Bucket=bucket, Key=key)

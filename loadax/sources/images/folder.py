@@ -8,9 +8,9 @@ from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.source import ImageFiles, ImageSource
+from loadax.sources.io.files import Files
 from loadax.sources.io.object_stores import split_url
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote import RemoteFiles
 from loadax.sources.library import require
 from loadax.sources.neighbours import is_litter
 
@@ -79,9 +79,10 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
     prefix = split_url(url)[1]  # without the escapes that one spelling of the URL has and another lacks
-    listed = RemoteFiles().list(url, below=True)[0]
-    found = {split_url(file)[1].removeprefix(prefix): info.size for file, info in listed.items()}
-    return {name: size for name, size in found.items() if not any(map(is_litter, name.split("/")))}
+    files = Files()
+    names = {split_url(file)[1].removeprefix(prefix): file for file in files.names(url, below=True)}
+    kept = {name: file for name, file in names.items() if not any(map(is_litter, name.split("/")))}
+    return dict(zip(kept, files.sizes(list(kept.values())), strict=True))
 
 
 def _list_local(root: str) -> list[str]:

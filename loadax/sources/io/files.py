@@ -152,8 +152,10 @@ class Files:
             with os.scandir(_path(folder)) as entries:
                 return [entry.path + "/" * entry.is_dir() for entry in entries]
         infos, folders = self._remote.list(folder, below)
-        self._known.update(infos)
-        self._listed.add(folder)
+        known = {location: info for location, info in infos.items() if info is not None}
+        self._known.update(known)
+        if len(known) == len(infos):
+            self._listed.add(folder)
         return [*infos, *folders]
 
     def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:

@@ -16,7 +16,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.object_stores import PATIENCE
+from loadax.sources.io.object_stores import COMMON_REMEDIES, PATIENCE, is_expired
 from loadax.sources.io.paths import local_path
 
 _TRIES = 6
@@ -24,6 +24,7 @@ _BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1"}
 _REMEDIES = {  # by a part of TensorStore's message
+    **COMMON_REMEDIES,
     "NOT_FOUND: chunk": "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
     "again, or pass missing='fill' if those are right",
     "valid ZIP EOCD": "the file is not a zip file, or was cut short: copy it again",
@@ -145,14 +146,15 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     except (NotImplementedError, StorageError):
         raise  # the caller handles operations that a store does not support
     except (ValueError, IndexError, OSError) as error:
-        kind = SourceError if str(error).startswith(_OF_CONTENTS) else StorageError
+        is_damage = str(error).startswith(_OF_CONTENTS) and not is_expired(str(error))
+        kind = SourceError if is_damage else StorageError
         raise kind(failure(error, redact(name))) from redacted(error)
 
 
 def failure(error: Exception, name: str) -> str:
     """Formats TensorStore's error as `name`, cause and remedy."""
     text = brief(error)
-    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if part in text), "")
+    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
     return f"{name}: {text}{remedy}"
 
 

@@ -1,5 +1,6 @@
 """Opens buckets and web servers by obstore: settings and credentials of the environment, retries, error messages."""
 
+import base64
 import configparser
 import os
 import re
@@ -20,7 +21,7 @@ _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server 
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3)},
     "retry_timeout": timedelta(seconds=PATIENCE),
 }
-_STALLED = 10  # seconds without a byte, after which a request is sent again
+STALLED = 10  # seconds without a byte, after which a request is sent again
 # Variables by which a role gets its credentials.
 _ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
@@ -28,13 +29,29 @@ _REGION_URL = "https://{bucket}.s3.amazonaws.com"
 BUCKETS = ("s3", "gs", "az")
 
 _SCHEMES = (*BUCKETS, "http", "https")
+# A host, and at most a port, at the end of the authority of a URL.
+_HOST = re.compile(r"(?:^|@)(?:\[[^\]@]*\]|[^:@\[\]]*)(?::\d*)?$")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_REMEDIES = {  # by a part of obstore's message
+# Seconds before the requests are sent again that a server refuses because they are too many: a minute in all, after the
+# retries of obstore or TensorStore, which don't heed `Retry-After`.
+PAUSES = (2.0, 4.0, 8.0, 16.0, 30.0)
+
+_LIMITED = r"(?:status code: |HTTP code )(?:429|503)|SlowDown|TooManyRequests|rateLimitExceeded"
+_EXPIRED = r"ExpiredToken|TokenRefreshRequired|RequestExpired|Request has expired|[Tt]oken (?:is|has) expired"
+# By a part of the message of obstore or TensorStore.
+COMMON_REMEDIES = {
+    _EXPIRED: "the credentials have expired: refresh them, and resume the run from its last state",
+    _LIMITED: "the server limits requests, or is overloaded: use fewer workers and hosts, or go on later from the last "
+    "state",
+}
+_REMEDIES = {
+    **COMMON_REMEDIES,
     "169.254.169.254": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
     "AWS_SKIP_SIGNATURE=true for a public bucket",
     "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
-    "40[13] ": "access was refused: check the credentials in the environment, and their rights",
+    "40[13] ": "access was refused: check the credentials in the environment, or in the URL of a web server, and their "
+    "rights",
     "NoSuchBucket": "check the name of the bucket",
     "without LOCATION": "set AWS_REGION to the region of the bucket",
     f"after {_TRIES - 1} retries|request or response body error|operation timed out": f"no answer after {_TRIES} "
@@ -54,6 +71,11 @@ def split_url(location: str) -> tuple[str, str]:
         ('https://host:80?version=2', 'a/b c.bin')
     """
     parts = urlsplit(location)
+    if parts.scheme in ("http", "https") and not _HOST.search(parts.netloc):
+        raise SourceError(
+            f"{location}: the port is not a number; in a user name and a password encode '/' as %2F, '?' as %3F, '#' "
+            "as %23, '@' as %40 and ':' as %3A"
+        )
     if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
         raise SourceError(
             f"{location}: files can't be read at such a URL; "
@@ -65,7 +87,28 @@ def split_url(location: str) -> tuple[str, str]:
             "fragment; encode a '?' in a key as %3F, and a '#' as %23"
         )
     query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme}://{parts.netloc}{query}", unquote(parts.path).lstrip("/")
+    key = unquote(parts.path)
+    key = key[1:] if parts.scheme in BUCKETS else key.lstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{query}", key
+
+
+def basic_authorization(url: str) -> tuple[str, dict[str, str]]:
+    """Splits a URL into that without user name and password, and the header that sends these.
+
+    Examples:
+        >>> from loadax.sources.io.object_stores import basic_authorization
+        >>> basic_authorization("https://me:p%40ss@host:80/a.npy")
+        ('https://host:80/a.npy', {'Authorization': 'Basic bWU6cEBzcw=='})
+        >>> basic_authorization("https://host/a.npy")
+        ('https://host/a.npy', {})
+    """
+    parts = urlsplit(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    user, _, password = credentials.partition(":")
+    encoded = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {encoded}"}
 
 
 def open_object_store(url: str) -> Any:
@@ -82,7 +125,7 @@ def open_object_store(url: str) -> Any:
         "retry_config": _RETRIES,
         "client_options": {
             "allow_http": True,
-            "read_timeout": timedelta(seconds=_STALLED),
+            "read_timeout": timedelta(seconds=STALLED),
             "timeout": timedelta(seconds=PATIENCE),
         },
     }
@@ -97,9 +140,21 @@ def open_object_store(url: str) -> Any:
             case "az":
                 return AzureStore(parts.netloc, **options)
             case _:
-                return HTTPStore(url, **options)
+                plain, headers = basic_authorization(url)
+                options["client_options"]["default_headers"] = headers
+                return HTTPStore(plain, **options)
     except (BaseError, ValueError) as error:
         raise failure(error, url) from redacted(error)
+
+
+def is_limited(message: str) -> bool:
+    """Whether a message says that a server limits requests: 429, or 503, with which S3 says SlowDown."""
+    return re.search(_LIMITED, message) is not None
+
+
+def is_expired(message: str) -> bool:
+    """Whether a message says that credentials were right, but have expired."""
+    return re.search(_EXPIRED, message) is not None
 
 
 def failure(error: Exception, name: str) -> StorageError:
@@ -159,7 +214,7 @@ def _region_of(bucket: str) -> str:
 
     request = urllib.request.Request(_REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
     try:
-        with urllib.request.urlopen(request, timeout=_STALLED) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=STALLED) as response:  # noqa: S310
             headers = response.headers
     except urllib.error.HTTPError as error:
         headers = error.headers

@@ -3,23 +3,26 @@
 import asyncio
 import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar, final
 from urllib.parse import quote, urlsplit
 
 from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
-from loadax.errors import SourceError, StorageError
-from loadax.redaction import redact, redacted
+from loadax.errors import SourceError
+from loadax.redaction import redact
+from loadax.sources.io.attempts import attempt
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
 from loadax.sources.io.exit import cancelled_at_exit
-from loadax.sources.io.object_stores import PATIENCE, failure, open_object_store, split_url
+from loadax.sources.io.object_stores import BUCKETS, PATIENCE, open_object_store, split_url
+from loadax.sources.io.odd_keys import check_key, list_around, warn_of_odd
+from loadax.sources.io.web_range import read_web_range
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
-_SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry, such as a stray 404
-_RETRIED = re.compile(r"after \d+ retries|body error")
 _PAST_THE_END = re.compile("status code: 416")
+# What obstore says of a web server that answers a range with the whole file, or without the length of its answer.
+_WITHOUT_RANGES = re.compile("Range request not supported|Content-Length Header missing")
 _ASKED = TypeVar("_ASKED")
 
 
@@ -34,6 +37,7 @@ class RemoteFiles:
 
     def __init__(self) -> None:
         self._stores: dict[str, Any] = {}
+        self._warned: set[str] = set()  # servers that send whole files
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -73,8 +77,10 @@ class RemoteFiles:
                 infos[whole.location] = answer.info
         return contents, infos
 
-    def list(self, folder: str, below: bool) -> tuple[dict[str, FileInfo], list[str]]:
+    def list(self, folder: str, below: bool) -> tuple[Mapping[str, FileInfo | None], list[str]]:
         """Lists the files of a folder in a bucket by URL, and the URLs of its subfolders, which end with "/".
+
+        If obstore refuses a key in the folder, the other files are listed without their sizes.
 
         Args:
             folder: URL that ends with "/".
@@ -85,95 +91,110 @@ class RemoteFiles:
         """
         if urlsplit(folder).scheme in ("http", "https"):
             raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs")
-        ((entries, folders),) = _run([folder], lambda url: self._list(url, below))
+        (listed,) = _run([folder], lambda url: self._list(url, below))
+        if listed is None:
+            prefix = split_url(folder)[1]
+            names, folders, odd = list_around(folder, below)
+            warn_of_odd(folder, odd)
+            files: dict[str, FileInfo | None] = {prefix + name: None for name in names}
+            folders = [prefix + name for name in folders]
+        else:
+            entries, folders = listed
+            files = {entry["path"]: _info(entry) for entry in entries}
         root = folder.partition("://")[0] + "://" + urlsplit(folder).netloc + "/"
-        files = {root + quote(entry["path"]): _info(entry) for entry in entries}
-        return files, [f"{root}{quote(path)}/" for path in folders]
+        urls = {root + quote(path): info for path, info in files.items()}
+        return urls, [f"{root}{quote(path)}/" for path in folders]
 
     def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
         """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
         return _run(folders, self._first_names)
 
     async def _first_names(self, folder: str) -> Sequence[str]:
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, InvalidPathError
 
         try:
             store, prefix = self._located(folder)
             async for entries in store.list(prefix, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
+        except InvalidPathError:
+            listed = await asyncio.to_thread(list_around, folder, below=True)
+            return [name.rpartition("/")[2] for name in listed.files[:1000]]
         except (BaseError, OSError) as error:  # as where the credentials don't allow it
             log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
     async def _look_up(self, location: str) -> FileInfo | None:
         store, key = self._located(location)
-        answer = await _second_try(lambda: _get(store, key, (0, 1)), location)
+        answer = await attempt(lambda: self._get(location, (0, 1)), location, expected=False)
         if answer is None or answer.info is not None:
             return None if answer is None else answer.info
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
-        meta = await _second_try(lambda: store.head_async(key), location)
+        meta = await attempt(lambda: store.head_async(key), location, expected=True)
         return None if meta is None else _info(meta)
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
-        store, key = self._located(wanted.location)
-        return await _second_try(lambda: _get(store, key, (wanted.start, wanted.stop)), str(wanted))
+        span = wanted.start, wanted.stop
+        return await attempt(lambda: self._get(wanted.location, span), str(wanted), expected=True)
+
+    async def _get(self, location: str, span: tuple[int, int]) -> _Answer:
+        store, key = self._located(location)
+        try:
+            result = await store.get_async(key, options={"range": span})
+            content = await result.bytes_async()
+        except Exception as error:
+            if _PAST_THE_END.search(str(error)):
+                return _Answer(None, b"")
+            if urlsplit(location).scheme in BUCKETS or not _WITHOUT_RANGES.search(str(error)):
+                raise
+        else:
+            return _Answer(_info(result.meta), bytes(content))
+        return await asyncio.to_thread(self._get_from_web, location, span)
+
+    def _get_from_web(self, location: str, span: tuple[int, int]) -> _Answer:
+        """Reads a range from a server whose answers obstore refuses."""
+        start, stop = span
+        answer = read_web_range(location, start, stop)
+        server = split_url(location)[0]
+        if answer.is_part_of_sent and server not in self._warned:
+            self._warned.add(server)
+            text = "%s: the server sends whole files, so each read of a part takes as long as a whole file"
+            log.warning(text, redact(location))
+        return _Answer(answer.info, answer.content)
 
     async def _list(self, folder: str, below: bool) -> Any:
+        """Entries and subfolders of a folder; None if obstore refuses one of its keys."""
+        from obstore.exceptions import InvalidPathError
+
         store, prefix = self._located(folder)
 
         async def ask() -> Any:
-            if below:
-                return await store.list(prefix).collect_async(), []
-            listed = await store.list_with_delimiter_async(prefix)
-            return listed["objects"], listed["common_prefixes"]
+            try:
+                if below and prefix:
+                    return await store.list(prefix).collect_async(), []
+                level = await store.list_with_delimiter_async(prefix)
+                if "" in level["common_prefixes"]:
+                    return None  # a key begins with "/", which obstore drops
+                if below:
+                    return await store.list().collect_async(), []
+            except InvalidPathError:
+                return None
+            return level["objects"], level["common_prefixes"]
 
-        return await _second_try(ask, folder)
+        return await attempt(ask, folder, expected=True)
 
     def _located(self, location: str) -> tuple[Any, str]:
         """The store of a URL, which is opened once, and the key in it."""
         url, key = split_url(location)
+        check_key(location, key)
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = open_object_store(url)
             return self._stores[url], key
 
 
-async def _get(store: Any, key: str, span: tuple[int, int]) -> _Answer:
-    try:
-        result = await store.get_async(key, options={"range": span})
-        content = await result.bytes_async()
-    except Exception as error:
-        if _PAST_THE_END.search(str(error)):
-            return _Answer(None, b"")
-        raise
-    return _Answer(_info(result.meta), bytes(content))
-
-
 def _info(meta: Any) -> FileInfo:
     changed = meta["last_modified"].timestamp()  # 0 if the server does not send it
     return FileInfo(meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode())
-
-
-async def _second_try(ask: Callable[[], Awaitable[Any]], name: str) -> Any:
-    """Asks, and retries once what obstore does not retry; None: there is no such file."""
-    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
-
-    for last in (False, True):
-        try:
-            return await ask()
-        except FileNotFoundError:
-            if last:
-                return None
-        except NotSupportedError as error:
-            problem = "the server ignores Range requests and sends whole files"
-            message = f"{redact(name)}: {problem}; use a server that supports Range requests"
-            raise StorageError(message) from redacted(error)
-        except (BaseError, ValueError, OSError) as error:
-            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-            if last or refused or _RETRIED.search(str(error)):
-                raise failure(error, name) from redacted(error)
-        await asyncio.sleep(_SECOND_TRY)
-    raise AssertionError
 
 
 def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:

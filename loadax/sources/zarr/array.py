@@ -11,11 +11,13 @@ import numpy as np
 import tensorstore as ts
 
 from loadax.core.formatting import type_text
+from loadax.core.log import log
 from loadax.core.memory import check_fits
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, brief, failure, new_context, settled, wait
+from loadax.sources.io.object_stores import PAUSES, is_expired, is_limited
 from loadax.sources.io.paths import local_path
 
 Missing = Literal["error", "fill"]
@@ -79,7 +81,7 @@ class StoredArray:
 
         def finish() -> None:
             try:
-                wait(under_way, self._name)
+                self._wait(under_way, lambda: ts.array(aligned).write(self._store[index]))
             except SourceError as error:
                 again = self._again(str(error))
                 if again is None:
@@ -91,13 +93,29 @@ class StoredArray:
 
         return finish
 
+    def _wait(self, under_way: Any, send: Callable[[], Any]) -> None:
+        """Waits for a read; sends it again after some time if the server limits requests."""
+        for pause in PAUSES:
+            try:
+                wait(under_way, self._name)
+            except StorageError as error:
+                if not is_limited(str(error)):
+                    raise
+                log.warning("%s; it is read again in %.0f s", error, pause)
+            else:
+                return
+            time.sleep(pause)
+            under_way = send()
+        wait(under_way, self._name)
+
     def _again(self, message: str) -> ts.TensorStore | None:
         """Reopens the store with an empty cache; None if a retry can't help.
 
         A chunk that was missing or damaged may have been repaired.
         """
         spec = json_of(self._store)
-        if not spec or any(text in message for text in _FINAL) or in_memory(spec):
+        is_final = is_expired(message) or any(text in message for text in _FINAL)
+        if not spec or is_final or in_memory(spec):
             return None
         if not local(spec):
             time.sleep(PAUSE)

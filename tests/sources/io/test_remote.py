@@ -395,7 +395,8 @@ def test_a_mesh_may_cut_the_sequence(tmp_path: Path, http_proxy: FaultProxy) -> 
     np.testing.assert_array_equal(batch["targets"], expected[:, 1:16_001])
 
 
-def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
+def test_a_server_that_knows_no_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.sources.io.web_range.MOST_BYTES", 9999)
     write_bin(tmp_path / "x.bin", stream(5000))
     asked: list[str] = []
 
@@ -414,7 +415,7 @@ def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
             open_tokens(url, 10, dtype="uint16")
         server.shutdown()
         thread.join()
-    assert len(asked) == 1
+    assert len(asked) == 2  # obstore does not say whether the answer was a small file
 
 
 def test_a_url_with_a_query(tmp_path: Path, http_proxy: FaultProxy) -> None:
