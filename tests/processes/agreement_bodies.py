@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
 import loadax
 from loadax import Dataloader, from_arrays
@@ -18,6 +19,7 @@ from tests.key_values import check_store
 from tests.limits import until
 
 ROWS, BATCH = 96, 16
+KEY = jax.random.key(0)
 
 
 def loader(rows: int = ROWS, seed: int = 4, batch_size: int = BATCH, last: int = 0, **options: Any) -> Dataloader:
@@ -52,7 +54,47 @@ def culprits() -> None:
         others = f"processes {others}" if count > 2 else "process 0"
         assert re.search(rf"{re.escape(usual)}\S* on {others}\b", message)
     assert "in first step: " in refused(loader(), start=int(differs))
+    arguments_by_host(differs)
     follow_the_advice()
+
+
+def arguments_by_host(differs: bool) -> None:
+    """Costs, functions and programs that differ are named before the first batch; those that only look so are not."""
+    costs = np.arange(ROWS, dtype=np.float64) ** 2
+    own = costs[::-1] if differs else costs
+    factor, path = (3, f"/data/{jax.process_index()}") if differs else (2, "/data")
+    table = np.arange(4) * factor
+    alike: dict[str, list[Any]] = {
+        "balance": [costs, lambda rows: costs[rows] if path else own[rows]],
+        "device_map": [
+            lambda row: {"x": row["x"] * 2 + 0 * len(path[:2])},
+            lambda row: {"x": jax.nn.relu(row["x"].astype(float))},
+            loadax.DeviceMap(lambda row: {"x": jnp.asarray(costs)[row["x"]], "key": jax.random.key_data(KEY)}),
+        ],
+    }
+    unlike: dict[str, list[Any]] = {
+        "balance": [own, lambda rows: own[rows]],
+        "device_map": [
+            lambda row: {"x": row["x"] * factor},
+            lambda row: {"x": row["x"] + jnp.asarray(table)[row["x"] % 4]},
+            lambda row: {"x": jax.jit(lambda x: x + jnp.asarray(table)[x % 4])(row["x"])},
+            lambda row: {"x": row["x"], "y": row["x"]} if differs else row,
+        ],
+    }
+    for name, values in alike.items():
+        for value in values:
+            options: dict[str, Any] = {name: value}
+            with loader(**options).iterate(3) as batches:
+                next(batches)
+    for name, values in unlike.items():
+        for value in values:
+            options = {name: value}
+            for num_workers in (0, 2):
+                message = refused(loader(num_workers=num_workers, **options), start=3)
+                field = r"rows of step 3, which balance= arranges: \d+, " if name == "balance" else "device_map: "
+                assert re.match(rf"hosts differ in {field}.* on process.*; .* on process.*; start all", message), (
+                    message
+                )
 
 
 class Alone:

@@ -5,12 +5,15 @@ communication. The function is traced once before the first batch, for the shape
 they depend on.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, TypeAlias, final
 
 import jax
+import jax.extend.core
 import numpy as np
 from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
@@ -32,6 +35,7 @@ Function = Callable[[Tree], Tree]
 # Index of the leaf that a value passes through, or of the leaves that it is computed from.
 _Origin: TypeAlias = int | frozenset[int]
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _ROWS_ALONE = "partition that leaf by rows alone, or do this in the training step"
 
 
@@ -115,7 +119,7 @@ class DeviceProgram:
             for spec in shard.specs
         ]
         leaves = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves]
-        self._shapes, self._origins = _trace(self._example, leaves)
+        self._shapes, self._origins, self._traced = _trace(self._example, leaves)
         self._paths = self._example.result.paths
         self._check_rows()
         # For each computed result: the leaves that it depends on and whose columns are split over devices.
@@ -126,6 +130,15 @@ class DeviceProgram:
         self._specs = [self._resolve_spec(result) for result in range(len(self._paths))]
         if any(self._cut_sources):
             self._check_parts()
+
+    @property
+    def described(self) -> list[str]:
+        """The results and a digest of the traced operations, equal in every process that traces the same."""
+        results = zip(self._paths, self._shapes, self._specs, strict=True)
+        return [
+            *(f"{leaf_name(path)}: {shape.dtype}{list(shape.shape)}, {spec}" for path, shape, spec in results),
+            f"operations with the digest {_digest(self._traced)}",
+        ]
 
     @property
     def shape_dtypes(self) -> Tree:
@@ -224,7 +237,7 @@ class DeviceProgram:
         cut = self._cut_text(next(sources[0] for sources in self._cut_sources if sources))
         name, remedy = f"{self._name} has elementwise=True", f"{cut}; {_ROWS_ALONE}"
         try:
-            shapes, _ = _trace(self._example, parts)
+            shapes = _trace(self._example, parts)[0]
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
@@ -301,14 +314,43 @@ class _Example:
 
 def _trace(
     example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]
-) -> tuple[list[jax.ShapeDtypeStruct], list[_Origin]]:
-    """Traces a function with leaves of these shapes: the shapes of its results, and their origins."""
+) -> tuple[list[jax.ShapeDtypeStruct], list[_Origin], Any]:
+    """Traces a function with leaves of these shapes: the shapes of its results, their origins, and the trace."""
     # A new function for each trace, with the name of the user's function for JAX's errors. For the same function, JAX
     # would return a cached trace, although a function that it calls may have been edited.
     fresh = wraps(example.function)(lambda *leaves: example(*leaves))  # noqa: PLW0108 - a new one
-    traced = jax.make_jaxpr(fresh)(*shapes).jaxpr
+    closed = jax.make_jaxpr(fresh)(*shapes)
+    traced = closed.jaxpr
     results = [jax.ShapeDtypeStruct(result.aval.shape, result.aval.dtype) for result in traced.outvars]
-    return results, _follow(traced, range(len(shapes)))
+    return results, _follow(traced, range(len(shapes))), closed
+
+
+def _digest(closed: Any) -> str:
+    """Digest of a trace: its operations and its constants, without addresses of objects in this process."""
+    digest = hashlib.sha256(_ADDRESS.sub("", str(closed.jaxpr)).encode())
+    for constant in _constants(closed):
+        digest.update(_content(constant))
+    return digest.hexdigest()[:16]
+
+
+def _content(constant: Any) -> bytes:
+    """The bytes of a constant; none of an array that is on devices of several processes."""
+    if isinstance(constant, jax.Array):
+        if not constant.is_fully_addressable:
+            return b""
+        if jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
+            constant = jax.random.key_data(constant)
+    return np.asarray(constant).tobytes()
+
+
+def _constants(closed: Any) -> Iterator[Any]:
+    """The constants of a trace and of the functions in it, which its text only names."""
+    yield from closed.consts
+    for equation in closed.jaxpr.eqns:
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple) else (parameter,):
+                if isinstance(inner, jax.extend.core.ClosedJaxpr):
+                    yield from _constants(inner)
 
 
 def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:

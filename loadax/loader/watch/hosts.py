@@ -23,7 +23,7 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
-from loadax.loader.watch.record import Record, contents, difference, processes_text, run_record
+from loadax.loader.watch.record import Record, contents, difference, processes_text, rows_of_steps, run_record
 from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
@@ -283,8 +283,11 @@ def run_hosts(
     options, record, found = pipeline.options, run_record(pipeline, order, shard, start), list[Record]()
 
     def read() -> None:
-        rows = options.streams is None  # those of streams are read once
-        found.append(record | (contents(pipeline.whole.dataset.reader, options.quarantine) if rows else {}))
+        if options.streams is not None:  # whose rows are read once
+            found.append(record)
+            return
+        rows = contents(pipeline.whole.dataset.reader, options.quarantine)
+        found.append(record | rows | rows_of_steps(pipeline.plan, options.quarantine, start))
 
     if options.num_workers > 1 or options.worker_type == "process":
         # Storage may hang, and a stalled batch is to be told meanwhile.

@@ -11,11 +11,14 @@ import numpy as np
 
 from loadax import seeds
 from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import some
 from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
+from loadax.loader.mask_errors import without
 from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash, hash_of
+from loadax.plan.buckets import RunPlan
 from loadax.protocols import Integers, Visits
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
@@ -29,6 +32,7 @@ FIELD = "contents of row "
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 _SHOWN = 8  # processes in a message
+_ENDLESS = 1000  # steps of an endless run among which one is compared
 _REMEDY = "start all processes with the same versions, files, arguments and state"
 
 
@@ -59,6 +63,7 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
             f"{leaf.path or 'the only leaf'}: {spec}"
             for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=shard.specs != ())
         ],
+        "device_map": [] if pipeline.device_map is None else pipeline.device_map.on(shard).described,
         "mesh": [str(axis_sizes(mesh)), f"devices {hash_of(devices)}"] if shard.specs else [],
         "microbatches": options.microbatches,
         "key_seed": options.key_seed,
@@ -94,6 +99,33 @@ def contents(reader: Reader, quarantine: Integers) -> dict[str, list[str]]:
             continue
         digests[f"{FIELD}{row}"] = [_digest(read.items[0] if isinstance(read, Examples) else read), *map(redact, files)]
     return digests
+
+
+def rows_of_steps(plan: RunPlan, quarantine: Integers, start: int) -> dict[str, str]:
+    """First rows and digest of two steps, by field: so costs of balance=, functions and sidecar files are compared.
+
+    Args:
+        plan: Plan of a run of rows, not of streams.
+        quarantine: Rows that are never read: sorted int64[n].
+        start: Step at which the run starts.
+    """
+    rows: dict[str, str] = {}
+    for step in sampled_steps(start, plan.num_steps):
+        try:
+            visits = without(plan.visits(step), quarantine)
+        except Exception:  # noqa: BLE001, S112 - such as of a cost function: whoever reads the step will hear of it
+            continue
+        arranged = "" if plan.of(step).costs is None else ", which balance= arranges"
+        compared: Any = [*visits]
+        rows[f"rows of step {step}{arranged}"] = f"{some(visits.rows, 4)} ({fingerprint(compared).digest})"
+    return rows
+
+
+def sampled_steps(start: int, num_steps: int | None) -> list[int]:
+    """The first step of a run, and a later one."""
+    end = start + _ENDLESS if num_steps is None else num_steps
+    later = start + seeds.derive(0, "steps", start) % max(1, end - start)
+    return sorted({step for step in (start, max(later, start + 1)) if step < end})
 
 
 def _digest(tree: Any) -> str:
