@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import sleep
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
 from loadax.core.log import log
-from loadax.core.patience import wait_until
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tasks import Engine, checked_engine
@@ -21,7 +20,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.io.index_folder import differs
 from loadax.sources.passes.kept_pass import PassOptions, run_pass
 from loadax.sources.passes.parts import ChangedError, PartsFolder
-from loadax.sources.passes.shared import check_shared
+from loadax.sources.passes.shared import SharedPass, shared_pass
 from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
@@ -109,45 +108,47 @@ def write_zarr(
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     engine = checked_engine(executor)
     sizes = Sizes(chunk_rows, shard_rows, compression)
-    known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
-    layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
-    structure = flatten_spec(rows.spec)[1] if known is None else known.structure
-    content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
-    if known is not None:
-        content |= {"version": RAGGED, "ragged": [array.name for array in layout.arrays if array.shard_blocks]}
-    # Of maps of rows that are not ragged, each call checks the result.
-    plain = structure == _plain_structure(content["arrays"])
-    if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
-        content["recipe"] = recipe
-    content = json.loads(json.dumps(content))
-    final = Destination(path)
-    final.restore()
-    if engine is not None and (final.local is None or share is not None):
-        raise ArgumentError(
-            f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
-            "folder that they share; write to one, without shard="
-        )
-    process = this_process()
-    is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims
-    share = (process.index, process.count) if is_dealt else share
-    replaced = overwrite and final.is_replaced()
-    if not replaced and not final.begin(content, resume=resume, share=share):
-        log.info("%s: finished already", final.location)
+    with shared_pass("writes") if resume and share is None else nullcontext() as together:
+        known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
+        layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
+        structure = flatten_spec(rows.spec)[1] if known is None else known.structure
+        content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
+        if known is not None:
+            content |= {"version": RAGGED, "ragged": [array.name for array in layout.arrays if array.shard_blocks]}
+        # Of maps of rows that are not ragged, each call checks the result.
+        plain = structure == _plain_structure(content["arrays"])
+        if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
+            content["recipe"] = recipe
+        content = json.loads(json.dumps(content))
+        final = Destination(path)
+        final.restore()
+        if engine is not None and (final.local is None or share is not None):
+            raise ArgumentError(
+                f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
+                "folder that they share; write to one, without shard="
+            )
+        process = this_process()
+        is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims
+        share = (process.index, process.count) if is_dealt else share
+        replaced = overwrite and final.is_replaced()
+        if not replaced and not final.begin(content, resume=resume, share=share):
+            log.info("%s: finished already", final.location)
+            return structure
+        with final.replacement(content) if replaced else _hint(final, go_on) as destination:
+            arrays = destination.create(layout, rows.attributes)
+            names = [array_label(destination.location, array.name) for array in layout.arrays]
+            parts = Parts(known or rows, layout, arrays, names, f"writing {destination.location}", threads)
+            if destination.local is None or share is not None:
+                _write_share(parts, share or (0, 1), resume=resume, progress=progress)
+            else:
+                options = PassOptions(1, engine, progress)
+                _write_together(parts, destination, options, together, resume=resume)
+            if not destination.finish(content, share):
+                text = "%s: process %d of %d is done; the store is complete when all are"
+                log.info(text, destination.location, *(share or (0, 1)))
+            if is_dealt and together is not None:
+                together.wait_until(destination.is_complete, destination.location, "the shares of other processes")
         return structure
-    with final.replacement(content) if replaced else _hint(final, go_on) as destination:
-        arrays = destination.create(layout, rows.attributes)
-        names = [array_label(destination.location, array.name) for array in layout.arrays]
-        parts = Parts(known or rows, layout, arrays, names, f"writing {destination.location}", threads)
-        if destination.local is None or share is not None:
-            _write_share(parts, share or (0, 1), resume=resume, progress=progress)
-        else:
-            _write_together(parts, destination, PassOptions(1, engine, progress), resume=resume)
-        if not destination.finish(content, share):
-            text = "%s: process %d of %d is done; the store is complete when all are"
-            log.info(text, destination.location, *(share or (0, 1)))
-        if is_dealt:
-            wait_until(destination.is_complete, "%s: waiting for the shares of other processes", destination.location)
-    return structure
 
 
 def open_kept(path: str | os.PathLike[str], recipe: str | None) -> BaseSource | None:
@@ -186,7 +187,9 @@ def _write_share(parts: Parts, share: Share, *, resume: bool, progress: bool | N
             ordered.write(wanted, lambda part: done(parts.rows_of(part)))
 
 
-def _write_together(parts: Parts, destination: Destination, options: PassOptions, *, resume: bool) -> None:
+def _write_together(
+    parts: Parts, destination: Destination, options: PassOptions, together: SharedPass | None, *, resume: bool
+) -> None:
     """Writes the parts that are not finished, together with other processes that write the same local store.
 
     Raises:
@@ -199,9 +202,9 @@ def _write_together(parts: Parts, destination: Destination, options: PassOptions
         PartsFolder(folder, parts.label, 0, abs).make()
     except OSError as error:
         raise SourceError(f"{folder} can't be written: {error}; delete it, or free space") from error
-    if resume and this_process().count > 1:
+    if together is not None:
         try:
-            check_shared(folder, parts.label, destination.is_complete)
+            together.check_folder(folder, parts.label, {}, destination.is_complete)
         except ArgumentError:  # each host may have a copy of its own
             text = "%s: this is not the folder of process 0, so this process writes all rows for itself"
             log.warning(text, destination.location)

@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -28,7 +28,7 @@ from loadax.sources.io.kept_files import delete_folder
 from loadax.sources.passes.parts import GONE, Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
 from loadax.sources.passes.recipe import Work, call_of, written_recipe
 from loadax.sources.passes.remote_errors import unwrap
-from loadax.sources.passes.shared import check_shared
+from loadax.sources.passes.shared import REMEDY, SharedPass, shared_pass
 
 _WINDOW = 1 << 10  # tasks that an executor has at a time
 _MODULES = 16  # of the user's, that workers of an executor may lack
@@ -162,10 +162,27 @@ def kept_pass(
         with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
             run_pass(work, parts, options, done)
         return merge(map(parts.take, range(parts.count)))
+    with shared_pass() if shared else nullcontext() as together:
+        return _kept_pass(folder, name, identity, check, begin, merge, options, together)
+
+
+def _kept_pass(
+    folder: IndexFolder,
+    name: str,
+    identity: Callable[[], Mapping[str, Any]],
+    check: Callable[[Entry], object],
+    begin: Callable[[], Work],
+    merge: Callable[[Iterator[Arrays]], Entry],
+    options: PassOptions,
+    together: SharedPass | None,
+) -> Entry:
+    """Returns an entry of a folder, or computes it. `together`: what the processes of a run tell each other."""
     known = json.loads(json.dumps(dict(identity())))  # as it is read again, with lists in place of tuples
+    compared: dict[str, Any] = {"verb": name}
+    compared |= {field: value for field, value in known.items() if field != FILES}  # hosts may have copies elsewhere
     path = folder.parts(name, _digest(known))
     merged, put = partial(_merged, merge=merge, check=check), partial(folder.put, name, known)
-    is_run = shared and this_process().count > 1
+    is_checked = together is None
 
     def kept() -> Entry | None:
         return folder.get(name, known, check)
@@ -177,14 +194,14 @@ def kept_pass(
         with suppress(ChangedError):
             _prepare(path, name, {**known, "parts": _digest({"sizes": work.sizes})})
             if not is_changed():  # else another process has finished it before the folder was made
-                if is_run:
-                    check_shared(path, work.label, is_changed)
-                    is_run = False
+                if together is not None and not is_checked:
+                    together.check_folder(path, name, compared, is_changed)
+                    is_checked = True
                 entry = _join(path, work, merged, put, options)
                 continue
         seen, entry = folder.stamp(name), kept()
-    if is_run:
-        check_shared(path, name, lambda: True)
+    if together is not None and not is_checked:
+        together.check_folder(path, name, compared, lambda: True)
     _tidy(path, name)
     return entry
 
@@ -261,9 +278,10 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
             continue
         differing = ", ".join(fields)
         if PartsFolder(other, name, 0, abs).others():
+            one = "pass each its own index="
+            advice = REMEDY if this_process().count > 1 else one  # the processes of a run need one folder
             raise ArgumentError(
-                f"index={str(path.parent)!r} is in use by another {name}(), of which {differing} differs; pass each "
-                "its own index="
+                f"index={str(path.parent)!r} is in use by another {name}(), of which {differing} differs; {advice}"
             )
         text = "index %s has unfinished parts of another %s(), of which %s differs; they are deleted %s"
         log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
