@@ -16,7 +16,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.object_stores import COMMON_REMEDIES, PATIENCE, is_expired
+from loadax.sources.io.object_stores import COMMON_REMEDIES, PATIENCE, check_host, is_expired
 from loadax.sources.io.paths import local_path
 
 _TRIES = 6
@@ -66,6 +66,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
     base, bar, rest = text.partition("|")
+    check_host(base)
     below = local_path(base)
     try:
         spec = ts.KvStore.Spec((base if below is None else below.as_uri()) + bar + rest).to_json()

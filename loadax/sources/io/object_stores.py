@@ -71,11 +71,7 @@ def split_url(location: str) -> tuple[str, str]:
         ('https://host:80?version=2', 'a/b c.bin')
     """
     parts = urlsplit(location)
-    if parts.scheme in ("http", "https") and not _HOST.search(parts.netloc):
-        raise SourceError(
-            f"{location}: the port is not a number; in a user name and a password encode '/' as %2F, '?' as %3F, '#' "
-            "as %23, '@' as %40 and ':' as %3A"
-        )
+    check_host(location)
     if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
         raise SourceError(
             f"{location}: files can't be read at such a URL; "
@@ -90,6 +86,20 @@ def split_url(location: str) -> tuple[str, str]:
     key = unquote(parts.path)
     key = key[1:] if parts.scheme in BUCKETS else key.lstrip("/")
     return f"{parts.scheme}://{parts.netloc}{query}", key
+
+
+def check_host(location: str) -> None:
+    """Refuses the URL of a web server whose host is cut short by a character of a password.
+
+    Raises:
+        SourceError: When the port is not a number; shows the URL without the password.
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("http", "https") and not _HOST.search(parts.netloc):
+        raise SourceError(
+            f"{location}: the port is not a number; in a user name and a password encode '/' as %2F, '?' as %3F, '#' "
+            "as %23, '@' as %40 and ':' as %3A"
+        )
 
 
 def basic_authorization(url: str) -> tuple[str, dict[str, str]]:

@@ -187,6 +187,8 @@ def test_user_and_password_of_zarr(tmp_path: Path) -> None:
 def test_password_that_is_not_encoded_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(SourceError, match=r"^http://…@host/x: .* in a user name and a password encode '/' as %2F"):
         loadax.from_npy(url)
+    with pytest.raises(SourceError, match=r"^http://…@host/x.*: .* in a user name and a password encode '/' as %2F"):
+        loadax.from_zarr(url)
 
 
 def test_advice_to_encode_a_password_works() -> None:
