@@ -1,16 +1,13 @@
 """Patience: a wait that is logged again and again, and has an end."""
 
-from collections.abc import Callable
-from math import inf
-from time import perf_counter, sleep
-from typing import Any, final
+from time import perf_counter
+from typing import final
 
 from loadax.core.log import log
 from loadax.errors import StorageError
 from loadax.redaction import redact
 
 NOTICE = 5.0  # seconds of waiting for storage before the first log line
-_POLL = 0.2  # seconds
 
 
 @final
@@ -64,19 +61,3 @@ class Patience:
             raise StorageError(f"{redact(name)}: no answer after {self.waited:.0f} s; is the store reachable?")
         if self.due():
             log.warning("%s: no answer for %.0f s, still waiting", redact(name), self.waited)
-
-
-def wait_until(done: Callable[[], Any], text: str, *values: Any) -> Any:
-    """Waits until a function returns something true, and returns that; logs a long wait again and again.
-
-    Args:
-        done: The function.
-        text: What is waited for, as a format of the log.
-        values: Values of the format.
-    """
-    patience = Patience(NOTICE, inf)
-    while not (found := done()):
-        if patience.due():
-            log.warning(f"{text}, for %.0f s", *values, patience.waited)
-        sleep(_POLL)
-    return found

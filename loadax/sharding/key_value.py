@@ -96,12 +96,26 @@ class LoaderRuns:
 
     def next_keys(self, store: KeyValueStore, processes: Sequence[int]) -> KeyValueStore:
         """The keys of the next run of these processes. Others may have been on other meshes before."""
-        group = f"{self._kind}/{hashlib.sha256(str(tuple(processes)).encode()).hexdigest()[:8]}"
+        group = f"{self._kind}/{_group(processes)}"
         with _lock:
             if group not in self._directories:
                 self._directories[group] = f"{group}/{next(_counts[group])}"
             directory = self._directories[group]
             return store.below(f"{directory}/{next(_counts[directory])}")
+
+
+def runs_without(store: KeyValueStore, process: int, count: int) -> set[str]:
+    """Directories of the open runs of all `count` processes that process 0 has begun, and this one has not."""
+    begun: dict[str, set[str]] = defaultdict(set)
+    for key, text in store.list(f"runs/{_group(range(count))}").items():
+        directory, records, other = key.partition("/records/")
+        if records and text:
+            begun[directory].add(other)
+    return {directory for directory, others in begun.items() if "0" in others and str(process) not in others}
+
+
+def _group(processes: Sequence[int]) -> str:
+    return hashlib.sha256(str(tuple(processes)).encode()).hexdigest()[:8]
 
 
 @final

@@ -116,6 +116,25 @@ def follow_the_advice(folder: str, index: Path) -> None:
     assert kept.read(range(len(kept))).tolist() == list(range(0, ROWS, 2))
 
 
+def process_0_trains(folder: str) -> None:
+    """Process 0 iterates over a loader while the other one waits for it in a pass."""
+    made = loadax.Dataloader(data(), 10)
+    with iter(made) as batches:  # which both have begun, so it ends nobody
+        next(batches)
+        if jax.process_index() == 0:
+            sleep(10)
+        assert len(data().filter(even, index=f"{folder}/index")) == ROWS // 2
+    if jax.process_index() == 0:
+        with iter(made) as batches:
+            next(batches)
+            until((Path(folder) / "told").exists)
+    else:
+        message = r"lengths: process 0 iterates over a loader of all processes, while process 1 waits for process 0 to"
+        with pytest.raises(HostError, match=message):
+            data().map(tokens).pack(8, index=f"{folder}/index")
+        (Path(folder) / "told").touch()
+
+
 def process_0_leaves(folder: str) -> None:
     """Process 0 ends without the pass; the other one is told within seconds, and not by JAX's time limit."""
     index = f"{folder}/index"

@@ -16,6 +16,10 @@ def test_processes_with_different_passes_are_told(tmp_path: Path) -> None:
     assert "filter: waiting for process 0 to begin it, for 5 s" in outputs[1]
 
 
+def test_process_0_trains_without_the_pass(tmp_path: Path) -> None:
+    run_processes("tests.processes.shared_pass_bodies:process_0_trains", 2, 1, {"folder": str(tmp_path)}, timeout=LIMIT)
+
+
 def test_process_0_ends_without_the_pass(tmp_path: Path) -> None:
     run_processes("tests.processes.shared_pass_bodies:process_0_leaves", 2, 1, {"folder": str(tmp_path)}, timeout=LIMIT)
 

@@ -32,6 +32,7 @@ from loadax.sources.io.kept_files import kept_folder
 
 _VISIBLE = 10.0  # seconds after which a file that one host has written is there on all others
 _POLL = 0.1  # seconds
+_LOOK = 3.0  # seconds between two looks for runs of process 0 that this process has not begun
 _SILENT = 60.0  # seconds without an answer of the coordinator, after which the wait for others ends
 _LONGEST = 80  # characters of a value in a message
 # Advice for processes of a run that do different passes.
@@ -125,12 +126,19 @@ class SharedPass:
         self._wait_for(lambda: done() or None, label, what)
 
     def _wait_for(self, found: Callable[[], Any], label: str, what: str) -> Any:
-        patience, answered = Patience(NOTICE, inf), Patience(inf, _SILENT)
+        patience = Patience(NOTICE, inf)
+        answered = Patience(inf, _SILENT)
+        look = Patience(inf, _LOOK)
+        runs: set[str] = set()
         while True:
             try:
                 # Before the look at what is waited for: it may have come before a failure.
                 failures = self._listed("failed")
                 exits = self._store.list(_EXITS)
+                earlier = runs
+                if look.over and self._process.index > 0:
+                    look = Patience(inf, _LOOK)
+                    runs = _key_values().runs_without(self._store, self._process.index, self._process.count)
                 if (answer := found()) is not None:
                     return answer
             except RuntimeError as error:  # of JAX: the coordinator, which is in process 0, does not answer
@@ -144,6 +152,11 @@ class SharedPass:
                 if "0" in exits and self._process.index != 0:
                     how = f"process 0 has ended{exits['0']} while others waited for {what}"
                     raise HostError(f"{label}: {how}; {REMEDY}")
+                if runs is not earlier and runs & earlier:  # this process has had the time to begin it
+                    raise HostError(
+                        f"{label}: process 0 iterates over a loader of all processes, while process "
+                        f"{self._process.index} waits for {what}; {REMEDY}"
+                    )
             if patience.due():
                 log.warning("%s: waiting for %s, for %.0f s", label, what, patience.waited)
             sleep(_POLL)
@@ -188,10 +201,12 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
 
 
 def _store() -> Any:
+    return None if this_process().count == 1 else _key_values().key_value_store()
+
+
+def _key_values() -> Any:
     # By name, because sources never import JAX; a run of several processes has.
-    if this_process().count == 1:
-        return None
-    return importlib.import_module("loadax.sharding.key_value").key_value_store()
+    return importlib.import_module("loadax.sharding.key_value")
 
 
 @cache
