@@ -21,6 +21,7 @@ disable_jit debug_nans debug_infs debug_key_reuse enable_checks check_tracer_lea
 threefry_partitionable softmax_custom_jvp log_compiles explain_cache_misses
 """.split()  # noqa: SIM905 - one line a name
 _VALUES = [f"jax_{name}" for name in _SETTINGS]
+_GUARD = "transfer_guard"
 
 
 def _settings() -> list[Any]:
@@ -56,6 +57,10 @@ class Caller:
             return variables.run(function, *args)
         with ExitStack() as entered:
             for name, wanted, value in zip(_SETTINGS, self._settings, present, strict=False):
-                if wanted != value:
-                    entered.enter_context(getattr(sys.modules["jax"], name)(wanted))
+                if wanted == value:
+                    continue
+                if wanted is None and name.startswith(_GUARD):
+                    # JAX takes None for the guard of the whole process, which may have been set since.
+                    wanted = "allow"  # noqa: PLW2901 - the same value by another name
+                entered.enter_context(getattr(sys.modules["jax"], name)(wanted))
             return variables.run(function, *args)

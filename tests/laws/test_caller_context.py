@@ -3,8 +3,8 @@
 import contextvars
 import decimal
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +172,67 @@ def test_worker_processes_get_values_of_context_variables_of_scripts() -> None:
         loader = seen(from_arrays(np.arange(ROWS)).map(note), worker_type="process", num_workers=1)
         got = np.concatenate([np.asarray(batch["seen"]) for batch in loader])
     np.testing.assert_array_equal(got, [[3, 2, 7, 0]] * ROWS)
+
+
+CHANGED: dict[str, Any] = {
+    "jax_transfer_guard": "disallow_explicit",
+    "jax_transfer_guard_host_to_device": "disallow",
+    "jax_transfer_guard_device_to_device": "disallow_explicit",
+    "jax_enable_x64": True,
+    "jax_default_device": 3,
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_default_matmul_precision": "highest",
+    "jax_debug_nans": True,
+    "jax_debug_infs": True,
+    "jax_disable_jit": True,
+    "jax_check_tracer_leaks": True,
+    "jax_default_prng_impl": "rbg",
+}
+LOADERS: dict[str, dict[str, Any]] = {
+    "threads": {"num_workers": 2},
+    "no workers": {"num_workers": 0},
+    "keep_on_device": {"keep_on_device": True},
+    "device_map": {"device_map": lambda row: {**row, "x": row["x"] * 2}},
+    "keys and mask": {"key_seed": 1, "remainder": "pad"},
+    "microbatches": {"microbatches": 2},
+}
+
+
+@contextmanager
+def whole_process(setting: str) -> Iterator[None]:
+    """The setting of all threads, as a program or a notebook cell sets it."""
+    before, value = getattr(jax.config, setting), CHANGED[setting]
+    jax.config.update(setting, jax.devices()[value] if setting == "jax_default_device" else value)
+    try:
+        yield
+    finally:
+        jax.config.update(setting, before)
+
+
+def this_thread(setting: str) -> AbstractContextManager[None]:
+    value, name = CHANGED[setting], setting.removeprefix("jax_")
+    if setting == "jax_check_tracer_leaks":
+        return jax.checking_leaks()
+    return getattr(jax, name)(jax.devices()[value] if name == "default_device" else value)
+
+
+@pytest.mark.parametrize("change", [whole_process, this_thread])
+@pytest.mark.parametrize("options", LOADERS)
+@pytest.mark.parametrize("setting", CHANGED)
+def test_settings_that_change_during_a_run_change_no_batch(setting: str, options: str, change: Any) -> None:
+    x = np.arange(64, dtype=np.float32)
+    x[60], x[61] = np.nan, np.inf
+    loader = Dataloader(from_arrays({"x": x, "n": np.arange(64)}), 16, num_epochs=3, prefetch=1, **LOADERS[options])
+    expected = [jax.tree.map(np.asarray, batch) for batch in loader.iterate()]
+    batches = loader.iterate()
+    got = [next(batches)]
+    with change(setting):
+        got += [next(batches) for _ in range(7)]
+        inside = [next(loader.iterate(start=6)), loader[6]]  # begun under the setting
+    got += batches
+    for batch, wanted in zip([*got, *inside], [*expected, expected[6], expected[6]], strict=True):
+        for name, leaf in wanted.items():
+            if setting != "jax_enable_x64" or batch[name].dtype == leaf.dtype:
+                assert batch[name].dtype == leaf.dtype
+            np.testing.assert_array_equal(np.asarray(batch[name]), leaf)
