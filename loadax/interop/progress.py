@@ -1,5 +1,6 @@
 """A tqdm progress bar for training loops, with throughput and the share of time spent waiting for data."""
 
+import weakref
 from collections.abc import Iterator, Sized
 from functools import cache, partial
 from typing import Any, final
@@ -33,7 +34,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
         ...     pass
     """
     if isinstance(loader, Dataloader | LoaderChain):
-        return LoaderProgress(loader.iterate(0 if start is None else start), options)
+        return LoaderProgress(iter(loader) if start is None else loader.iterate(start), options)
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
         raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or its iterator: loader.iterate(), or an epoch")
     if start is not None:
@@ -90,6 +91,8 @@ class LoaderProgress(Iterator[Tree]):
             whole = {"total": getattr(batches, "num_steps", None), "initial": batches.step}
         self._bar = _bar_class()(**{"unit": "step", "dynamic_ncols": True, **whole, **options})
         self._bar.statistics = partial(_statistics, batches)
+        # Also runs at exit. Later, tqdm would draw the bar with modules that are gone.
+        weakref.finalize(self, self._bar.close)
 
     def __next__(self) -> Tree:
         try:

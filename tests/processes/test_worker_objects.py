@@ -248,15 +248,27 @@ def generator():
         yield from batches
 
 loader = loadax.Dataloader(np.arange(640), 8, num_epochs=3, worker_type=WORKER_TYPE, num_workers=1)
-left, whole, around = loader.epochs(), loader.epochs(), generator()
+left, whole, around = loader.epochs(0), loader.epochs(0), generator()
 epoch = next(left)
 next(epoch), list(next(whole)), next(around)
 """
 
 
+BAR = """
+import os
+import numpy as np
+import loadax
+
+loader = loadax.Dataloader(np.arange(640), 8, worker_type=WORKER_TYPE, num_workers=1)
+bar = loadax.progress(loader, file=open(os.devnull, "w"))
+next(bar)
+"""
+
+
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_generators_that_are_suspended_at_exit_are_quiet(worker_type: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(SUSPENDED.replace("WORKER_TYPE", repr(worker_type)))
+@pytest.mark.parametrize("program", [SUSPENDED, BAR], ids=["generators", "progress"])
+def test_loops_that_are_suspended_at_exit_are_quiet(program: str, worker_type: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program.replace("WORKER_TYPE", repr(worker_type)))
     command = [sys.executable, str(tmp_path / "program.py")]  # a fork of the test's server does not clear modules
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, env=environment)
