@@ -2,7 +2,6 @@
 
 # ruff: noqa: SLF001 - a chain works with the parts of its loaders
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
@@ -17,6 +16,7 @@ from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
 from loadax.loader.iterator import DataIterator
 from loadax.loader.phases import Phases
+from loadax.loader.repetition import Repetition
 from loadax.loader.stretch import Ledger, Target
 from loadax.plan.find import StepPosition
 from loadax.protocols import Integers, Tree
@@ -84,7 +84,7 @@ class LoaderChain:
     def __init__(self, loaders: tuple[Dataloader, ...]):
         self.loaders = loaders
         self._phases = Phases([(loader._plan, loader._order) for loader in loaders])
-        self._used_up = threading.Event()
+        self._repetition = Repetition([loader._pipeline for loader in loaders])
         # Counters of the latest iterator, for monitoring from outside the training loop.
         self.ledger: Ledger | None = None
 
@@ -174,9 +174,7 @@ class LoaderChain:
         return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
 
     def __iter__(self) -> DataIterator:
-        if self._used_up.is_set():
-            self.loaders[0]._warn_of_repetition()
-        return self.iterate()
+        return self._repetition.loop("iter(loader)", self.iterate)
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -195,17 +193,17 @@ class LoaderChain:
         return self._begin([loader._host_target() for loader in self.loaders], start)
 
     def _begin(self, targets: Sequence[Target], start: Any) -> DataIterator:
-        batches = DataIterator(targets, self._phases, self._used_up, 0 if start is None else start)
+        batches = DataIterator(targets, self._phases, self._repetition.ended, 0 if start is None else start)
         self.ledger = batches.ledger
         return batches
 
-    def epochs(self, start: Any = 0) -> Iterator[Epoch]:
+    def epochs(self, start: Any = None) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: those of the first loader, then those of the next.
 
         Args:
             start: Step or state to start from, see `Dataloader.epochs`.
         """
-        yield from epochs(self.iterate(start), self._phases)
+        yield from epochs(self._repetition.loop("loader.epochs()", self.iterate, start), self._phases)
 
     def explain(self, steps: int = 8) -> str:
         """Text: what every host of the mesh will read, hold and drop, for each phase; see `Dataloader.explain`."""

@@ -7,8 +7,6 @@ to read ahead, and an iterator delivers the batches.
 
 import difflib
 import inspect
-import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -43,6 +41,7 @@ from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
+from loadax.loader.repetition import Repetition
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
@@ -228,7 +227,7 @@ class Dataloader:
 
     def _begin_runs(self) -> None:
         self._phases = Phases([(self._plan, self._order)])
-        self._used_up, self._warned = threading.Event(), False
+        self._repetition = Repetition([self._pipeline])
         self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
         self._runs = LoaderRuns()
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
@@ -335,7 +334,9 @@ class Dataloader:
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
             [['a', 'b'], ['a', 'b']]
         """
-        batches = DataIterator([self._host_target()], self._phases, self._used_up, 0 if start is None else start)
+        batches = DataIterator(
+            [self._host_target()], self._phases, self._repetition.ended, 0 if start is None else start
+        )
         self.ledger = batches.ledger
         return batches
 
@@ -451,22 +452,7 @@ class Dataloader:
         return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
-        if self._used_up.is_set():
-            self._warn_of_repetition()
-        return self.iterate()
-
-    def _warn_of_repetition(self) -> None:
-        """Warns once that a run which is not in the order of the data begins again."""
-        varies = self.dataset.order.varies or self.dataset.reader.traits.random
-        if not self._warned and varies:
-            self._warned = True
-            warnings.warn(
-                "iter(loader) starts at step 0 again, so it repeats the batches of the first pass in the same order; "
-                "for more epochs, pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. "
-                "To repeat the same batches on purpose, as for evaluation, use loader.iterate(), which does not warn",
-                UserWarning,
-                stacklevel=3,
-            )
+        return self._repetition.loop("iter(loader)", self.iterate)
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -517,22 +503,24 @@ class Dataloader:
         return mesh
 
     def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
-        return DataIterator([self._target(mesh)], self._phases, self._used_up, 0 if start is None else start)
+        start = 0 if start is None else start
+        return DataIterator([self._target(mesh)], self._phases, self._repetition.ended, start)
 
     def _target(self, mesh: Mesh) -> Target:
         shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
         return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
 
-    def epochs(self, start: Any = 0) -> Iterator[Epoch]:
+    def epochs(self, start: Any = None) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
 
         An epoch that is left early can't be continued: the next one starts at its own first batch.
 
         Args:
-            start: Step or state to start from. The first epoch is then the rest of that one.
+            start: Step or state to start from. The first epoch is then the rest of that one. None: step 0, with a
+                warning if a loop has begun there before, as of `iter(loader)`.
         """
         self._refuse_stream("epochs()")
-        yield from epochs(self.iterate(start), self._phases)
+        yield from epochs(self._repetition.loop("loader.epochs()", self.iterate, start), self._phases)
 
     def trace(self, step: int, positions: Any = None) -> Trace:
         """The origin of a step's records: dataset, row, epoch and file. Reads no data.

@@ -275,19 +275,6 @@ def test_a_second_pass_is_warned_of_once() -> None:
         assert sum(1 for _ in loader) == 4
 
 
-@pytest.mark.parametrize("kind", ["sequential", "broken off", "epochs"])
-def test_no_warning_where_nothing_is_lost(kind: str) -> None:
-    data = from_arrays(TREE)
-    loader = Dataloader(data if kind == "sequential" else data.shuffle(seed=0), 16, num_epochs=2)
-    for _ in range(3):
-        if kind == "epochs":
-            assert [sum(1 for _ in epoch) for epoch in loader.epochs()] == [4, 4]
-        else:
-            for _ in loader:
-                if kind == "broken off":
-                    break
-
-
 def test_random_maps_are_warned_of_too() -> None:
     loader = Dataloader(from_arrays(TREE).map(lambda example, rng: example, rng=True), 16)
     list(loader)
